@@ -1,1 +1,1 @@
-"""The console's pages: a static shell, whose scripts read `/api` with the visitor's key."""
+"""The console's pages: a static shell, with scripts that read `/api` with the visitor's key."""

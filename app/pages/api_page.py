@@ -12,7 +12,7 @@ from app.pages.headers import PAGE_HEADERS
 
 _FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-_START = b"""// An operation's line is a button: the link that Swagger UI puts into it could not be reached in it.
+_START = b"""// An operation's line is a button: keyboards cannot reach the link that Swagger UI puts inside it.
 const plainPaths = ({ React }) => ({
   wrapComponents: {
     DeepLink: (Original) => (props) =>
@@ -30,7 +30,7 @@ SwaggerUIBundle({
 });
 """
 
-_READABLE = b"""/* Swagger UI's colours, dark enough to be read. */
+_READABLE = b"""/* Swagger UI's colours, with enough contrast. */
 .swagger-ui .info .title small.version-stamp { background-color: #4a6a00; }
 .swagger-ui .info .title small { background-color: #525c69; }
 .swagger-ui .info .url, .swagger-ui a.link, .swagger-ui .info a { color: #1f5fbf; }
@@ -69,7 +69,7 @@ _PAGE = """<!doctype html>
 
 
 async def page(request: Request) -> Response:
-    """The page itself. It is open, as the document that it shows is."""
+    """The page. It needs no credential, like the document that it shows."""
     return HTMLResponse(_PAGE, headers=PAGE_HEADERS)
 
 
@@ -87,7 +87,7 @@ async def file(request: Request) -> Response:
 
 @cache
 def _content(name: str) -> bytes:
-    # Found, not imported: the package is FastAPI with these files, and only the files are used.
+    # Located, not imported: only the package's files are used, not its subclass of FastAPI.
     package = find_spec("fastapi_offline")
     assert package is not None
     assert package.origin is not None

@@ -1,4 +1,4 @@
-"""`/ui`: the console. Its files hold no data: the scripts read `/api`, with the rights of the key that was typed."""
+"""`/ui`: the console. Its files hold no data: the scripts read `/api` with the rights of the visitor's key."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -26,7 +26,7 @@ _SHELL = "index.html"
 
 _OWN = {
     "cross-origin-opener-policy": "same-origin",
-    # A new version of the server serves a new console: browsers ask each time, and mostly get a 304.
+    # A new version of the server has a new console: browsers revalidate each time, and mostly get a 304.
     "cache-control": "no-cache",
 }
 _HEADERS = {**PAGE_HEADERS, **_OWN}
@@ -37,29 +37,29 @@ class _File(NamedTuple):
     media_type: str
     etag: str
 
-    def marked(self, words: str) -> "_File":
-        """The same content under the etag of a variant."""
-        return self._replace(etag=f'"{blake2b((self.etag + words).encode(), digest_size=12).hexdigest()}"')
+    def variant(self, key: str) -> "_File":
+        """The same content with an etag of its own, for other headers."""
+        return self._replace(etag=f'"{blake2b((self.etag + key).encode(), digest_size=12).hexdigest()}"')
 
 
 class Console:
-    """The page, and how people sign in to it."""
+    """The routes of the page and of its sign-in."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     async def page(self, request: Request) -> Response:
-        """The console's page. It is open, as it holds no data."""
+        """The console's page. It needs no credential, as it holds no data."""
         oidc = (await self._access.sign_in()).oidc
         endpoint = oidc["token_endpoint"] if oidc is not None else None
-        # The one request to another host that the page may make: a code of the issuer's for a token.
+        # The only request to another host that the page may make: it exchanges the issuer's code for a token.
         policy = page_headers(policy_source(endpoint)) if endpoint is not None else PAGE_HEADERS
         shell = _files()[_SHELL]
-        # A browser keeps a page with its policy: another policy is another page.
-        return _answer(request, shell if endpoint is None else shell.marked(endpoint), {**policy, **_OWN})
+        # Browsers cache a page with its policy: a page with another policy needs another etag.
+        return _answer(request, shell if endpoint is None else shell.variant(endpoint), {**policy, **_OWN})
 
     async def sign_in(self, request: Request) -> Response:
-        """How people sign in to the console. It is open: a page without a credential reads it."""
+        """The ways to sign in to the console. It needs no credential: a page that has none reads it."""
         found = await self._access.sign_in()
         document = {"credentials": found.credentials, "oidc": found.oidc}
         return JSONResponse(document, headers={"cache-control": "no-store"})
@@ -82,10 +82,10 @@ def _answer(request: Request, file: _File, headers: Mapping[str, str]) -> Respon
 
 @cache
 def _files() -> dict[str, _File]:
-    """Every file by its path below `/ui/static/`. What is not in this table is not served, whatever a path says."""
+    """Every file by its path below `/ui/static/`. No other file is served, whatever a path says."""
     own = Path(__file__).parent / "static"
     found = {path.relative_to(own).as_posix(): path for path in own.rglob("*") if path.suffix in _MEDIA_TYPES}
-    # Found, not imported: the package is a desktop plotter, and only its browser files are used.
+    # Located, not imported: the package is a desktop plotter, and only its browser files are used.
     package = find_spec("uplot")
     assert package is not None
     assert package.origin is not None

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 
 def page_headers(*connect: str) -> Mapping[str, str]:
-    """Scripts, styles and requests of this server only, and requests to the sources `connect`.
+    """Headers that allow scripts, styles and requests of this server only, and requests to the sources `connect`.
 
-    `data:` is for Swagger UI's icons, which are data URLs in its style sheet, and for pictures that a visitor of the
-    console chose to send.
+    `data:` is for Swagger UI's icons, which are data URLs in its style sheet, and for images that a visitor of the
+    console has chosen to send.
     """
     sources = " ".join(("'self'", *connect))
     return {

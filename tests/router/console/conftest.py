@@ -26,7 +26,7 @@ CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_t
 
 @pytest.fixture(scope="session")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    """A running Chromium."""
+    """Chromium, started once per run."""
     async with running_browser(tmp_path_factory.mktemp("browser")) as running:
         yield running
 
@@ -38,7 +38,7 @@ OpenPage = Callable[..., Awaitable[tuple[Page, Watch]]]
 async def open_page(browser: Browser, rig: Rig) -> AsyncIterator[OpenPage]:
     """Opens a page: `open_page(url, width=…, scheme=…)`, with its `Watch`.
 
-    A test names the fixture of its router before this one: pages are then closed while their server still answers.
+    A test names its router's fixture before this one, so that pages close while their server still answers.
     """
     async with AsyncExitStack() as pages:
 
@@ -54,7 +54,7 @@ async def open_page(browser: Browser, rig: Rig) -> AsyncIterator[OpenPage]:
 
 @pytest.fixture
 async def browser_page(rig: Rig, open_page: OpenPage) -> Page:
-    """An empty page on `rig`'s router: `await browser_page.goto("/ui#/traffic")`. It is closed before the router."""
+    """An empty page on `rig`'s router: `await browser_page.goto("/ui#/traffic")`. It closes before the router stops."""
     page, _ = await open_page(rig.url)
     return page
 
@@ -92,25 +92,25 @@ class Managed:
         self.take(self.config)
 
     def chat(self, requests: int, *, stream: bool = False) -> None:
-        """Requests of so many users."""
+        """Sends one request for each of so many users."""
         with httpx.Client() as client:
             for number in range(requests):
                 body = {**CHAT, "user": f"user-{number}", "stream": stream}
                 client.post(f"{self.url}/v1/chat/completions", json=body)
 
     def put(self, weights: dict[str, int], reason: str) -> None:
-        """Makes a plan over the API."""
+        """Makes a plan with the API."""
         body = {"weights": weights, "reason": reason}
         answer = httpx.put(f"{self.url}/api/endpoints/chat/traffic", json=body, headers={"if-match": "*"})
         assert answer.status_code == 200, answer.text
 
     def weights(self) -> dict[str, int]:
-        """Those that are applied."""
+        """The percentages that are applied."""
         found: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
         return found
 
     def guard(self) -> dict[str, str]:
-        """From now on it asks for keys: returns those of a manager and of two teams."""
+        """Requires keys from now on. Returns those of a manager and of two teams."""
         keys: dict[str, str] = {}
         file = self.directory / "keys.yaml"
         for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
@@ -122,7 +122,7 @@ class Managed:
 
 @pytest.fixture
 def managed(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[Managed]:
-    """A fresh one."""
+    """A fresh `Managed`, on a server."""
     managed = Managed(rig, tmp_path)
     with servers.host(managed.router.app) as managed.url:
         yield managed

@@ -1,5 +1,5 @@
-"""How the pages look: large and small, light, dark and in the system's own colours, each with data and without any
-serious finding of axe-core. `test_experiments.py` does the same for its pages."""
+"""Every page with data: large and small, light, dark and in forced colours, without overflow and without any serious
+finding of axe-core. `test_experiments.py` does the same for its pages with evidence."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -48,7 +48,7 @@ async def requests(page: Page, managed: Managed) -> None:
 
 async def keys(page: Page, managed: Managed) -> None:
     await page.goto("/ui#/keys")
-    await expect(page.get_by_role("region", name="What callers use").locator("tbody tr")).not_to_have_count(0)
+    await expect(page.get_by_role("region", name="Usage by caller").locator("tbody tr")).not_to_have_count(0)
 
 
 async def experiments(page: Page, managed: Managed) -> None:
@@ -86,7 +86,7 @@ PAGES: tuple[Callable[[Page, Managed], Awaitable[None]], ...] = (
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (360, "dark")])
-async def test_every_page_fits_its_window_and_everybody_can_use_it(
+async def test_every_page_fits_its_window_and_is_accessible(
     managed: Managed, open_page: OpenPage, width: int, scheme: str
 ) -> None:
     managed.deliver(experiments={"colours": EXPERIMENT})
@@ -113,7 +113,7 @@ EXPERIMENT = {
 
 
 async def invisible(page: Page) -> list[str]:
-    """Bars, swatches and curves that have the colour of what they lie on, or no size: they would show nothing."""
+    """Bars, swatches and curves that have the colour of their background, or no size."""
     found: list[str] = await page.evaluate("""() => {
         const filled = [...document.querySelectorAll(".share-bar .part, .swatch, .bar > span")];
         const back = (it) => {

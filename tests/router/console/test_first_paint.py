@@ -1,5 +1,5 @@
-"""What a page does before it has any data: little. The time it takes is measured by `benchmarks/first_paint.py`; here
-is what the time is made of, which no busy machine changes."""
+"""The cost of a page before it has data. `benchmarks/first_paint.py` measures the time; these tests count what it is
+spent on, which does not depend on the machine's load."""
 
 import pytest
 from playwright.async_api import Browser
@@ -9,7 +9,7 @@ from tests.support.clients.first_paint import PAGES, first_paint
 
 
 @pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES)
-async def test_a_page_without_data_is_small_and_laid_out_once(
+async def test_a_page_without_data_needs_few_scripts_and_layouts(
     rig: Rig, browser: Browser, path: str, heading: str
 ) -> None:
     paint = await first_paint(browser, rig.url, path, heading)
@@ -25,7 +25,7 @@ async def test_a_page_without_data_is_small_and_laid_out_once(
     assert paint.task_s > 0
 
 
-async def test_no_script_holds_up_the_parser(rig: Rig, browser: Browser) -> None:
+async def test_no_script_blocks_the_parser(rig: Rig, browser: Browser) -> None:
     context = await browser.new_context(base_url=rig.url)
     try:
         page = await context.new_page()

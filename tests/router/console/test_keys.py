@@ -17,13 +17,18 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 class Keys:
-    """Ann may use `chat`, with limits of her own; Eve manages; one caller has a hostile name."""
+    """Ann may use `chat`, with limits of her own; Eve manages; there are two more callers, one with a hostile name."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
         self.rig = rig
         self.keys: dict[str, str] = {}
         own = Limits(requests_per_minute=5, tokens_per_minute=20_000, concurrent_requests=4)
-        for name, endpoints, limits in (("ann", ("chat",), own), ("eve", (), None), (HOSTILE, (), None)):
+        for name, endpoints, limits in (
+            ("ann", ("chat",), own),
+            ("eve", (), None),
+            ("nightly-batch", (), None),
+            (HOSTILE, (), None),
+        ):
             self.keys[name], record = create(name, endpoints=endpoints, limits=limits)
             append(directory / "keys.yaml", record.line)
         rig.change(access={"keys_file": str(directory / "keys.yaml"), "managers": ["eve"]})
@@ -45,7 +50,7 @@ def keys(rig: Rig, tmp_path: Path) -> Keys:
     return Keys(rig, tmp_path)
 
 
-async def test_a_caller_sees_what_is_left_and_nothing_of_others(open_page: OpenPage, keys: Keys) -> None:
+async def test_a_caller_sees_its_own_limits_only(open_page: OpenPage, keys: Keys) -> None:
     page, watch = await open_page(keys.rig.url)
     watch.expected = ["status of 401"]
     calls: list[str] = []
@@ -60,40 +65,45 @@ async def test_a_caller_sees_what_is_left_and_nothing_of_others(open_page: OpenP
     await expect(chat).to_contain_text("4 of 4 left")
     await expect(page.get_by_text("Limits are counted by this router alone.")).to_be_visible()
     assert await page.get_by_role("article").count() == 1
-    await expect(page.get_by_text("What callers use")).to_be_hidden()
+    await expect(page.get_by_text("Usage by caller")).to_be_hidden()
     assert not any("/api/callers" in url for url in calls)
     assert keys.keys["ann"] not in await page.content()
 
 
-@pytest.mark.parametrize(("name", "width", "scheme"), [("keys", 1280, "light"), ("keys-360", 360, "dark")])
-async def test_a_manager_sees_who_uses_what(
-    open_page: OpenPage, keys: Keys, name: str, width: int, scheme: str
+@pytest.mark.parametrize(
+    ("other", "width", "scheme"), [("nightly-batch", 1280, "light"), (HOSTILE, 360, "dark")], ids=["large", "small"]
+)
+async def test_a_manager_sees_the_usage_of_all_callers(
+    open_page: OpenPage, keys: Keys, other: str, width: int, scheme: str
 ) -> None:
     keys.rig.change(access={**keys.rig.config["access"], "limits": {"default": {"requests_per_minute": 10}}})
-    for caller, requests in (("ann", 3), ("eve", 9), (HOSTILE, 1)):
+    for caller, requests in (("ann", 3), ("eve", 9), (other, 1)):
         keys.chat(caller, requests)
-    page, watch = await open_page(keys.rig.url, width=width, scheme=scheme)
+    page, watch = await open_page(keys.rig.url, width=width, height=560, scheme=scheme)
     watch.expected = ["status of 401"]
     await keys.sign_in(page, "eve")
     await expect(page.get_by_text("You are a manager")).to_be_visible()
-    rows = page.get_by_role("region", name="What callers use").locator("tbody tr")
+    rows = page.get_by_role("region", name="Usage by caller").locator("tbody tr")
     await expect(rows).to_have_count(3)
     await expect(rows.filter(has_text="ann")).to_contain_text("chat30279")
-    await expect(rows.filter(has_text=HOSTILE)).to_have_count(1)
+    await expect(rows.filter(has_text=other)).to_have_count(1)
     assert await page.get_by_role("main").locator("img").count() == 0
     await expect(page.get_by_role("article", name="chat")).to_contain_text("1 of 10 left")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
-    await screenshot(page, name)
+    if other != HOSTILE:
+        await screenshot(page, "keys")
 
 
-async def test_without_keys_everybody_is_told_so_and_an_absent_server_is_named(open_page: OpenPage, rig: Rig) -> None:
+async def test_a_server_without_keys_and_an_unreachable_server_are_reported(open_page: OpenPage, rig: Rig) -> None:
     page, watch = await open_page(rig.url)
     watch.expected = ["ERR_FAILED"]
     await page.goto("/ui#/keys")
     await expect(page.get_by_text("You are not signed in. This server has no keys")).to_be_visible()
-    await expect(page.get_by_text("Nobody has called yet.")).to_be_visible()
+    await expect(page.get_by_text("No calls yet.")).to_be_visible()
     await page.route("**/api/me", lambda route: route.abort())
-    await expect(page.get_by_role("alert")).to_have_text("The server cannot be reached. What is shown is from before.")
+    await expect(page.get_by_role("alert")).to_have_text(
+        "The server cannot be reached. The data on this page is from before."
+    )
     await page.unroute("**/api/me")
     await expect(page.get_by_role("alert")).to_be_hidden()

@@ -13,11 +13,11 @@ __all__ = ["compared"]
 
 DEPLOYMENTS = 200
 WEEK_OF_LOOKS = 7 * 24 * 60
-"""One a minute: more than an analysis takes."""
+"""One a minute."""
 
 
 def many(rig: Rig) -> dict[str, Any]:
-    """The sections of an endpoint with so many deployments, half of them with 1 %."""
+    """The sections of an endpoint with `DEPLOYMENTS` deployments, half of them with 1 %."""
     names = [f"variant-{number:03}" for number in range(DEPLOYMENTS)]
     model = {"url": rig.config["deployments"]["blue"]["url"], "model": "m"}
     traffic = {name: int(index < 100) for index, name in enumerate(names)}
@@ -27,9 +27,7 @@ def many(rig: Rig) -> dict[str, Any]:
     }
 
 
-async def test_two_hundred_deployments_are_drawn_again_in_place(
-    rig: Rig, managed: Managed, open_page: OpenPage
-) -> None:
+async def test_two_hundred_deployments_are_redrawn_in_place(rig: Rig, managed: Managed, open_page: OpenPage) -> None:
     managed.deliver(**many(rig))
     page, _ = await open_page(managed.url)
     await page.goto("/ui#/traffic")

@@ -1,4 +1,4 @@
-"""The playground in a browser: answers stream side by side, stop, stay text, and say what is wrong."""
+"""The playground in a browser: streaming side by side, stopping, hostile text, failures, and every task."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ NONE = "\N{EN DASH}"
 
 
 def token(text: str, logprob: float, others: dict[str, float], finish_reason: str | None = None) -> str:
-    """One frame with one token, and what it might have been."""
+    """One frame with one token and its alternatives."""
     top = [{"token": name, "logprob": value, "bytes": None} for name, value in {text: logprob, **others}.items()]
     content = [{"token": text, "logprob": logprob, "bytes": None, "top_logprobs": top}]
     choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": content}, "finish_reason": finish_reason}
@@ -35,7 +35,7 @@ def token(text: str, logprob: float, others: dict[str, float], finish_reason: st
 
 
 def says(*parts: str, finish_reason: str = "stop", tokens: int | None = None) -> Answer:
-    """Streams these parts, and then the usage."""
+    """Streams these parts, then the usage."""
     usage = {"prompt_tokens": 9, "completion_tokens": tokens or len(parts), "total_tokens": 9 + (tokens or len(parts))}
     last = frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], "usage": usage})
     frames = [*(chunk(part) for part in parts), chunk("", finish_reason=finish_reason), last, "data: [DONE]\n\n"]
@@ -43,7 +43,7 @@ def says(*parts: str, finish_reason: str = "stop", tokens: int | None = None) ->
 
 
 class Held:
-    """Streams a part, waits until it may go on, then streams the rest. `left`: the client went away before."""
+    """Streams one part, waits for `go`, then streams the rest. `left` is set if the client disconnects before."""
 
     def __init__(self, first: str, rest: str = "") -> None:
         self.first, self.rest = first, rest
@@ -105,7 +105,7 @@ async def playground(browser_page: Page, rig: Rig) -> Playground:
     return Playground(browser_page, rig)
 
 
-async def test_answers_stream_side_by_side_in_the_order_in_which_they_arrive(playground: Playground, rig: Rig) -> None:
+async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground, rig: Rig) -> None:
     rig.blue.answer = slow = Held("Good ", "morning")
     rig.green.answer = says("Good ", "evening")
     await playground.open()
@@ -141,7 +141,7 @@ async def test_answers_stream_side_by_side_in_the_order_in_which_they_arrive(pla
     assert sorted(chosen) == [("blue", "header"), ("green", "header")]
 
 
-async def test_stop_ends_the_engines_work_and_keeps_what_has_come(playground: Playground, rig: Rig) -> None:
+async def test_stop_ends_the_engines_work_and_keeps_the_text_so_far(playground: Playground, rig: Rig) -> None:
     rig.blue.answer, rig.green.answer = endless = Held("Once "), Held("Twice ")
     await playground.open()
     await playground.ask()
@@ -167,7 +167,7 @@ async def test_leaving_the_page_stops_the_engines(playground: Playground, rig: R
     await expect(playground.prompt).to_have_value("Say hello")
 
 
-async def test_what_models_and_callers_write_stays_text(open_page: OpenPage, rig: Rig) -> None:
+async def test_hostile_model_output_and_names_stay_text(open_page: OpenPage, rig: Rig) -> None:
     page, watch = await open_page(rig.url)
     watch.expected = ["status of 400"]
     playground = Playground(page, rig)
@@ -230,7 +230,7 @@ async def test_the_form_says_what_cannot_be_sent(playground: Playground, rig: Ri
     assert rig.green.requests == []
 
 
-async def test_failures_are_said_in_words(open_page: OpenPage, rig: Rig) -> None:
+async def test_failures_are_reported_in_words(open_page: OpenPage, rig: Rig) -> None:
     page, watch = await open_page(rig.url)
     watch.expected = ["status of 429", "status of 400"]
     playground = Playground(page, rig)
@@ -252,7 +252,7 @@ async def test_failures_are_said_in_words(open_page: OpenPage, rig: Rig) -> None
     await expect(playground.page.get_by_role("button", name="Stop")).to_be_disabled()
 
 
-async def test_each_tokens_probability_is_there_for_keyboard_and_mouse(playground: Playground, rig: Rig) -> None:
+async def test_token_probabilities_are_shown_by_keyboard_and_mouse(playground: Playground, rig: Rig) -> None:
     frames = [token("The", -0.01, {"A": -4.6}), token(" <b>", -1.2, {" cat": -0.7}), token(" sat", -3.0, {}, "stop")]
     rig.blue.answer = lambda body: stream([*frames, "data: [DONE]\n\n"])
     await playground.open()
@@ -276,7 +276,7 @@ async def test_each_tokens_probability_is_there_for_keyboard_and_mouse(playgroun
     await expect(facts).to_contain_text("“The” 99 %")
 
 
-async def test_a_tool_call_and_a_cut_answer_are_named(playground: Playground, rig: Rig) -> None:
+async def test_tool_calls_and_truncated_answers_are_marked(playground: Playground, rig: Rig) -> None:
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -289,7 +289,7 @@ async def test_a_tool_call_and_a_cut_answer_are_named(playground: Playground, ri
     await expect(playground.state("green")).to_have_text("cut at max tokens")
 
 
-async def test_everything_can_be_done_by_keyboard(playground: Playground, rig: Rig) -> None:
+async def test_the_playground_works_by_keyboard_alone(playground: Playground, rig: Rig) -> None:
     rig.blue.answer = endless = Held("Once ")
     await playground.open()
     await playground.prompt.focus()
@@ -307,7 +307,9 @@ async def test_everything_can_be_done_by_keyboard(playground: Playground, rig: R
     await expect(playground.page.get_by_role("tabpanel")).to_contain_text("from anthropic import Anthropic")
 
 
-async def test_an_image_is_sent_where_a_model_reads_them(playground: Playground, rig: Rig, tmp_path: Path) -> None:
+async def test_an_image_is_sent_where_a_deployment_takes_images(
+    playground: Playground, rig: Rig, tmp_path: Path
+) -> None:
     picture = tmp_path / "dot.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     await playground.open()
@@ -345,9 +347,7 @@ async def test_embeddings_show_dimension_norm_and_cosine(playground: Playground,
     await expect(rows.nth(2)).to_have_text(f"3. {HOSTILE}0.000{NONE * 3}")
 
 
-async def test_text_completions_are_asked_for_where_an_endpoint_has_only_those(
-    playground: Playground, rig: Rig
-) -> None:
+async def test_an_endpoint_with_only_completions_gets_completion_requests(playground: Playground, rig: Rig) -> None:
     rig.chat_endpoint(tasks=["completions"])
     choice = {"index": 0, "text": " time", "finish_reason": "stop"}
     choice["logprobs"] = {"tokens": [" time"], "token_logprobs": [-0.5], "top_logprobs": [{" day": -1.5}]}
@@ -391,7 +391,7 @@ def responds(*parts: str, status: str = "completed", items: list[dict[str, Any]]
     return lambda body: stream(frames)
 
 
-async def test_responses_are_asked_for_where_an_endpoint_has_only_those(playground: Playground, rig: Rig) -> None:
+async def test_an_endpoint_with_only_responses_gets_response_requests(playground: Playground, rig: Rig) -> None:
     rig.chat_endpoint(tasks=["responses"])
     call = {
         "type": "function_call",
@@ -434,7 +434,7 @@ async def test_responses_are_asked_for_where_an_endpoint_has_only_those(playgrou
     await expect(playground.page.get_by_role("tabpanel")).to_have_text("# The SDK of Databricks has no responses.\n")
 
 
-async def test_a_response_that_is_cut_or_fails_says_so(playground: Playground, rig: Rig) -> None:
+async def test_truncated_and_failed_responses_are_reported(playground: Playground, rig: Rig) -> None:
     rig.chat_endpoint(tasks=["responses"])
     item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []}
     rig.blue.answer = responds("Good ", status="incomplete", items=[item])
@@ -448,7 +448,7 @@ async def test_a_response_that_is_cut_or_fails_says_so(playground: Playground, r
 
 
 def ranks(body: dict[str, Any]) -> Response:
-    """The longer, the better, as vLLM answers at `/v1/rerank`."""
+    """Ranks documents by their length, in vLLM's format of `/v1/rerank`."""
     order = sorted(range(len(body["documents"])), key=lambda n: -len(body["documents"][n]))
     results = [
         {"index": n, "document": {"text": body["documents"][n]}, "relevance_score": 0.75 / (1 + rank)}
@@ -490,7 +490,7 @@ async def test_documents_are_ranked_for_a_query(playground: Playground, rig: Rig
     assert await accessibility_problems(page) == []
 
 
-async def test_without_an_endpoint_the_page_says_so_and_without_a_key_it_asks(
+async def test_no_endpoint_is_reported_and_a_missing_key_is_asked_for(
     open_page: OpenPage, rig: Rig, tmp_path: Path
 ) -> None:
     key, record = create("ann", endpoints=["another"])
@@ -501,10 +501,10 @@ async def test_without_an_endpoint_the_page_says_so_and_without_a_key_it_asks(
     await page.goto("/ui#/playground")
     await page.get_by_label("API key").fill(key)
     await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
-    await expect(page.get_by_text("You may use no endpoint of this server.")).to_be_visible()
+    await expect(page.get_by_text("You have access to no endpoint on this server.")).to_be_visible()
 
 
-async def test_an_answer_that_breaks_off_says_so(open_page: OpenPage, rig: Rig) -> None:
+async def test_an_answer_that_ends_early_is_reported(open_page: OpenPage, rig: Rig) -> None:
     page, _ = await open_page(rig.url)
     playground = Playground(page, rig)
     rig.blue.answer = lambda body: stream([chunk("Half")])
@@ -527,12 +527,12 @@ OTHER = (
 
 
 def streamed(parts: list[Any]) -> Answer:
-    """An engine's answers that are these parts."""
+    """An engine that streams these parts."""
     return lambda body: stream([*parts, "data: [DONE]\n\n"])
 
 
 def tokens_of(text: str) -> list[str]:
-    """A stream of its words, some of them doubtful."""
+    """A stream of the words of `text`, some of them with low probabilities."""
     words = re.findall(r"\s*\S+", text)
     doubts = [-0.02, -0.05, -0.4, -0.01, -1.4, -0.1, -0.03, -2.9]
     last = len(words) - 1
@@ -543,10 +543,12 @@ def tokens_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "scheme"),
-    [("playground", 1280, "light"), ("playground-dark", 1280, "dark"), ("playground-360", 360, "light")],
+    ("picture", "width", "scheme"),
+    [("playground", 1280, "light"), (None, 1280, "dark"), ("playground-360", 360, "light")],
 )
-async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str, width: int, scheme: str) -> None:
+async def test_the_page_fits_its_window(
+    open_page: OpenPage, rig: Rig, picture: str | None, width: int, scheme: str
+) -> None:
     page, _ = await open_page(rig.url, width=width, scheme=scheme)
     playground = Playground(page, rig)
     for engine, text in ((rig.blue, STORY), (rig.green, OTHER)):
@@ -565,4 +567,7 @@ async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str
     await page.get_by_role("tab", name="OpenAI").blur()
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
-    await screenshot(page, name)
+    if width == 360:
+        await page.get_by_role("region", name="Answers").evaluate("(it) => it.scrollIntoView()")
+    if picture is not None:
+        await screenshot(page, picture, whole=width > 360)

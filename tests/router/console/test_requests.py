@@ -1,4 +1,4 @@
-"""The page Requests: one request by its id, why it went where, and a thumb for it."""
+"""The page Requests: one request by its id, which deployment got it and why, and thumbs."""
 
 import asyncio
 import re
@@ -50,12 +50,12 @@ def judged(managed: Managed) -> Managed:
 
 @pytest.mark.parametrize(("name", "width"), [("requests", 1280), ("requests-360", 360)])
 async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: Managed, name: str, width: int) -> None:
-    page, _ = await open_page(judged.url, width=width)
+    page, _ = await open_page(judged.url, width=width, height=640 if width > 360 else 800)
     await found(page, await chat(judged))
     card = page.get_by_role("article", name="Request at chat")
     facts = {
         "Deployment": "blue",
-        "Why": "its sticky key belongs there",
+        "Why": "its sticky key maps there",
         "Status": "200, stop",
         "Attempts": "1",
         "Tokens": "9 in the prompt, 3 in the answer",
@@ -68,7 +68,7 @@ async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: 
     await expect(card.locator("dl")).to_contain_text(re.compile(r"Plan0-[0-9a-f]{8}: blue \d+\s%, green \d+\s%"))
     up = card.get_by_role("button", name="liked: thumb up")
     await up.click()
-    await expect(card.get_by_role("status")).to_have_text("Taken.")
+    await expect(card.get_by_role("status")).to_have_text("Recorded.")
     await expect(up).to_have_attribute("aria-pressed", "true")
     assert await card.get_by_role("button", name="stars").count() == 0
     given = card.locator("dl > div").filter(has_text="Feedback")
@@ -81,20 +81,20 @@ async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: 
     await expect(up).to_have_attribute("aria-pressed", "true")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
-    await screenshot(page, name)
+    await screenshot(page, name, whole=width > 360)
 
 
-async def test_a_request_that_no_experiment_counts_gets_no_thumb(open_page: OpenPage, judged: Managed) -> None:
+async def test_a_request_that_no_experiment_counts_has_no_thumbs(open_page: OpenPage, judged: Managed) -> None:
     page, _ = await open_page(judged.url)
     await found(page, await chat(judged, **{"azureml-model-deployment": "green"}))
     card = page.get_by_role("article", name="Request at chat")
     await expect(card).to_contain_text("the request named the deployment in a header")
     await expect(card).to_contain_text("no experiment counts it: its deployment was named")
-    await expect(card).to_contain_text("A thumb would change no experiment")
+    await expect(card).to_contain_text("A thumb would not count")
     assert await card.get_by_role("button").count() == 0
 
 
-async def test_the_playground_leads_to_its_request(open_page: OpenPage, judged: Managed) -> None:
+async def test_the_playground_links_to_its_request(open_page: OpenPage, judged: Managed) -> None:
     page, watch = await open_page(judged.url)
     watch.expected = ["status of 404"]  # until the exposure is there
     await page.goto("/ui#/playground")
@@ -109,7 +109,7 @@ async def test_the_playground_leads_to_its_request(open_page: OpenPage, judged: 
     await expect(card).to_contain_text("the request named the deployment in a header")
 
 
-async def test_an_unknown_id_and_one_of_another_caller_are_not_found(open_page: OpenPage, judged: Managed) -> None:
+async def test_unknown_ids_and_those_of_other_callers_are_not_found(open_page: OpenPage, judged: Managed) -> None:
     keys = judged.guard()
     id = await chat(judged, key=keys["chat team"])
     page, watch = await open_page(judged.url)
@@ -127,7 +127,7 @@ async def test_an_unknown_id_and_one_of_another_caller_are_not_found(open_page: 
     assert await page.get_by_role("main").locator("img").count() == 0
 
 
-async def test_without_a_controller_the_page_says_why_nothing_is_found(open_page: OpenPage, rig: Rig) -> None:
+async def test_a_request_that_is_not_found_is_explained(open_page: OpenPage, rig: Rig) -> None:
     page, watch = await open_page(rig.url)
     watch.expected = ["status of 404", "status of 503"]
     await found(page, "abc")

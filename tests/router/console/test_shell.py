@@ -1,4 +1,4 @@
-"""The console's shell: pages by their hash, signing in, and what no page may do."""
+"""The console's shell: routing by hash, signing in and out, polling, and the scripts that all pages share."""
 
 import pytest
 from playwright.async_api import Page, Request, expect
@@ -20,9 +20,9 @@ async def test_every_page_has_an_address_and_a_link(browser_page: Page, name: st
 
 
 @pytest.mark.parametrize("hash", ["#/nothing", "#/experiments/%E0%A4%A", "#/../keys"])
-async def test_an_unknown_address_says_so(browser_page: Page, hash: str) -> None:
+async def test_an_unknown_address_is_reported(browser_page: Page, hash: str) -> None:
     await browser_page.goto(f"/ui{hash}")
-    await expect(browser_page.get_by_role("heading", level=1)).to_have_text("There is no such page")
+    await expect(browser_page.get_by_role("heading", level=1)).to_have_text("Page not found")
 
 
 async def test_the_first_tab_stop_skips_to_the_content(browser_page: Page) -> None:
@@ -42,7 +42,7 @@ async def test_without_access_there_is_nothing_to_sign_in_to(browser_page: Page)
     await expect(browser_page.locator("#sign-in")).to_be_hidden()
 
 
-async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, open_page: OpenPage) -> None:
+async def test_a_key_is_asked_for_once_and_forgotten_on_reload(managed: Managed, open_page: OpenPage) -> None:
     keys = managed.guard()
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
@@ -65,7 +65,7 @@ async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, 
     await expect(page.get_by_role("dialog")).to_have_count(1)
 
 
-async def test_a_key_is_kept_for_the_tab_if_wanted_until_one_signs_out(managed: Managed, open_page: OpenPage) -> None:
+async def test_a_key_can_be_kept_for_the_tab_until_sign_out(managed: Managed, open_page: OpenPage) -> None:
     keys = managed.guard()
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
@@ -82,7 +82,7 @@ async def test_a_key_is_kept_for_the_tab_if_wanted_until_one_signs_out(managed: 
     await expect(page.get_by_role("heading", level=2, name="chat")).to_have_count(0)
 
 
-async def test_whoever_gives_no_key_sees_why_there_is_nothing(managed: Managed, open_page: OpenPage) -> None:
+async def test_without_a_key_the_page_says_why_it_is_empty(managed: Managed, open_page: OpenPage) -> None:
     managed.guard()
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
@@ -92,7 +92,7 @@ async def test_whoever_gives_no_key_sees_why_there_is_nothing(managed: Managed, 
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_a_hidden_page_asks_for_nothing(managed: Managed, open_page: OpenPage) -> None:
+async def test_a_hidden_page_does_not_poll(managed: Managed, open_page: OpenPage) -> None:
     page, _ = await open_page(managed.url)
     await page.add_init_script(HIDEABLE)
     await page.clock.install()
@@ -113,8 +113,8 @@ async def test_a_hidden_page_asks_for_nothing(managed: Managed, open_page: OpenP
         await page.evaluate("hide(false)")
 
 
-async def test_a_picture_of_a_thousand_redraws_keeps_nothing(browser_page: Page) -> None:
-    """What a page draws again takes the place of what was there."""
+async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) -> None:
+    """A redraw replaces what was there."""
     await browser_page.goto("/ui#/traffic")
     await expect(browser_page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     counts = await browser_page.evaluate("""async () => {
@@ -132,7 +132,7 @@ async def test_a_picture_of_a_thousand_redraws_keeps_nothing(browser_page: Page)
     assert counts == ["firstabclast", "firstcalast", "firstlast", "firstbaclast", "firstblast", 4]
 
 
-async def test_shares_sum_to_a_hundred_whatever_is_moved(browser_page: Page) -> None:
+async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     wrong = await browser_page.evaluate("""async () => {
         const { moved } = await import("/ui/static/js/weights.js");
@@ -165,7 +165,7 @@ async def test_shares_sum_to_a_hundred_whatever_is_moved(browser_page: Page) -> 
     assert shares == [{"a": 40, "b": 20, "c": 40}, {"a": 40, "b": 30, "c": 30}, {"a": 0, "b": 100}]
 
 
-async def test_the_apis_page_needs_no_other_host_and_no_exception_of_its_policy(browser_page: Page) -> None:
+async def test_the_api_page_loads_under_its_policy_without_other_hosts(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     await browser_page.get_by_role("navigation").get_by_role("link", name="API").click()
     await browser_page.get_by_role("link", name="switchyard", exact=True).click()

@@ -26,7 +26,7 @@ def signing_key() -> Any:
 
 @pytest.fixture
 def issuer(rig: Rig, servers: ServerPool, signing_key: Any) -> Iterator[SignInProvider]:
-    """The rig trusts it, and its console is registered there."""
+    """An issuer that the rig trusts, with the console registered as a client."""
     issuer = SignInProvider(keys={"first": ("RS256", signing_key)}, origin=rig.url)
     with servers.host(issuer.app) as issuer.url:
         trust(rig, issuer)
@@ -52,7 +52,7 @@ async def sign_in(page: Page) -> None:
 
 
 async def screenshot_of_dialog(page: Page) -> None:
-    """With an issuer's name in place of the test's address."""
+    """Takes the picture with an issuer's name instead of the test's address."""
     await page.get_by_role("button", name="Sign in with 127.0.0.1").evaluate(
         "(it) => (it.textContent = 'Sign in with id.example.com')"
     )
@@ -62,13 +62,13 @@ async def screenshot_of_dialog(page: Page) -> None:
 
 
 async def refused(page: Page, words: str) -> None:
-    """The dialog says so, and nobody is signed in."""
+    """The dialog shows this text, and no one is signed in."""
     await expect(page.get_by_role("dialog").get_by_role("alert").first).to_contain_text(words)
     await expect(page.locator("#sign-in")).to_have_text("Sign in")
     assert await page.evaluate("sessionStorage.length") == 0
 
 
-async def test_one_signs_in_with_the_issuer_and_comes_back_to_the_same_page(
+async def test_signing_in_with_the_issuer_returns_to_the_same_page(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage
 ) -> None:
     page, _ = await opened(open_page, rig, issuer)
@@ -85,12 +85,12 @@ async def test_one_signs_in_with_the_issuer_and_comes_back_to_the_same_page(
     assert (issuer.redeemed, issuer.problems) == (1, [])
     assert issuer.calls["scope"] == "openid"
     assert issuer.calls["code_challenge"] not in ("", issuer.calls["state"], issuer.calls["nonce"])
-    # The token is in memory alone: whoever loads the page again is asked again.
+    # The token is only in memory: after a reload the page asks again.
     await page.reload()
     await expect(page.get_by_role("dialog")).to_be_visible()
 
 
-async def test_signing_out_forgets_the_token_and_says_what_it_cannot_do(
+async def test_signing_out_forgets_the_token_but_not_the_issuers_session(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage
 ) -> None:
     page, _ = await opened(open_page, rig, issuer)
@@ -98,13 +98,13 @@ async def test_signing_out_forgets_the_token_and_says_what_it_cannot_do(
     await expect(page.get_by_text("You are alice.")).to_be_visible()
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.locator("#announcements")).to_have_text(
-        "Signed out of this page. Your issuer may still know you."
+        "Signed out of this page. You may still be signed in with your issuer."
     )
     await expect(page.get_by_role("dialog")).to_be_visible()
     await expect(page.get_by_text("You are alice.")).to_have_count(0)
 
 
-async def test_an_expired_sign_in_is_asked_for_again(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:
+async def test_an_expired_sign_in_asks_again(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:
     page, _ = await opened(open_page, rig, issuer)
     await page.clock.install()
     await sign_in(page)
@@ -116,7 +116,7 @@ async def test_an_expired_sign_in_is_asked_for_again(rig: Rig, issuer: SignInPro
     await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_enabled()
 
 
-async def test_a_browser_whose_clock_is_wrong_is_signed_in_for_as_long(
+async def test_a_wrong_browser_clock_does_not_change_the_lifetime(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage
 ) -> None:
     page, _ = await opened(open_page, rig, issuer)
@@ -128,11 +128,9 @@ async def test_a_browser_whose_clock_is_wrong_is_signed_in_for_as_long(
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_a_sign_in_that_was_not_begun_here_sends_nothing(
-    rig: Rig, issuer: SignInProvider, open_page: OpenPage
-) -> None:
+async def test_a_sign_in_started_elsewhere_sends_nothing(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:
     page, _ = await opened(open_page, rig, issuer, f"/ui?code=stolen&state=guessed&iss={issuer.url}")
-    await refused(page, "This sign-in was not begun in this tab")
+    await refused(page, "This sign-in was not started in this tab")
     assert issuer.redeemed == 0
     assert page.url == f"{rig.url}/ui"
 
@@ -143,11 +141,11 @@ async def test_an_answer_with_a_wrong_state_is_refused_and_ends_the_sign_in(
     issuer.answer_fields = {"state": "somebody-elses"}
     page, _ = await opened(open_page, rig, issuer)
     await sign_in(page)
-    await refused(page, "This sign-in was not begun in this tab")
+    await refused(page, "This sign-in was not started in this tab")
     assert issuer.redeemed == 0
 
 
-async def test_a_code_of_somebody_else_does_not_fit_the_verifier(
+async def test_another_sign_ins_code_does_not_match_the_verifier(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage
 ) -> None:
     page, watch = await opened(open_page, rig, issuer)
@@ -167,12 +165,12 @@ async def test_a_code_of_somebody_else_does_not_fit_the_verifier(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"refuses": "access_denied"}, "The issuer did not sign you in: access was denied (not on a Sunday)."),
+        ({"refuses": "access_denied"}, "The issuer did not sign you in: access denied (not on a Sunday)."),
         ({"answer_fields": {"iss": "https://evil.example.com"}}, "does not come from the issuer"),
         ({"identity": {"nonce": "another"}}, "belongs to another sign-in"),
-        ({"identity": {"aud": "somebody-else"}}, "The issuer's id token is for somebody else."),
-        ({"identity": {"iss": "https://evil.example.com"}}, "The issuer's id token is for somebody else."),
-        ({"extra": {"id_token": None}}, "has no id token"),
+        ({"identity": {"aud": "somebody-else"}}, "The issuer's ID token was issued to another client."),
+        ({"identity": {"iss": "https://evil.example.com"}}, "The issuer's ID token was issued to another client."),
+        ({"extra": {"id_token": None}}, "has no ID token"),
         ({"extra": {"token_type": "DPoP"}}, "has no bearer token"),
         ({"extra": {"access_token": "opaque"}}, "access token is not a JWT"),
         ({"access": {"aud": "somebody-else"}}, "not accept your sign-in: The bearer token is for another audience."),
@@ -181,7 +179,7 @@ async def test_a_code_of_somebody_else_does_not_fit_the_verifier(
     ],
     ids=lambda it: next(iter(it)) if isinstance(it, dict) else "",
 )
-async def test_what_goes_wrong_is_said_in_words(
+async def test_failed_sign_ins_are_reported_in_words(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage, changes: dict[str, Any], words: str
 ) -> None:
     for name, value in changes.items():
@@ -195,7 +193,7 @@ async def test_what_goes_wrong_is_said_in_words(
 
 
 async def test_the_id_token_can_be_the_credential(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:
-    """As of issuers whose access tokens are opaque: its audience is then the console's id."""
+    """For issuers with opaque access tokens: the audience is then the console's client id."""
     trust(rig, issuer, token="id_token", parameters={"resource": "urn:models"}, scopes=["openid", "email"])
     oidc = {**rig.config["access"]["oidc"], "audience": CLIENT}
     rig.change(access={"oidc": oidc})
@@ -227,14 +225,12 @@ async def test_the_policy_allows_the_token_endpoint_and_nothing_else_of_the_issu
     assert not [it for it in reached if it.startswith(issuer.url)]
 
 
-async def test_without_the_issuer_the_dialog_says_so_and_a_key_still_fits(
-    rig: Rig, issuer: SignInProvider, open_page: OpenPage
-) -> None:
+async def test_without_the_issuer_a_key_still_works(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:
     issuer.about = {"authorization_endpoint": "http://evil.example.com/authorize"}
     trust(rig, issuer, scopes=["openid", "more"])  # the router reads it again
     page, _ = await opened(open_page, rig, issuer)
     await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_disabled()
-    await expect(page.get_by_text("does not answer this server now")).to_be_visible()
+    await expect(page.get_by_text("does not answer this server at the moment")).to_be_visible()
     await page.get_by_label("Or with an API key").fill(issuer.token())
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("You are alice.")).to_be_visible()
@@ -251,7 +247,9 @@ async def test_a_hostile_description_stays_text(rig: Rig, issuer: SignInProvider
     assert await page.locator("dialog img").count() == 0
 
 
-async def test_what_lies_in_the_tab_is_for_one_redirect(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:
+async def test_the_stored_state_is_used_for_one_redirect_only(
+    rig: Rig, issuer: SignInProvider, open_page: OpenPage
+) -> None:
     page, _ = await opened(open_page, rig, issuer)
     await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
     await expect(page.get_by_role("link", name="Continue as alice")).to_be_visible()
@@ -260,7 +258,7 @@ async def test_what_lies_in_the_tab_is_for_one_redirect(rig: Rig, issuer: SignIn
     assert await page.evaluate("sessionStorage.length") == 0
 
 
-def test_the_settings_are_public_facts_alone(rig: Rig, issuer: SignInProvider) -> None:
+def test_the_sign_in_settings_are_public_facts_only(rig: Rig, issuer: SignInProvider) -> None:
     answer = httpx.get(f"{rig.url}/ui/sign-in")
     assert answer.headers["cache-control"] == "no-store"
     assert answer.json() == {

@@ -1,4 +1,4 @@
-"""The page Traffic: what is shown, and moving traffic with a hand on the brake."""
+"""The page Traffic: what it shows, and changes of the split with a dry run, a reason and a rollback."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ HOSTILE = "<img src=x onerror=document.title='broken'>"
 
 
 async def opened(open_page: OpenPage, managed: Managed, **size: Any) -> Page:
-    """The page, once it shows something."""
+    """The page, once it shows an endpoint."""
     page, _ = await open_page(managed.url, **size)
     await page.goto("/ui#/traffic")
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
@@ -41,25 +41,25 @@ async def test_the_split_and_the_times_are_shown(managed: Managed, open_page: Op
     await expect(row(page, "blue").get_by_role("cell").nth(0)).to_have_text("60 %")
     await expect(row(page, "blue").get_by_role("cell").nth(1)).to_have_text("56.7 %")
     await expect(row(page, "green").get_by_role("cell").nth(4)).to_contain_text("ms")
-    await expect(page.get_by_text("This router counted this")).to_be_visible()
+    await expect(page.get_by_text("Counted by this router")).to_be_visible()
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-traffic")
 
 
 async def test_without_requests_it_says_so(managed: Managed, open_page: OpenPage) -> None:
     page = await opened(open_page, managed)
-    await expect(chat(page).get_by_text("No requests in this time.")).to_be_visible()
+    await expect(chat(page).get_by_text("No requests in this period.")).to_be_visible()
     await expect(row(page, "blue").get_by_role("cell").nth(1)).to_contain_text("no value")
 
 
-async def test_errors_come_first_and_in_words(managed: Managed, open_page: OpenPage) -> None:
+async def test_errors_are_reported_first_and_in_words(managed: Managed, open_page: OpenPage) -> None:
     managed.blue.answer = managed.green.answer = refuse(500, "broken")
     managed.chat(3)
     page = await opened(open_page, managed)
     await expect(chat(page).locator(".lead")).to_contain_text("3 requests of 3 failed on")
 
 
-async def test_what_a_failing_deployment_should_have_had_is_marked(managed: Managed, open_page: OpenPage) -> None:
+async def test_requests_diverted_from_a_failing_deployment_are_marked(managed: Managed, open_page: OpenPage) -> None:
     managed.blue.answer = refuse(500, "broken")
     managed.chat(10)
     page = await opened(open_page, managed)
@@ -67,7 +67,7 @@ async def test_what_a_failing_deployment_should_have_had_is_marked(managed: Mana
     await expect(row(page, "blue").get_by_role("cell").nth(1)).not_to_contain_text("diverted")
 
 
-async def test_everything_that_is_not_well_is_shown(managed: Managed, open_page: OpenPage) -> None:
+async def test_breakers_stops_queues_and_replica_states_are_shown(managed: Managed, open_page: OpenPage) -> None:
     page, _ = await open_page(managed.url)
 
     async def troubled(route: Route) -> None:
@@ -95,10 +95,10 @@ async def test_everything_that_is_not_well_is_shown(managed: Managed, open_page:
     assert await accessibility_problems(page) == []
 
 
-async def test_a_moved_slider_takes_from_the_others_and_nothing_changes_before_a_reason_is_given(
+async def test_a_slider_takes_from_the_others_and_a_change_needs_a_reason(
     managed: Managed, open_page: OpenPage
 ) -> None:
-    managed.chat(20, stream=True)
+    managed.chat(60, stream=True)
     page = await opened(open_page, managed)
     await chat(page).get_by_role("button", name="Change the split").click()
     await page.get_by_role("slider", name="green").fill("25")
@@ -107,7 +107,7 @@ async def test_a_moved_slider_takes_from_the_others_and_nothing_changes_before_a
     moves = page.get_by_role("region", name="Change the split of chat")
     await expect(moves.get_by_text("rises from 10 % to 25 %")).to_be_visible()
     await expect(moves.get_by_text("of all keys get another deployment")).to_be_visible()
-    await expect(moves.get_by_text("Of the 20 keys that this router saw lately")).to_be_visible()
+    await expect(moves.get_by_text("Of the 60 keys that this router saw recently")).to_be_visible()
     change = moves.get_by_role("button", name="Change the split")
     await expect(change).to_be_disabled()
     assert managed.weights() == {"blue": 90, "green": 10}
@@ -121,7 +121,7 @@ async def test_a_moved_slider_takes_from_the_others_and_nothing_changes_before_a
     await expect(row(page, "green").get_by_role("cell").nth(0)).to_have_text("25 %")
 
 
-async def test_the_editor_keeps_its_focus_while_the_page_is_drawn_again(managed: Managed, open_page: OpenPage) -> None:
+async def test_the_editor_keeps_its_focus_during_redraws(managed: Managed, open_page: OpenPage) -> None:
     page = await opened(open_page, managed)
     await chat(page).get_by_role("button", name="Change the split").click()
     slider = page.get_by_role("slider", name="green")
@@ -137,7 +137,7 @@ async def test_the_editor_keeps_its_focus_while_the_page_is_drawn_again(managed:
     await expect(page.get_by_role("slider", name="blue")).to_have_value("84")
 
 
-async def test_a_plan_that_somebody_else_made_meanwhile_is_shown(managed: Managed, open_page: OpenPage) -> None:
+async def test_a_plan_made_by_someone_else_meanwhile_is_shown(managed: Managed, open_page: OpenPage) -> None:
     page, watch = await open_page(managed.url)
     watch.expected.append("412")
     await page.goto("/ui#/traffic")
@@ -151,10 +151,10 @@ async def test_a_plan_that_somebody_else_made_meanwhile_is_shown(managed: Manage
         .get_by_role("button", name="Change the split")
         .click()
     )
-    await expect(page.get_by_text("Somebody changed the plan while you were looking.")).to_be_visible()
+    await expect(page.get_by_text("The plan was changed while you were editing.")).to_be_visible()
     await expect(page.get_by_text("(somebody else's): blue 30 %, green 70 %.")).to_be_visible()
     assert managed.weights() == {"blue": 30, "green": 70}
-    await page.get_by_role("button", name="Start again from it").click()
+    await page.get_by_role("button", name="Start over from it").click()
     await expect(page.get_by_role("slider", name="green")).to_have_value("70")
 
 
@@ -185,7 +185,7 @@ async def test_a_key_is_explained(managed: Managed, open_page: OpenPage) -> None
     assert await page.title() == "Traffic · Switchyard"
 
 
-async def test_everything_is_done_by_keyboard(managed: Managed, open_page: OpenPage) -> None:
+async def test_the_split_is_changed_by_keyboard_alone(managed: Managed, open_page: OpenPage) -> None:
     page = await opened(open_page, managed)
     await chat(page).get_by_role("button", name="Change the split").focus()
     await page.keyboard.press("Enter")
@@ -200,7 +200,9 @@ async def test_everything_is_done_by_keyboard(managed: Managed, open_page: OpenP
     assert managed.weights() == {"blue": 86, "green": 14}
 
 
-async def test_who_may_not_change_traffic_sees_no_way_to(managed: Managed, open_page: OpenPage) -> None:
+async def test_callers_who_are_no_managers_get_no_buttons_to_change_traffic(
+    managed: Managed, open_page: OpenPage
+) -> None:
     keys = managed.guard()
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
@@ -233,17 +235,17 @@ async def test_hostile_texts_stay_text(managed: Managed, open_page: OpenPage) ->
     assert await page.title() == "Traffic · Switchyard"
 
 
-async def test_without_the_server_what_is_shown_stands_still(managed: Managed, open_page: OpenPage) -> None:
+async def test_without_the_server_the_page_keeps_its_last_data(managed: Managed, open_page: OpenPage) -> None:
     page, watch = await open_page(managed.url)
     watch.expected.append("Failed to load resource")
     await page.goto("/ui#/traffic")
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     await page.route("**/api/overview", lambda route: route.abort())
     await expect(page.get_by_text("The server cannot be reached")).to_be_visible()
-    await expect(page.get_by_text("What you see stands still since")).to_be_visible()
+    await expect(page.get_by_text("The data on this page is from")).to_be_visible()
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     await page.unroute("**/api/overview")
-    await expect(page.get_by_text("What you see stands still since")).to_have_count(0)
+    await expect(page.get_by_text("The data on this page is from")).to_have_count(0)
 
 
 async def test_without_the_controller_plans_are_unknown_and_traffic_can_be_changed(
@@ -269,7 +271,9 @@ async def test_without_the_controller_plans_are_unknown_and_traffic_can_be_chang
     assert managed.weights() == {"blue": 70, "green": 30}
 
 
-async def test_a_control_plane_that_is_away_is_said_and_nothing_changes(managed: Managed, open_page: OpenPage) -> None:
+async def test_an_unavailable_control_plane_is_reported_and_nothing_changes(
+    managed: Managed, open_page: OpenPage
+) -> None:
     page, watch = await open_page(managed.url)
     watch.expected.append("503")
     await page.goto("/ui#/traffic")
@@ -283,7 +287,7 @@ async def test_a_control_plane_that_is_away_is_said_and_nothing_changes(managed:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_telephone_shows_everything_without_scrolling_sideways(
+async def test_a_phone_shows_everything_without_horizontal_scrolling(
     managed: Managed, open_page: OpenPage, scheme: str
 ) -> None:
     managed.put({"blue": 60, "green": 40}, "half-way")
@@ -296,4 +300,6 @@ async def test_a_telephone_shows_everything_without_scrolling_sideways(
     await chat(page).get_by_role("button", name="Plans and rollback").click()
     await expect(page.get_by_text("in force")).to_be_visible()
     assert await overflow(page) <= 0
-    await screenshot(page, f"console-traffic-small-{scheme}", whole=False)
+    if scheme == "light":
+        await page.evaluate("scrollTo(0, 0)")
+        await screenshot(page, "console-traffic-360", whole=False)

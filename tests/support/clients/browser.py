@@ -1,5 +1,5 @@
-"""The Chromium of the tests, driven from Python. `WatchedPage` fails its test for whatever a customer would notice in
-the browser's own tools: an error, a violated policy, a request to another host."""
+"""The Chromium of the tests, driven from Python. `watched_page` fails its test for anything that a customer would
+notice in the browser's own tools: an error, a violated policy, a request to another host."""
 
 import os
 from collections.abc import AsyncIterator
@@ -15,13 +15,13 @@ from tests.support.clients.node import SCRIPTS, run_script
 from tests.support.processes.project import ROOT
 
 PATIENCE_MS = 60_000
-"""How long a page may take: the browser shares the machine with engines."""
+"""The timeout of a page: the browser shares the machine with engines."""
 
 IMAGES = ROOT / "docs" / "images"
 _UNPACKED = SCRIPTS / "node_modules" / ".chromium"
 _ARGUMENTS = ["--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"]
 
-# The package's own file names folders of another machine.
+# The package's own settings name folders that do not exist here.
 _FONTS = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
@@ -72,7 +72,7 @@ async def running_browser(folder: Path) -> AsyncIterator[Browser]:
 
 
 class Watch:
-    """What happened in a page that must not happen. `expected`: parts of errors that a test provokes itself."""
+    """Problems of a page. `expected`: parts of the errors that a test provokes itself."""
 
     def __init__(self, page: Page, host: str) -> None:
         self.problems: list[str] = []
@@ -100,7 +100,7 @@ class Watch:
 async def watched_page(
     browser: Browser, url: str, *, width: int = 1280, height: int = 800, scheme: str = "light"
 ) -> AsyncIterator[tuple[Page, Watch]]:
-    """A page of its own whose relative addresses are below `url`. Fails at the end if `Watch` saw a problem."""
+    """A page in a context of its own, with `url` as its base URL. Fails at the end if `Watch` saw a problem."""
     assert scheme in ("light", "dark")
     context = await browser.new_context(
         base_url=url,
@@ -124,12 +124,12 @@ async def watched_page(
 async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
     """Writes docs/images/<name>.png, of the `whole` page or of the window.
 
-    Only if it is missing, or SWITCHYARD_SCREENSHOTS is 1: a run leaves no changes.
+    Only if it is missing, or SWITCHYARD_SCREENSHOTS is 1: an ordinary run changes no file.
     """
     file = IMAGES / f"{name}.png"
     if os.environ.get("SWITCHYARD_SCREENSHOTS") == "1" or not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        await page.mouse.move(0, 0)  # what it points at looks different
+        await page.mouse.move(0, 0)  # what it hovers over looks different
         picture = Image.open(BytesIO(await page.screenshot(full_page=whole)))
         # A page has few colours: a palette makes the file a third as large.
         colours = picture.convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
@@ -137,7 +137,7 @@ async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
 
 
 async def accessibility_problems(page: Page) -> list[str]:
-    """What axe-core finds serious or critical, each with the elements."""
+    """The serious and critical findings of axe-core, each with its elements."""
     file = SCRIPTS / "node_modules" / "axe-core" / "axe.min.js"
     assert file.is_file(), "axe-core is not installed: run `make setup`"
     await page.evaluate(file.read_text())  # not as a script of the page: its policy refuses that
@@ -150,6 +150,6 @@ async def accessibility_problems(page: Page) -> list[str]:
 
 
 async def overflow(page: Page) -> int:
-    """By how many pixels the page is wider than the window."""
+    """The number of pixels by which the page is wider than the window."""
     wider: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return wider

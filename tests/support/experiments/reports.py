@@ -1,4 +1,4 @@
-"""Reports of experiments, as the controller would tell them."""
+"""Reports of experiments, as the controller would send them."""
 
 import math
 from statistics import NormalDist
@@ -137,7 +137,7 @@ SHARES = [0.01, 0.025, *(number / 20 for number in range(1, 20)), 0.975, 0.99]
 
 
 def distribution(metric: str, control: float, treatment: float, spread: float) -> Distribution:
-    """Lognormal ones with these medians."""
+    """A lognormal distribution with these medians."""
     normal = NormalDist()
     arms = [
         ArmDistribution(

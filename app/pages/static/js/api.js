@@ -2,9 +2,9 @@
 
 const STORED = "switchyard-key";
 const TIMEOUT_MS = 30_000;
-const MOST_MS = 2 ** 31 - 1; // of a timer
+const MOST_MS = 2 ** 31 - 1; // the longest delay of a timer
 
-/** What the server refused or could not do. `status` is 0 if it was not reached. `param`: the field, if one is named. */
+/** A failed request. `status` is 0 if the server was not reached; `param` is the field at fault, if it is known. */
 export class ApiError extends Error {
   constructor(status, message, { param = null, code = null, body = null } = {}) {
     super(message);
@@ -14,8 +14,8 @@ export class ApiError extends Error {
 }
 
 /**
- * `signIn(message)` asks the visitor for a key, and resolves to whether there is one now. `lost()`: the one
- * that was used until now is no longer; `lost(message)`: and that has to be said.
+ * `signIn(message)` asks the visitor for a key, and resolves to whether there is one now. `lost(message)` is called
+ * when the present key no longer works; `message`, if any, is for the visitor.
  */
 export class Api {
   #key = sessionStorage.getItem(STORED);
@@ -35,7 +35,7 @@ export class Api {
     return this.#key !== null;
   }
 
-  /** From now on this key is sent; null: none. `stored`: kept for the tab, otherwise until the page is left. */
+  /** Sends this key from now on; null: none. `stored`: keep it for the tab, otherwise until the page is left. */
   useKey(key, stored = false) {
     clearTimeout(this.#ends);
     this.#key = key;
@@ -45,7 +45,7 @@ export class Api {
     else sessionStorage.removeItem(STORED);
   }
 
-  /** From now on this token of the issuer's is sent, for so many seconds (null: not known). It is stored nowhere. */
+  /** Sends this token of the issuer for so many seconds (null: unknown). It is stored nowhere. */
   useToken(token, lifetime_s) {
     this.useKey(token);
     this.#isToken = true;
@@ -57,7 +57,7 @@ export class Api {
     }, Math.min(Math.max(1000 * lifetime_s, 0), MOST_MS));
   }
 
-  /** Whether it is a token of a sign-in with the issuer. */
+  /** Whether the credential is a token of a sign-in with the issuer. */
   get isSignedInWithIssuer() {
     return this.#isToken;
   }
@@ -67,7 +67,7 @@ export class Api {
     return (await this.read(path, { signal })).data;
   }
 
-  /** The JSON at `path` with its `etag`, for a change on condition that it is still so. */
+  /** The JSON at `path` with its `etag`, for a conditional change. */
   async read(path, { signal } = {}) {
     return decoded(await this.fetch(path, { signal }));
   }
@@ -108,7 +108,7 @@ export class Api {
     }
   }
 
-  /** Asks once, however many requests want a key. Resolves to whether there is one now. */
+  /** Asks once, however many requests need a key. Resolves to whether there is one now. */
   ask(message) {
     this.#asking ??= this.#signIn(message).finally(() => (this.#asking = null));
     return this.#asking;

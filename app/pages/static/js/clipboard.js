@@ -1,8 +1,8 @@
-// Copying text, also where the browser offers no clipboard: it does so over https and on the server's own machine only.
+// Copies text, also without a clipboard: browsers offer one only over https and on the server's own machine.
 
 /**
- * Copies `text`. Where the browser does not allow that, it selects `shown`, the element that has the text. Resolves to
- * what a button says about it, and announces the same in a sentence.
+ * Copies `text`. Where the browser does not allow that, selects `shown`, the element that has the text. Resolves to the
+ * button's new label, and announces the result.
  */
 export async function copy(text, shown, announce) {
   try {

@@ -1,15 +1,15 @@
-// Elements from values. Text is set as text, never as markup: names and answers of models come from others.
+// Elements from values. Text is set as text, never as markup: model names and answers are untrusted.
 
 const SVG = "http://www.w3.org/2000/svg";
 const listeners = new WeakMap(); // element -> {type: handler}
-const keys = new WeakMap(); // element -> what it stands for, among its siblings
+const keys = new WeakMap(); // element -> its identity among its siblings
 const standIns = new WeakMap(); // a comment -> the opaque element whose place it keeps in a new tree
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "selected", "indeterminate", "hidden"]);
 
 /**
- * An element. Props: `class`, `style` (an object of CSS properties), `on` (an object of handlers), `key` (who it is
- * among its siblings, for `morph`), `opaque` (`morph` leaves its children alone), and attributes; null and false are
- * left out. Children: nodes, strings, numbers and arrays of them; null and false are left out.
+ * An element. Props: `class`, `style` (an object of CSS properties), `on` (an object of handlers), `key` (its
+ * identity among its siblings, for `morph`), `opaque` (`morph` leaves its children alone), and attributes; null and
+ * false are left out. Children: nodes, strings, numbers and arrays of them; null and false are left out.
  */
 export function h(tag, props, ...children) {
   return build(document.createElement(tag), props, children);
@@ -22,14 +22,14 @@ export function svg(tag, props, ...children) {
 
 function build(element, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) set(element, name, value);
-  element.append(...flat(children).map(kept));
-  // A select's value is one of its options, which have just come.
+  element.append(...flat(children).map(placeholder));
+  // A select's value can only be set once its options are there.
   if (props && "value" in props && element.tagName === "SELECT") element.value = props.value;
   return element;
 }
 
-/** An opaque element that is shown stays where it is: a new tree gets a comment for it, which `morph` understands. */
-function kept(child) {
+/** An opaque element on the page stays there: the new tree gets a comment in its place, which `morph` resolves. */
+function placeholder(child) {
   if (!(child instanceof Element && child.isConnected && child.hasAttribute("data-opaque"))) return child;
   const comment = document.createComment("");
   standIns.set(comment, child);
@@ -59,8 +59,8 @@ function flat(children) {
 }
 
 /**
- * Gives `root` these children, and keeps the elements that stand for the same thing: focus, selection and scrolling
- * stay where they are while a page is drawn again.
+ * Gives `root` these children, but keeps elements with the same identity, so that focus, selection and scroll position
+ * survive a redraw.
  */
 export function morph(root, ...children) {
   const wanted = flat(children).map((it) => (it instanceof Node ? (standIns.get(it) ?? it) : document.createTextNode(String(it))));
@@ -77,7 +77,7 @@ export function morph(root, ...children) {
     const isKeyed = keys.has(child);
     const old = isKeyed ? keyed.get(keys.get(child)) : at && !keys.has(at) ? at : undefined;
     if (isKeyed && old) {
-      // Removed rather than overtaken: an element that is moved loses its focus.
+      // Remove the elements before it instead of moving it: a moved element loses its focus.
       while (at && at !== old && !keys.has(at)) {
         const gone = at;
         next();
@@ -106,7 +106,7 @@ export function morph(root, ...children) {
 
 function alike(old, child) {
   if (old === child) return true;
-  // What others draw into stands for itself alone.
+  // An opaque element is equal to itself only.
   if (old.nodeType === Node.ELEMENT_NODE && (old.hasAttribute("data-opaque") || child.hasAttribute?.("data-opaque"))) return false;
   return old.nodeType === child.nodeType && old.nodeName === child.nodeName;
 }

@@ -1,4 +1,4 @@
-// Numbers and times as people read them. What is not known is a dash, and "no value" for screen readers.
+// Numbers and times for people. Unknown values are a dash, and "no value" to screen readers.
 
 import { h } from "./dom.js";
 
@@ -51,7 +51,7 @@ export function duration(total) {
   return `${Math.round(hours / 24)}\u00a0days`;
 }
 
-/** A sentence of the server's, whose numbers stay on one line with their units. */
+/** A sentence from the server, with its numbers kept on one line with their units. */
 export function unbroken(text) {
   return text.replace(/(\d) (?=%|(?:ms|s|min|h|days)\b)/g, "$1\u00a0");
 }

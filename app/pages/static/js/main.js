@@ -1,4 +1,4 @@
-// The shell: which page is shown, who is signed in, and what is said aloud.
+// The shell: routing, sign-in, and announcements to screen readers.
 
 import { Api } from "./api.js";
 import { h } from "./dom.js";
@@ -27,7 +27,7 @@ const api = new Api(signIn, (message) => {
   if (message) announce(message);
 });
 
-/** Ends a sign-in that the issuer sent back here. */
+/** Completes a sign-in after the issuer's redirect. */
 async function finishSignIn(back) {
   main.replaceChildren(h("p", { class: "hint" }, "Signing in …"));
   try {
@@ -50,12 +50,12 @@ button.addEventListener("click", async () => {
     const withIssuer = api.isSignedInWithIssuer;
     api.useKey(null);
     drawButton();
-    announce(withIssuer ? "Signed out of this page. Your issuer may still know you." : "Signed out");
+    announce(withIssuer ? "Signed out of this page. You may still be signed in with your issuer." : "Signed out");
     await show();
   } else if (await api.ask("")) await show();
 });
 
-/** Said by screen readers once they are silent. */
+/** Announces a text to screen readers. */
 export function announce(text) {
   announcements.textContent = "";
   requestAnimationFrame(() => (announcements.textContent = text));
@@ -66,7 +66,7 @@ function navigate(hash) {
   else location.hash = hash;
 }
 
-/** The page of a hash: its module's name and what comes after it. */
+/** The route of a hash: the page's module, and the names and parameters after it. */
 function route(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [page, ...rest] = path.split("/");
@@ -96,7 +96,7 @@ async function show() {
   }
   const root = h("div", { class: `page page-${found?.module ?? "none"}` });
   if (found === null) {
-    root.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/traffic" }, "Traffic")));
+    root.append(h("h1", {}, "Page not found"), h("p", {}, h("a", { href: "#/traffic" }, "Traffic")));
     main.replaceChildren(root);
     return;
   }
@@ -118,11 +118,11 @@ async function show() {
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the hash says which page is shown
+  event.preventDefault(); // the hash is the page's address
   main.focus();
 });
 window.addEventListener("hashchange", () => {
-  // What the link before said is of the page before.
+  // The last announcement was about the previous page.
   announcements.textContent = "";
   window.scrollTo(0, 0);
   show();

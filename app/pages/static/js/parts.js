@@ -1,11 +1,11 @@
-// Pieces that several pages use.
+// Elements that several pages use.
 
 import { h } from "./dom.js";
 import { moment } from "./format.js";
 
 const ICONS = { good: "✓", bad: "✕", warn: "!", info: "•", wait: "…" };
 
-/** A word with an icon: what it means never hangs on its colour. */
+/** Words with an icon, so that colour is never the only indicator. */
 export function mark(kind, ...words) {
   return h("span", { class: `mark mark-${kind}` }, h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]), ...words);
 }
@@ -15,25 +15,25 @@ export function notice(kind, ...content) {
 }
 
 /**
- * That what is shown is no longer fresh, and since when. `error`: an ApiError, which may know when the controller answered
- * last; `since`: Unix seconds of the last answer that this page got, null if there was none.
+ * A notice that the page no longer updates, and since when. `error`: an ApiError, which may say when the controller
+ * answered last; `since`: Unix seconds of the last answer that this page got, null if there was none.
  */
-export function standstill(error, since) {
+export function staleNotice(error, since) {
   const message = h("strong", {}, error.message.replace(/\.?$/, "."));
-  return notice("warn", message, since === null ? ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it does.` : ` What you see stands still since ${moment(since)}.`);
+  return notice("warn", message, since === null ? ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers.` : ` The data on this page is from ${moment(since)}.`);
 }
 
 function lastAnswer(at) {
   if (at === undefined) return "";
-  return at === null ? "It has not answered since this router started. " : `It stands still since ${moment(at)}, when it answered last. `;
+  return at === null ? "It has not answered since this router started. " : `It last answered at ${moment(at)}. `;
 }
 
-/** Which of the arms' colours and patterns stands for the deployment at `index`. */
+/** A square in the colour of the deployment at `index`. */
 export function swatch(index) {
   return h("span", { class: `swatch arm-${(index % 6) + 1}`, "aria-hidden": "true" });
 }
 
-/** A button that shows and hides what it controls. */
+/** A button that shows and hides the element with this `id`. */
 export function toggle(label, open, id, press) {
   return h("button", { type: "button", "aria-expanded": String(open), "aria-controls": id, on: { click: press } }, label);
 }
@@ -52,14 +52,14 @@ export function table(caption, heads, rows, props = {}) {
   );
 }
 
-/** A cell; on narrow screens `label` stands beside it. */
+/** A cell; narrow screens show `label` next to it. */
 export function cell(label, content, { number = false, header = false } = {}) {
   return h(header ? "th" : "td", { scope: header ? "row" : null, "data-label": header ? null : label, class: number ? "number" : null }, h("div", {}, content));
 }
 
 /**
- * A dialog that asks for a reason. `explain`: what will happen, nodes. `act(reason)` does it; what it raises is shown.
- * Resolves to whether it was done.
+ * Asks for a reason in a dialog. `explain`: nodes that describe the effect. `act(reason)` makes the change; its errors
+ * are shown. Resolves to whether the change was made.
  */
 export function askForReason({ title, explain, label, danger = false, act }) {
   return new Promise((resolve) => {
@@ -90,7 +90,7 @@ export function askForReason({ title, explain, label, danger = false, act }) {
       explain,
       h("label", { for: "reason" }, "Why?"),
       reason,
-      h("p", { class: "hint" }, "It is kept with the change, for whoever asks later."),
+      h("p", { class: "hint" }, "It is recorded with the change."),
       problem,
       h("div", { class: "actions" }, button, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")),
     );

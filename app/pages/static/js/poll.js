@@ -1,6 +1,6 @@
 /**
- * Calls `task` now and `every` milliseconds after it has ended, again and again, but not while the page is hidden.
- * Returns what stops it. `task` gets an AbortSignal, which is aborted by then; what it raises is given to `failed`.
+ * Calls `task` now, then again `every` milliseconds after each run has ended, but not while the page is hidden.
+ * Returns a function that stops it. `task` gets an AbortSignal that stopping aborts; `failed` gets what it throws.
  */
 export function poll(task, { every = 2000, failed = () => {} } = {}) {
   const ended = new AbortController();

@@ -1,4 +1,4 @@
-// Percentages of an endpoint: whole numbers that sum to 100, whatever is moved.
+// Percentages of an endpoint: whole numbers that always sum to 100.
 
 /**
  * `weights` (name → percent) with `name` at `value`: the others give or take in proportion to what they have. If they
@@ -22,7 +22,7 @@ function shared(names, weights, total) {
   return Object.fromEntries(names.map((it, index) => [it, whole[index]]));
 }
 
-/** What is different: [name, before, after] of each deployment whose percentage changes. */
+/** [name, before, after] of each deployment whose percentage changes. */
 export function changes(before, after) {
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])];
   return names.map((it) => [it, before[it] ?? 0, after[it] ?? 0]).filter(([, a, b]) => a !== b);

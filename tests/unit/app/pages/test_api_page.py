@@ -44,7 +44,7 @@ def test_the_pages_policy_allows_no_other_host_and_no_inline_script(client: Test
     ("name", "media_type"),
     [("start.js", "text/javascript"), ("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css")],
 )
-def test_files_have_their_types(client: TestClient, name: str, media_type: str) -> None:
+def test_files_have_the_right_media_types(client: TestClient, name: str, media_type: str) -> None:
     answer = client.get(f"/docs/{name}")
     assert answer.headers["content-type"].partition(";")[0] == media_type
     assert answer.headers["x-content-type-options"] == "nosniff"

@@ -1,4 +1,4 @@
-"""`/ui`: the console's files come from this server alone, and hold nothing of it."""
+"""`/ui`: the console's files come from this server only, and hold no data."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_the_policy_allows_no_other_host_and_nothing_inline(client: TestClient) 
     assert re.search(r"\son\w+=", page) is None
 
 
-def test_scripts_make_no_markup_of_text(client: TestClient) -> None:
+def test_no_script_turns_text_into_markup(client: TestClient) -> None:
     page = client.get("/ui").text
     todo, seen = re.findall(r'src="(/ui/static/js/[^"]*)"', page), set()
     own = Path(console.__file__).parent / "static" / "js"
@@ -68,7 +68,7 @@ def test_scripts_make_no_markup_of_text(client: TestClient) -> None:
         ("icon.svg", "image/svg+xml"),
     ],
 )
-def test_files_have_their_types(client: TestClient, name: str, media_type: str) -> None:
+def test_files_have_the_right_media_types(client: TestClient, name: str, media_type: str) -> None:
     answer = client.get(f"/ui/static/{name}")
     assert answer.headers["content-type"].partition(";")[0] == media_type
 
@@ -80,7 +80,7 @@ def test_no_other_file_is_served(client: TestClient, name: str) -> None:
     assert client.get(f"/ui/static/{name}").status_code == 404
 
 
-def test_a_file_that_the_browser_has_is_not_sent_again(client: TestClient) -> None:
+def test_a_cached_file_is_not_sent_again(client: TestClient) -> None:
     first = client.get("/ui/static/js/main.js")
     again = client.get("/ui/static/js/main.js", headers={"if-none-match": f"W/{first.headers['etag']}"})
     assert (again.status_code, again.content) == (304, b"")

@@ -74,7 +74,7 @@ def test_a_difference_has_both_texts_and_the_fewest_changes(pairs: list[tuple[st
         assert sum(len(next(kept)) for _ in texts) == common(a, b)
 
 
-def test_words_are_the_units_also_where_no_spaces_are() -> None:
+def test_words_are_the_units_even_without_spaces() -> None:
     assert call("words", "It's 3.5 naïve_x, 日本語だ!") == [
         "It", "'", "s", " ", "3", ".", "5", " ", "naïve_x", ",", " ", "日", "本", "語", "だ", "!",
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def test_likeness_is_the_share_of_words_that_stay() -> None:
     assert call_all([("likeness", case) for case in cases]) == [1, 1, 0.5, 0, 0]
 
 
-def test_long_texts_that_have_nothing_in_common_are_compared_at_once() -> None:
+def test_long_texts_without_anything_in_common_are_compared_quickly() -> None:
     before, after = (" ".join(f"{letter}{n}" for n in range(20_000)) for letter in "ab")
     pieces = call("diff", f"same {before} same", f"same {after} same")
     assert [it["kind"] for it in pieces] == ["same", "removed", "added", "same"]
@@ -107,7 +107,7 @@ CUTS = st.lists(st.integers(0, 400), max_size=6)
 
 @batches
 @given(st.lists(st.tuples(EVENTS, st.sampled_from(["\n", "\r\n", "\r"]), CUTS), min_size=1, max_size=30))
-def test_events_are_the_same_however_the_stream_is_cut(cases: list[tuple[list[str], str, list[int]]]) -> None:
+def test_events_do_not_depend_on_how_the_stream_is_split(cases: list[tuple[list[str], str, list[int]]]) -> None:
     calls, wanted = [], []
     for texts, end, cuts in cases:
         lines = [[part.replace("\r", " ") for part in text.replace("\r\n", "\n").split("\n")] for text in texts]
@@ -124,14 +124,14 @@ def test_events_are_the_same_however_the_stream_is_cut(cases: list[tuple[list[st
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_stream_may_be_cut_anywhere_also_within_a_lines_end(end: str) -> None:
+def test_a_stream_may_be_split_anywhere_even_within_a_line_ending(end: str) -> None:
     whole = end.join(["data: a", "data: b", "", ": c", "data: d", "", ": e"])
     calls = [("events", ([whole[:cut], whole[cut:]],)) for cut in range(len(whole) + 1)]
     calls.append(("events", (list(whole),)))
     assert call_all(calls) == [["a\nb", "d"]] * len(calls)
 
 
-def test_an_event_without_a_space_or_with_a_byte_order_mark_is_read_and_an_unfinished_one_is_not() -> None:
+def test_events_without_a_space_or_after_a_byte_order_mark_are_read_and_unfinished_ones_are_not() -> None:
     assert call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"]) == ["a", "", " b"]
 
 
@@ -160,12 +160,12 @@ def test_without_an_event_there_are_no_times() -> None:
     ("event", "failure"),
     [({"error": {"message": "out of memory"}}, "out of memory"), ("{", "The stream has an event that is not JSON")],
 )
-def test_a_failure_in_the_stream_is_kept_with_what_came_before(event: Any, failure: str) -> None:
+def test_a_failure_in_the_stream_keeps_the_text_before_it(event: Any, failure: str) -> None:
     answer = call("answer", 0, [(1, chunk("Half")), (2, event)])
     assert (answer["text"], answer["failure"]) == ("Half", failure)
 
 
-def test_tokens_of_both_formats_are_pieces_unless_they_are_parts_of_characters() -> None:
+def test_tokens_of_both_formats_are_pieces_unless_they_split_characters() -> None:
     top = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -2.5}]
     chat = {
         "content": [
@@ -231,12 +231,12 @@ FORM = {"endpoint": "chat", "task": "chat", "prompt": "hi"}
         ({"task": "responses", "tools": "{}"}, "The tools are a list: […]"),
     ],
 )
-def test_what_cannot_be_sent_is_named(fields: dict[str, str], message: str) -> None:
+def test_fields_that_cannot_be_sent_are_named(fields: dict[str, str], message: str) -> None:
     with pytest.raises(PageError, match=message.replace("[…]", ".*").replace("{…}", ".*")):
         call("request", {**FORM, **fields})
 
 
-def test_what_is_left_empty_is_not_sent() -> None:
+def test_empty_fields_are_not_sent() -> None:
     empty = {"system": "", "temperature": " ", "seed": "", "maxTokens": "", "tools": "[]", "schema": "", "image": None}
     assert call("request", {**FORM, **empty})["body"] == {
         "model": "chat",
@@ -251,7 +251,7 @@ def test_what_is_left_empty_is_not_sent() -> None:
 
 @batches
 @given(st.lists(JSON, min_size=1, max_size=30))
-def test_every_value_is_itself_as_a_literal_of_python(values: list[Any]) -> None:
+def test_python_literals_evaluate_to_their_values(values: list[Any]) -> None:
     values = json.loads(json.dumps(values))
     for value, literal in zip(values, call_all([("python", (it,)) for it in values]), strict=True):
         assert ast.literal_eval(literal) == value
@@ -260,7 +260,7 @@ def test_every_value_is_itself_as_a_literal_of_python(values: list[Any]) -> None
 
 @batches
 @given(st.lists(TEXT, min_size=1, max_size=30))
-def test_every_text_is_one_word_of_a_shell_and_every_value_is_itself_as_json(texts: list[str]) -> None:
+def test_shell_words_and_json_texts_decode_to_their_values(texts: list[str]) -> None:
     words = call_all([("shellWord", (it,)) for it in texts])
     for text, word in zip(texts, words, strict=True):
         assert shlex.split(word) == [text]
@@ -272,7 +272,7 @@ def test_every_text_is_one_word_of_a_shell_and_every_value_is_itself_as_json(tex
 
 @batches
 @given(st.lists(TEXT, min_size=1, max_size=10))
-def test_every_program_is_one_and_has_the_prompt_in_literals_alone(prompts: list[str]) -> None:
+def test_programs_parse_and_have_the_prompt_only_in_literals(prompts: list[str]) -> None:
     tasks = ["chat", "completions", "embeddings"]
     plain = [{**FORM, "task": task, "prompt": "x", "system": "x", "deployment": "blue"} for task in tasks]
     forms = [{**form, "prompt": f"x{it}", "system": f"x{it}"} for it in prompts for form in plain]

@@ -1,4 +1,4 @@
-// The confidence sequence over time: its band, zero, the minimal effect, plan changes, and since when the verdict holds.
+// The confidence sequence over time: its band, zero, the minimal effect, plan changes, and when the verdict came.
 
 import { h } from "../dom.js";
 import { moment, ticks } from "../format.js";
@@ -7,14 +7,14 @@ import { plotter } from "./plotter.js";
 import { amount, effectInWords, verdictInWords } from "./words.js";
 
 const HEIGHT = 260;
-const LABEL_TURNS = 0.6; // right of this part of the plot, the verdict's label stands left of its line
+const LABEL_TURNS = 0.6; // beyond this part of the plot, the verdict's label is on the left of its line
 
 /** `points`: looks; `plans`: when the traffic changed (Unix seconds). Returns an element with `draw()` and `end()`. */
 export function chart() {
   const place = h("div", { class: "plot", opaque: true, "aria-hidden": "true" });
   const words = h("p", { class: "hint small" });
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
-  const latch = h("span", { class: "latched" }); // an element, not ink: it has a label, and lies above the band
+  const latch = h("span", { class: "latched" }); // an element rather than ink: it has a label, and is above the band
   const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
   let Plot = null, ended = false;
   let plot = null, shown = null, marks = [], minimal = 0, most = 0.1;
@@ -30,7 +30,7 @@ export function chart() {
       Plot = found;
       if (!ended) repaint();
     },
-    (error) => (readout.textContent = error.message), // the words below say the same as the chart
+    (error) => (readout.textContent = error.message), // the words below the chart say the same
   );
   for (const it of schemes) it.addEventListener("change", repaint);
 
@@ -54,7 +54,7 @@ export function chart() {
     ctx.restore();
   }
 
-  /** Puts the line of the verdict at its moment. uPlot calls this whenever it draws. */
+  /** Moves the verdict's line to its time. uPlot calls this whenever it draws. */
   function placeLatch(u) {
     const { since, verdict } = shown[0];
     const part = since ? (since - u.scales.x.min) / (u.scales.x.max - u.scales.x.min) : -1;
@@ -97,7 +97,7 @@ export function chart() {
 
   return {
     element,
-    /** Draws what is new; without any look it says so. */
+    /** Draws what has changed. Without any look, the words say so. */
     draw(comparison, points, plans) {
       const usable = points.filter((it) => it.effect.lower !== null && it.effect.upper !== null);
       words.textContent = inWords(comparison, usable, plans);
@@ -128,7 +128,7 @@ function data(points) {
   return [points.map((it) => it.at), points.map((it) => it.effect.upper), points.map((it) => it.effect.lower), points.map((it) => it.effect.estimate)];
 }
 
-/** How far the axis reaches up and down: the first intervals are wide, and would leave nothing to see of the others. */
+/** Half the height of the axis. The first intervals are wide, and would flatten the others: they may be cut off. */
 function height(points, minimal) {
   const later = points.slice(Math.floor(points.length / 6));
   return rounded(1.05 * Math.max(1.4 * minimal, ...later.flatMap((it) => [Math.abs(it.effect.lower), Math.abs(it.effect.upper)])));
@@ -146,7 +146,7 @@ function inWords(comparison, points, plans) {
   const first = points[0], last = points.at(-1);
   const within = plans.filter((it) => it >= first.at && it <= last.at).length;
   const held = comparison.since ? ` The verdict “${verdictInWords(comparison.verdict)}” has held since ${moment(comparison.since)}${comparison.since >= first.at && comparison.since <= last.at ? " (solid line)" : ""}.` : "";
-  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It began ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
+  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It started ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
 }
 
 function between({ effect }, { scale }) {

@@ -1,11 +1,11 @@
-// What a manager can do with an experiment: the words of what happens, a dry run where traffic moves, and a reason.
+// A manager's decisions on an experiment: a description of the effect, a dry run where traffic moves, and a reason.
 
 import { h } from "../dom.js";
 import { list } from "../format.js";
 import { askForReason } from "../parts.js";
 import { movesInWords } from "../traffic/moves.js";
 
-/** The actions that make sense now, the usual one first. What the file pauses, the file starts. */
+/** The actions that are possible now, the usual one first. Only the file resumes what the file paused. */
 export function actions(summary) {
   const acting = summary.acting;
   if (!acting || acting.state === "stopped") return [];
@@ -21,7 +21,7 @@ export function actions(summary) {
 
 export const LABELS = { resume: "Resume", advance: "Advance", pause: "Pause", rollback: "Roll back", promote: "Promote", stop: "Stop" };
 
-/** Asks, shows what would happen, and decides. Resolves to whether it was done. `etag`: of what the visitor saw. */
+/** Shows the effect, asks for a reason, sends the decision. Resolves to whether it was made. `etag`: the summary's. */
 export async function decide(action, summary, etag, treatment, { api }) {
   const name = summary.experiment;
   const path = `/api/experiments/${encodeURIComponent(name)}/decision`;
@@ -44,13 +44,13 @@ export async function decide(action, summary, etag, treatment, { api }) {
 
 function goneOn(acting) {
   const now = acting ? ` It is ${acting.state} now, with ${acting.share}\u00a0% on treatments.` : "";
-  return `The experiment has gone on since you looked.${now} Close this, look at it, and decide again.`;
+  return `The experiment has changed since you opened this.${now} Close this dialog, look at the current state and decide again.`;
 }
 
 function inWords(action, { acting, control, treatments }, treatment) {
   return {
-    resume: "The ramp goes on by its own rules.",
-    advance: `The treatments get ${acting.next_share}\u00a0% of the traffic instead of ${acting.share}\u00a0%, whatever the step still waits for.`,
+    resume: "The ramp continues by its own rules.",
+    advance: `The treatments get ${acting.next_share}\u00a0% of the traffic instead of ${acting.share}\u00a0%, without waiting for the step's conditions.`,
     pause: "Nothing advances until a manager resumes it. The traffic stays as it is.",
     rollback: `${control} gets the traffic of ${list(treatments)}, and the ramp pauses.`,
     promote: `${treatment} gets all the traffic that the holdout leaves, and the experiment ends.`,
@@ -58,12 +58,12 @@ function inWords(action, { acting, control, treatments }, treatment) {
   }[action];
 }
 
-/** What the server says that it would do. Where it refuses, it would refuse the decision, too. */
+/** The server's dry run. A refusal of it is shown: the decision itself would be refused, too. */
 async function dryRun(path, decision, api) {
   try {
     const { before, after, stopped, moves } = await api.send("POST", `${path}?dry_run=true`, decision);
     return [
-      stopped.length ? h("p", {}, h("strong", {}, list(stopped)), " gets nothing at once, before the plan is changed.") : null,
+      stopped.length ? h("p", {}, h("strong", {}, list(stopped)), " gets no traffic from now on, even before the plan changes.") : null,
       movesInWords(before, { after: { weights: after }, moves }),
     ];
   } catch (error) {

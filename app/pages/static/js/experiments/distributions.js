@@ -1,4 +1,4 @@
-// How a metric is distributed over each arm's requests: cumulative curves on a logarithmic axis, with p50 and p95 marked.
+// A metric's distribution in each arm: cumulative curves on a logarithmic axis, with p50 and p95 marked.
 
 import { h, svg } from "../dom.js";
 import { count, number, seconds, whole } from "../format.js";
@@ -6,11 +6,11 @@ import { METRICS } from "./words.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 44, RIGHT = 8, TOP = 8, BOTTOM = 26;
 const MARKED = [0.5, 0.95];
-const FEWEST = 20; // requests: below, a p95 is the largest of a few
+const FEWEST = 20; // requests: with fewer, p95 is just one of the largest values
 const LEVELS = [0, 0.5, 0.95];
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 
-/** `arms`: the report's, in the order of their colours. */
+/** `arms`: the report's arms, in the order of their colours. */
 export function distribution({ metric, shares, arms: given }, arms) {
   const found = arms.map((arm, index) => ({ index, arm, requests: 0, values: [], ...given.find((it) => it.arm === arm) }));
   const curves = found.filter((it) => it.requests >= FEWEST);
@@ -41,7 +41,7 @@ function inWords(shares, { arm, requests, values }, metric) {
 function plot(shares, curves, metric) {
   const known = curves.flatMap((it) => it.values).filter((it) => it > 0);
   const low = Math.min(...known, Infinity), high = Math.max(...known, 0);
-  if (!known.length) return null; // all of them are 0, which a logarithm has no place for
+  if (!known.length) return null; // a logarithmic axis has no place for 0
   const [from, to] = high / low > 1.2 ? [Math.log(low), Math.log(high)] : [Math.log(low / 1.5), Math.log(high * 1.5)];
   const x = (value) => LEFT + ((Math.log(Math.max(value, Math.exp(from))) - from) / (to - from)) * (WIDTH - LEFT - RIGHT);
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
@@ -58,7 +58,7 @@ function plot(shares, curves, metric) {
   );
 }
 
-/** Round numbers between two values, five at most. */
+/** Round numbers between two values, at most five where possible. */
 function decades(low, high) {
   for (const steps of [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
     const found = [];

@@ -1,10 +1,10 @@
-// The journal as it is written: server-sent events over fetch, since EventSource sends no key.
+// Follows the journal: server-sent events over fetch, since EventSource sends no key.
 
 const WAIT_MS = 3000;
 
 /**
- * Calls `receive(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until what it returns is called.
- * While the page is hidden no stream is open; the next one continues after the last event.
+ * Calls `receive(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until the returned function is
+ * called. While the page is hidden no stream is open; the next one continues after the last event.
  */
 export function follow(api, since, receive) {
   const ended = new AbortController();

@@ -1,5 +1,5 @@
-// Declares an experiment: it is checked as the file's sections are, and shown as the YAML to commit. Nothing is applied
-// from here: what runs is what the file says.
+// A form that declares an experiment. The server checks the section as it checks the file's, and returns the YAML to
+// commit. The form applies nothing itself.
 
 import { copy as copyText } from "../clipboard.js";
 import { h, morph } from "../dom.js";
@@ -8,7 +8,7 @@ import { METRICS } from "./words.js";
 
 const PAUSE_MS = 300;
 const PROPORTIONS = ["error", "slow", "empty", "truncated", "stalled", "invalid_output", "client_gone", "unfinished"];
-const ADVANCE = { quiet: "no alarm", not_worse: "not worse", better: "better", manual: "a person" };
+const ADVANCE = { quiet: "no alarm", not_worse: "not worse", better: "better", manual: "a manager's decision" };
 
 export function form({ api, announce }) {
   const root = h("section", { class: "declare", "aria-label": "Declare an experiment", opaque: true });
@@ -81,14 +81,14 @@ export function form({ api, announce }) {
 
   function draw() {
     if (state.endpoints === null) {
-      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Reading …"));
+      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Loading …"));
       return;
     }
     const endpoint = state.endpoints.find((it) => it.endpoint === state.endpoint);
     const arms = endpoint ? arms_(endpoint) : [];
     morph(
       root,
-      h("p", {}, "An experiment is declared in the configuration file, where it can be reviewed. Fill this in, and commit what stands beside it."),
+      h("p", {}, "An experiment is declared in the configuration file, where it can be reviewed. Fill in the form and commit the YAML next to it."),
       h(
         "div",
         { class: "columns" },
@@ -100,12 +100,12 @@ export function form({ api, announce }) {
           field("d-control", "Control", choice("d-control", state.control, arms.map((it) => [it, it]), (control) => change({ control, treatments: state.treatments.filter((it) => it !== control) }))),
           h("span", { class: "label", id: "d-treatments" }, "Treatments"),
           h("div", { role: "group", "aria-labelledby": "d-treatments", class: "checks" }, arms.filter((it) => it !== state.control).map((it) => h("label", { class: "check", key: it }, h("input", { type: "checkbox", value: it, checked: state.treatments.includes(it), on: { change: (event) => change({ treatments: event.target.checked ? [...state.treatments, it] : state.treatments.filter((other) => other !== it) }) } }), " ", it)), arms.length < 2 ? h("p", { class: "hint small" }, "This endpoint has one deployment: there is nothing to compare.") : null),
-          field("d-metric", "What decides", choice("d-metric", state.metric, [...Object.entries(METRICS), ["cost", "Cost"], ...PROPORTIONS.map((it) => [it, `Rate of ${it}`])], (metric) => change({ metric }))),
+          field("d-metric", "Primary metric", choice("d-metric", state.metric, [...Object.entries(METRICS), ["cost", "Cost"], ...PROPORTIONS.map((it) => [it, `Rate of ${it}`])], (metric) => change({ metric }))),
           field("d-minimal", "Smallest effect that matters", [h("input", { id: "d-minimal", type: "number", min: "0.1", max: "99", step: "0.1", value: state.minimal, on: { input: (event) => change({ minimal: event.target.value }) } }), " %"]),
           field("d-alpha", "Chance of a false verdict", choice("d-alpha", state.alpha, [["0.1", "10\u00a0%"], ["0.05", "5\u00a0%"], ["0.01", "1\u00a0%"]], (alpha) => change({ alpha }))),
           field("d-worse", "If it is worse", choice("d-worse", state.onWorse, [["pause", "pause"], ["rollback", "roll back"]], (onWorse) => change({ onWorse }))),
           h("span", { class: "label" }, "Ramp"),
-          h("label", { class: "check" }, h("input", { type: "checkbox", checked: state.ramps, on: { change: (event) => change({ ramps: event.target.checked }) } }), " The treatments' share grows by itself"),
+          h("label", { class: "check" }, h("input", { type: "checkbox", checked: state.ramps, on: { change: (event) => change({ ramps: event.target.checked }) } }), " The treatments' share grows automatically"),
           state.ramps ? field("d-steps", "Steps, percent", text("d-steps", state.steps, (steps) => ({ steps }))) : null,
           state.ramps ? field("d-advance", "The next step waits for", choice("d-advance", state.advance, Object.entries(ADVANCE), (advance) => change({ advance }))) : null,
         ),
@@ -118,12 +118,12 @@ export function form({ api, announce }) {
     if (state.problem) return h("p", { class: "problem", role: "alert" }, state.problem);
     if (state.answer === null) return h("p", { class: "hint" }, "Checking …");
     const { problems, warnings, yaml } = state.answer;
-    if (problems.length) return [h("p", {}, mark("bad", "The file would be refused:")), h("ul", {}, problems.map((it) => h("li", {}, it)))];
+    if (problems.length) return [h("p", {}, mark("bad", "The file would be rejected:")), h("ul", {}, problems.map((it) => h("li", {}, it)))];
     return [
       h("p", {}, mark("good", "Valid. Merge this into the router's configuration:")),
       h("pre", { tabindex: "0", "aria-label": "YAML" }, yaml),
       h("div", { class: "actions" }, h("button", { type: "button", on: { click: copy } }, state.copied ?? "Copy")),
-      warnings.length ? notice("warn", h("strong", {}, "Allowed, but seldom meant:"), h("ul", {}, warnings.map((it) => h("li", {}, it)))) : null,
+      warnings.length ? notice("warn", h("strong", {}, "Allowed, but rarely intended:"), h("ul", {}, warnings.map((it) => h("li", {}, it)))) : null,
     ];
   }
 

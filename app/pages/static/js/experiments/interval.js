@@ -1,19 +1,19 @@
-// A confidence sequence as a bar on an axis that all lines of a list share: zero, and what does not matter, shaded.
+// A confidence sequence as a bar, on an axis that all rows of a list share, with zero and the minimal effect marked.
 
 import { h } from "../dom.js";
 import { amount, effectInWords } from "./words.js";
 
-const CLIPPED = 3; // An interval wider than so many minimal effects leaves the axis, which the others still need.
+const CLIPPED = 3; // an interval wider than this many minimal effects is cut off, so that the others stay readable
 const ROUND = [1, 2, 4, 6, 10];
 
-/** How far the axis reaches to both sides: a round number, enough for every interval, within reason. */
+/** Half the length of the axis: a round number, large enough for every interval within reason. */
 export function reach(effects) {
   const minimal = Math.max(...effects.map((it) => it.minimal_effect), 0.001);
   const widest = Math.max(...effects.flatMap((it) => [Math.abs(it.effect.lower ?? 0), Math.abs(it.effect.upper ?? 0), 1.5 * it.minimal_effect]), 0);
   return rounded(Math.min(widest * 1.05, Math.max(CLIPPED * 4 * minimal, 0.25)) || 0.1);
 }
 
-/** The next number up of which the half is round, too: the axis has five labels. */
+/** The next larger number whose half is round, too: the axis has five labels. */
 export function rounded(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return Number(((ROUND.find((it) => it * power >= value * 0.9999) ?? 10) * power).toPrecision(2));
@@ -21,7 +21,7 @@ export function rounded(value) {
 
 const place = (value, span) => Math.min(100, Math.max(0, 50 + (50 * value) / span));
 
-/** `words`: whether it says to screen readers what it is; not where the words stand beside it. */
+/** `words`: whether to describe it to screen readers; not needed where the words are next to it. */
 export function interval(it, span, words = true) {
   const { lower, upper, estimate } = it.effect;
   const known = lower !== null && upper !== null && lower !== undefined && upper !== undefined;

@@ -1,8 +1,8 @@
-// uPlot, which one page needs: it is fetched with the first chart, so that no other page waits for it.
+// Loads uPlot with the first chart: only one page needs it, and no other should wait for it.
 
 let loaded = null;
 
-/** Resolves to uPlot's class. Raises if its file cannot be fetched; the next call tries again. */
+/** Resolves to uPlot's class. Rejects if its file cannot be fetched; the next call tries again. */
 export function plotter() {
   loaded ??= Promise.all([element("link", { rel: "stylesheet", href: "/ui/static/uPlot.min.css" }), element("script", { src: "/ui/static/uPlot.iife.js" })]).then(
     () => globalThis.uPlot,

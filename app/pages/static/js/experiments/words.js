@@ -1,4 +1,4 @@
-// What experiments say, as words with a mark.
+// Verdicts, states and effects of experiments in words, with a mark.
 
 import { h } from "../dom.js";
 import { signed, signedPercent, unbroken } from "../format.js";
@@ -23,7 +23,7 @@ export const METRICS = {
   prompt_tokens: "Prompt tokens",
 };
 
-/** A sentence of the server's: each of `names` is an element, which breaks at a hyphen only where it must. */
+/** A sentence from the server, with each of `names` in an element that breaks at a hyphen only where it must. */
 export function sentence(text, names) {
   const escaped = [...names].sort((a, b) => b.length - a.length).map((it) => it.replace(/[^\w]/g, "\\$&"));
   const parts = text.split(new RegExp(`(?<![\\w-])(${escaped.join("|")})(?![\\w-]|\\.\\w)`));
@@ -34,13 +34,13 @@ export function decision(summary) {
   return mark(...(DECISIONS[summary.decision] ?? ["wait", "No evidence yet"]));
 }
 
-/** `alarms`: whether there is any. Without one nothing is wrong with a verdict that does not count: it is too early. */
+/** `alarms`: whether there are any. Without one, an invalid verdict only means that it is too early. */
 export function verdict(value, alarms) {
-  if (value === "invalid" && !alarms) return mark("wait", "too few units yet");
+  if (value === "invalid" && !alarms) return mark("wait", "too few units so far");
   return mark(...(VERDICTS[value] ?? ["wait", value]));
 }
 
-/** The verdict as it stands in a sentence or at a line of a chart. */
+/** The verdict for a sentence, or for a label in a chart. */
 export function verdictInWords(value) {
   return VERDICTS[value]?.[1] ?? value;
 }
@@ -50,7 +50,7 @@ export function state(summary) {
   return mark(...(STATES[now] ?? ["info", now]));
 }
 
-/** "ttft.p95" → "First token, p95 (ttft.p95)"; names of one's own stay. */
+/** "ttft.p95" → "First token, p95"; feedback metrics keep their names. */
 export function metricName(key) {
   const [metric, statistic] = key.split(".");
   return METRICS[metric] ? `${METRICS[metric]}${statistic ? `, ${statistic}` : ""}` : key;
@@ -60,7 +60,7 @@ export function amount(value, scale) {
   return scale === "relative" ? signedPercent(value) : signed(value);
 }
 
-/** "−7.7 % (between −13.4 % and −1.7 %)" */
+/** "−7.7 %, between −13.4 % and −1.7 %; lower is better; ±5 % or less does not matter" */
 export function effectInWords({ effect, scale, minimal_effect: minimal, better }) {
   if (effect.estimate === null || effect.estimate === undefined) return "no interval yet";
   const between = effect.lower === null || effect.upper === null ? "" : `, between ${amount(effect.lower, scale)} and ${amount(effect.upper, scale)}`;

@@ -6,12 +6,12 @@ import { follow } from "../experiments/events.js";
 import { axis, interval, reach } from "../experiments/interval.js";
 import { amount, decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
 import { duration, list, moment, number, or, percent, seconds, time, unbroken, whole } from "../format.js";
-import { cell, mark, notice, standstill, swatch, table } from "../parts.js";
+import { cell, mark, notice, staleNotice, swatch, table } from "../parts.js";
 
 export const title = "Experiment";
 
 const EVENTS_SHOWN = 50;
-const REPORT_EVERY_S = 10; // evidence moves slowly, and is more work to tell than the summary
+const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 const SHARES = new Set(["proportion"]);
@@ -36,7 +36,7 @@ export async function mount(root, context) {
       }
       state.at = Date.now() / 1000;
       state.problem = null;
-      following ??= follow(api, Math.floor(state.report?.started_at ?? state.at - WEEK_S), heard);
+      following ??= follow(api, Math.floor(state.report?.started_at ?? state.at - WEEK_S), receive);
     } catch (error) {
       if (signal?.aborted) return;
       state.due = 0;
@@ -53,14 +53,14 @@ export async function mount(root, context) {
     state.points = (await api.get(`${path}/history?${query}`, { signal })).points;
   }
 
-  /** What changes seldom: when the traffic changed, and whether this key may decide. */
+  /** Reads what rarely changes: the plans, and whether this key may decide. */
   async function readSeldom(signal) {
     try {
       const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
       state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
-      state.why = (await api.get("/api/overview", { signal })).is_manager ? null : "Managers decide about experiments; your key only shows them.";
+      state.why = (await api.get("/api/overview", { signal })).is_manager ? null : "Only managers decide on experiments; your key can view them.";
     } catch {
-      // They are marks in a chart and a hint: without them the page is still right.
+      // They are marks in a chart and a hint: the page is correct without them.
     }
   }
 
@@ -69,7 +69,7 @@ export async function mount(root, context) {
     return all.find((it) => keyOf(it) === state.chosen) ?? all[0];
   }
 
-  function heard(event) {
+  function receive(event) {
     const isOurs = event.experiment === name || (event.experiment === undefined && event.endpoint === state.summary?.endpoint);
     if (!isOurs || state.events.some((it) => it.id === event.id)) return;
     state.events = [event, ...state.events].slice(0, EVENTS_SHOWN);
@@ -91,10 +91,10 @@ export async function mount(root, context) {
       root,
       h("p", { class: "crumbs" }, h("a", { href: "#/experiments" }, "Experiments")),
       h("div", { class: "headline" }, h("h1", {}, name), summary ? [stateMark(summary), report ? decision(report) : null] : null),
-      state.problem ? (state.missing ? notice("bad", state.problem.message) : standstill(state.problem, state.at)) : null,
+      state.problem ? (state.missing ? notice("bad", state.problem.message) : staleNotice(state.problem, state.at)) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
-      summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Reading …")) : [h("p", { class: "verdict" }, sentence(report?.headline ?? summary.headline, armsOf(summary))), report ? report.details.map((it) => h("p", {}, sentence(it, armsOf(summary)))) : null, whatNext(summary, report), howToStart(summary), buttons(summary)],
-      report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing was recorded for this experiment.") : null,
+      summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Loading …")) : [h("p", { class: "verdict" }, sentence(report?.headline ?? summary.headline, armsOf(summary))), report ? report.details.map((it) => h("p", {}, sentence(it, armsOf(summary)))) : null, whatNext(summary, report), howToStart(summary), buttons(summary)],
+      report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing has been recorded for this experiment.") : null,
       summary ? events() : null,
     );
     const comparison = chosen();
@@ -109,7 +109,7 @@ export async function mount(root, context) {
       { class: "next" },
       next ? h("p", {}, h("strong", {}, sentence(next, armsOf(summary)))) : null,
       acting?.until ? h("p", { class: "hint" }, "Frozen until ", time(acting.until), ".") : null,
-      acting?.by ? h("p", { class: "hint" }, `The last decision was ${acting.by}'s.`) : null,
+      acting?.by ? h("p", { class: "hint" }, `Last decision by ${acting.by}.`) : null,
       acting && summary.mode === "ab" ? ramp(acting) : null,
     );
   }
@@ -119,7 +119,7 @@ export async function mount(root, context) {
     return h("div", { class: "ramp" }, h("div", { class: "share-bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share}\u00a0% of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share}\u00a0%`}.`));
   }
 
-  /** What to write in the file, for an experiment that its file keeps from running. */
+  /** What to write in the configuration file, for an experiment that it keeps from running. */
   function howToStart({ experiment, state: declared, acting }) {
     if (declared === "running" || acting?.state === "stopped") return null;
     const effect = { draft: "It is a draft: it records and compares nothing.", paused: "Its configuration pauses it.", stopped: "Its configuration has stopped it." }[declared];
@@ -132,7 +132,7 @@ export async function mount(root, context) {
 
   function buttons(summary) {
     const possible = actions(summary);
-    if (possible.length === 0) return summary.acting ? h("p", { class: "hint" }, "It is stopped: declare another experiment in the configuration file.") : null;
+    if (possible.length === 0) return summary.acting ? h("p", { class: "hint" }, "It has stopped: to test further, declare another experiment in the configuration file.") : null;
     if (state.why !== null) return h("p", { class: "hint" }, state.why);
     return h("div", { class: "actions" }, possible.map((it, index) => (it === "promote" && summary.treatments.length > 1 ? summary.treatments.map((arm) => button(it, index, arm, `${LABELS[it]} ${arm}`)) : button(it, index, summary.treatments[0], LABELS[it]))));
   }
@@ -149,15 +149,15 @@ export async function mount(root, context) {
       h("section", { "aria-labelledby": "over-time", key: "over-time" }, h("div", { class: "headline" }, h("h2", { id: "over-time" }, "The effect over time"), options.length > 1 ? h("select", { "aria-label": "Metric", value: comparison ? keyOf(comparison) : "", on: { change: async (event) => ((state.chosen = event.target.value), (state.points = []), draw(), await readHistory(), draw()) } }, options.map((it) => h("option", { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) }, `${metricName(it.metric)}, ${it.treatment}`))) : null), plot.element),
       report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", unbroken(it.text), " ", h("span", { class: "hint" }, time(it.at))))) : null,
       h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
-      report.distributions?.length ? h("section", { key: "distributions", "aria-labelledby": "distributions" }, h("h2", { id: "distributions" }, "Distributions"), h("p", { class: "hint" }, "Which share of each arm's requests has at most so much; the dots are p50 and p95. Unadjusted: no verdict rests on it."), legend(arms), h("div", { class: "distributions" }, report.distributions.map((it) => distribution(it, arms)))) : null,
-      h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Would have been seen by now", "An alarm does"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
+      report.distributions?.length ? h("section", { key: "distributions", "aria-labelledby": "distributions" }, h("h2", { id: "distributions" }, "Distributions"), h("p", { class: "hint" }, "The share of each arm's requests at or below each value; the dots mark p50 and p95. These curves are not adjusted, and no verdict is based on them."), legend(arms), h("div", { class: "distributions" }, report.distributions.map((it) => distribution(it, arms)))) : null,
+      h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Detectable by now", "On an alarm"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
       h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
       report.warnings.length ? h("section", { key: "warnings" }, h("h2", {}, "Warnings"), h("ul", {}, report.warnings.map((it) => h("li", {}, it)))) : null,
     ];
   }
 
   function events() {
-    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, state.report ? "None since it began." : "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, unbroken(it.text))))));
+    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, state.report ? "None since the start." : "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, unbroken(it.text))))));
   }
 
   draw();
@@ -209,15 +209,15 @@ function guardrail(it, arms) {
     cell("State", it.alarm ? [mark("bad", "alarm"), it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null] : it.unhealthy ? mark("warn", "control is unhealthy") : mark("good", "quiet")),
     cell("Limit", it.limit),
     arms.map((arm) => cell(arm, or(whole(it.events[arm])), { number: true })),
-    cell("Seen by now", it.detectable ? `a rate ${number(it.detectable)} times control's` : or(null)),
-    cell("An alarm does", { alert: "tells", pause: "pauses", rollback: "rolls back" }[it.action] ?? it.action),
+    cell("Detectable by now", it.detectable ? `${number(it.detectable)} times control's rate` : or(null)),
+    cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[it.action] ?? it.action),
   );
 }
 
 function sampleRatio(report, arms) {
   const found = report.sample_ratio;
   return [
-    h("p", {}, found.alarm ? mark("bad", "The units contradict the weights: no verdict can be trusted.") : mark("good", "As configured: the units do not contradict the weights.")),
+    h("p", {}, found.alarm ? mark("bad", "Sample-ratio mismatch: the unit counts contradict the weights, so no verdict can be trusted.") : mark("good", "As configured: the unit counts match the weights.")),
     found.attribution.length ? h("ul", {}, found.attribution.map((it) => h("li", {}, it))) : null,
     table(
       "Units by plan",

@@ -3,7 +3,7 @@ import { form } from "../experiments/form.js";
 import { axis, interval, reach } from "../experiments/interval.js";
 import { decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
 import { count, list, or, whole } from "../format.js";
-import { cell, mark, notice, standstill, table } from "../parts.js";
+import { cell, mark, notice, staleNotice, table } from "../parts.js";
 
 export const title = "Experiments";
 
@@ -22,8 +22,8 @@ export async function mount(root, context) {
       root,
       h("div", { class: "headline" }, h("h1", {}, declaring ? "Declare an experiment" : title), h("a", { class: "button", href: declaring ? "#/experiments" : "#/experiments?new" }, declaring ? "All experiments" : "Declare an experiment")),
       declaring,
-      declaring ? null : h("p", { class: "hint" }, found === null ? (state.problem ? "" : "Reading …") : summary(found)),
-      state.problem ? standstill(state.problem, state.at) : null,
+      declaring ? null : h("p", { class: "hint" }, found === null ? (state.problem ? "" : "Loading …") : summary(found)),
+      state.problem ? staleNotice(state.problem, state.at) : null,
       declaring || !found?.length ? null : table("Experiments", heads(span, effects), [...found].sort((a, b) => rank(a) - rank(b)).map((it) => row(it, span)), { class: "stacked list" }),
       declaring || found?.length !== 0 ? null : notice("info", h("strong", {}, "No experiment is declared."), " An experiment compares deployments of an endpoint on its own traffic, and can move the traffic by its verdicts."),
     );
@@ -47,10 +47,10 @@ export async function mount(root, context) {
 
 function summary(found) {
   const running = found.filter((it) => (it.acting?.state ?? it.state) === "running").length;
-  return `${count(found.length, "experiment", "experiments")}, ${running} running. Intervals hold at any time you look.`;
+  return `${count(found.length, "experiment", "experiments")}, ${running} running. Intervals are valid whenever you look.`;
 }
 
-/** What runs comes first. */
+/** Running experiments come first, then paused ones. */
 const rank = (it) => ["running", "paused"].indexOf(it.acting?.state ?? it.state) >>> 0;
 
 function heads(span, effects) {

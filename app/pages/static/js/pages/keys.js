@@ -1,4 +1,4 @@
-// Who am I, what may I use, how much of my limits is left; and for managers, who uses what.
+// The caller, its endpoints and what is left of its limits; for managers, every caller's usage.
 
 import { h, morph } from "../dom.js";
 import { cell, table } from "../parts.js";
@@ -24,7 +24,7 @@ export async function mount(root, { api, poll }) {
 
   return poll(refresh, {
     failed(error) {
-      stale.textContent = `${error.message}. What is shown is from before.`;
+      stale.textContent = `${error.message}. The data on this page is from before.`;
       stale.hidden = false;
     },
   });
@@ -34,14 +34,14 @@ function about(me) {
   const name = me.anonymous ? "You are not signed in." : h("span", {}, "You are ", h("strong", {}, me.caller), ".");
   const rights = me.manages
     ? me.anonymous
-      ? "This server has no keys: everybody who reaches it may use and change everything."
-      : "You are a manager: you may change traffic, and decide about experiments."
-    : "You may read, and use what is listed here; managers change traffic.";
+      ? "This server has no keys: anyone who can reach it can use and change everything."
+      : "You are a manager: you can change traffic and decide on experiments."
+    : "You can use the endpoints listed here; only managers change traffic.";
   return [
     h("p", { class: "lead" }, name, " ", rights),
-    h("h2", {}, "What you may use"),
-    me.endpoints.length ? h("div", { class: "endpoints" }, me.endpoints.map((it) => endpoint(it))) : h("p", { class: "empty" }, "You may use no endpoint of this server."),
-    me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}. What you use counts in full for its minute, and ever less in the next one.`),
+    h("h2", {}, "Your endpoints"),
+    me.endpoints.length ? h("div", { class: "endpoints" }, me.endpoints.map((it) => endpoint(it))) : h("p", { class: "empty" }, "You have access to no endpoint on this server."),
+    me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}. Usage counts in full for its minute and fades out over the next one.`),
   ];
 }
 
@@ -56,7 +56,7 @@ function endpoint({ endpoint: name, tasks, deployments, limits }) {
 }
 
 function limit({ kind, limit: most, used, remaining, resets_in_s }) {
-  if (remaining === null) return h("li", { key: kind }, h("span", {}, KINDS[kind]), h("span", { class: "hint" }, `limit ${number(most)}; what is left is unknown: the store of limits does not answer`));
+  if (remaining === null) return h("li", { key: kind }, h("span", {}, KINDS[kind]), h("span", { class: "hint" }, `limit ${number(most)}; the remainder is unknown, because the limit store does not answer`));
   const share = most ? Math.min(1, used / most) : 0;
   const level = share >= 1 ? "bad" : share >= 0.8 ? "warn" : "good";
   const resets = resets_in_s ? `, full again in ${Math.ceil(resets_in_s)}\u00a0s` : "";
@@ -77,16 +77,16 @@ function everybody({ since, callers, view }) {
     return h(
       "tr",
       { key: JSON.stringify([it.caller, it.endpoint]) },
-      cell("", it.caller ?? "all others together", { header: true }),
+      cell("", it.caller ?? "all other callers", { header: true }),
       cell("Endpoint", it.endpoint),
       values.map((value, index) => cell(counted[index], value, { number: true })),
     );
   };
   return [
-    h("h2", {}, "What callers use"),
+    h("h2", {}, "Usage by caller"),
     h("p", { class: "hint" }, `Since ${start}, counted by ${view}.`),
     callers.length
-      ? table("What callers use", ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))], callers.map(row), { class: "stacked" })
-      : h("p", { class: "empty" }, "Nobody has called yet."),
+      ? table("Usage by caller", ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))], callers.map(row), { class: "stacked" })
+      : h("p", { class: "empty" }, "No calls yet."),
   ];
 }

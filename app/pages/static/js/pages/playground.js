@@ -12,28 +12,28 @@ export const title = "Playground";
 
 const KINDS = { embeddings: VectorCard, rerank: RankCard };
 
-// What was typed stays while other pages are looked at, in this page's memory alone.
-let kept = {};
+// Keeps what was typed while other pages are open, in memory only.
+let typed = {};
 
 export async function mount(root, context) {
   const { api, announce } = context;
   root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
   const me = await api.get("/api/me");
   if (!me.endpoints.length) {
-    root.append(h("p", { class: "empty" }, "You may use no endpoint of this server."));
+    root.append(h("p", { class: "empty" }, "You have access to no endpoint on this server."));
     return () => {};
   }
   const results = h("section", { class: "answers", "aria-label": "Answers" });
   const compared = h("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
   const code = codePanel(context);
-  const form = new Form(me.endpoints, { ...kept, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
+  const form = new Form(me.endpoints, { ...typed, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
   root.append(form.element, results, compared, code.element);
   let running = null;
   changed();
 
   function changed() {
-    kept = form.values();
-    code.show(kept, form.deployments());
+    typed = form.values();
+    code.show(typed, form.deployments());
   }
 
   async function run() {

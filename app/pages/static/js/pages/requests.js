@@ -1,21 +1,21 @@
-// One request by its id: who answered, why, and how it went.
+// One request by its id: which deployment answered, why, and how it went.
 
 import { h, svg } from "../dom.js";
 import { seconds } from "../playground/card.js";
 
 export const title = "Requests";
 
-const LOOKS = 6; // for a request that has just been made
+const LOOKS = 6; // attempts to find a request that has just been made
 const BETWEEN_LOOKS_MS = 1000;
 const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
 
 const REASONS = {
   traffic: "drawn by the traffic's percentages",
-  sticky: "its sticky key belongs there",
+  sticky: "its sticky key maps there",
   header: "the request named the deployment in a header",
   model: "the request named the deployment as its model",
   override: "the plan has an override for its key",
-  pinned: "its conversation had begun there, before the traffic changed",
+  pinned: "its conversation started there before the traffic changed",
 };
 const FAILURES = {
   unreachable: "could not be reached",
@@ -27,8 +27,8 @@ const FAILURES = {
 };
 const FLAGS = {
   forced: "no experiment counts it: its deployment was named",
-  carried: "its conversation may have begun under an earlier plan",
-  invalid_output: "the answer does not keep the form that was asked for",
+  carried: "its conversation may have started under an earlier plan",
+  invalid_output: "the answer does not match the requested format",
   empty: "the answer is empty",
   client_gone: "the client left before the end",
 };
@@ -51,7 +51,7 @@ export async function mount(root, context) {
     found,
   );
 
-  /** `looks`: how often at most. A request is recorded a second or two after it has ended. */
+  /** `looks`: the most attempts. A request is recorded a second or two after it has ended. */
   async function look(looks = 1) {
     const wanted = id.value.trim();
     if (!wanted) {
@@ -92,7 +92,7 @@ function card(exposure, id, me, context) {
   const endpoint = me.endpoints.find((it) => it.endpoint === plan.endpoint);
   const failed = exposure.error !== "none";
   const pairs = [
-    ["Deployment", served ?? "none: nobody answered"],
+    ["Deployment", served ?? "none: no deployment answered"],
     ["Why", `${REASONS[exposure.reason] ?? exposure.reason}${failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : ""}${served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : ""}`],
     ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
     ["Attempts", String(exposure.attempts)],
@@ -110,10 +110,10 @@ function card(exposure, id, me, context) {
   return h(
     "article",
     { class: "answer request", "aria-label": `Request at ${plan.endpoint}` },
-    h("header", {}, h("h2", {}, plan.endpoint), h("span", { class: `state ${bad ? "bad" : "good"}` }, bad ? "with a failure" : "answered")),
+    h("header", {}, h("h2", {}, plan.endpoint), h("span", { class: `state ${bad ? "bad" : "good"}` }, exposure.status >= 400 ? "failed" : failed ? "answered after a failure" : "answered")),
     h("dl", { class: "pairs" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     exposure.flags.includes("forced")
-      ? h("p", { class: "hint" }, "A thumb would change no experiment: they count only requests whose deployment the traffic chose.")
+      ? h("p", { class: "hint" }, "A thumb would not count: experiments use only requests whose deployment the traffic split chose.")
       : feedback(endpoint?.feedback ?? [], id, exposure.feedback ?? {}, context),
   );
 }
@@ -127,10 +127,10 @@ function scores(given) {
   return Object.entries(given).map(([metric, value]) => `${metric} ${value}`).join(", ") || "none yet";
 }
 
-/** Thumbs for each score that a running experiment takes as yes or no. */
+/** Thumbs for each boolean feedback metric of a running experiment. */
 function feedback(declared, id, given, { api, announce }) {
   const thumbs = declared.filter((it) => it.type === "boolean");
-  if (!thumbs.length) return h("p", { class: "hint" }, "No running experiment of this endpoint takes a thumb.");
+  if (!thumbs.length) return h("p", { class: "hint" }, "No running experiment on this endpoint takes thumbs.");
   return h(
     "div",
     { class: "thumbs" },
@@ -140,7 +140,7 @@ function feedback(declared, id, given, { api, announce }) {
         try {
           const { accepted, pending } = await api.send("POST", "/api/feedback", { request_id: id, metric, value });
           for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
-          said.textContent = !accepted ? "No experiment takes this score any more." : pending ? "Taken; it counts once the request is known." : "Taken.";
+          said.textContent = !accepted ? "No experiment takes this score any more." : pending ? "Recorded; it counts once the request is known." : "Recorded.";
         } catch (error) {
           said.textContent = error.message;
           announce(error.message);

@@ -1,6 +1,6 @@
 import { h, morph } from "../dom.js";
 import { count, duration, list, number, or, percent, seconds, whole } from "../format.js";
-import { cell, mark, notice, standstill, swatch, table, toggle } from "../parts.js";
+import { cell, mark, notice, staleNotice, swatch, table, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
@@ -10,11 +10,11 @@ export const title = "Traffic";
 const heads = () => [
   "Deployment",
   { label: "Configured", number: true },
-  { label: "Observed", number: true, title: "Of the requests that the split decided about" },
+  { label: "Observed", number: true, title: "Share of the requests that the split assigned" },
   { label: "Requests/s", number: true },
-  { label: "Errors", number: true, title: "That failed, and were not the client's fault" },
-  { label: ["First token", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Of streams: median, and 95th percentile" },
-  { label: ["Between tokens", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Of streams: median, and 95th percentile" },
+  { label: "Errors", number: true, title: "Failures that the client did not cause" },
+  { label: ["First token", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Streams only: median and 95th percentile" },
+  { label: ["Between tokens", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Streams only: median and 95th percentile" },
   { label: "Tokens/s", number: true },
   { label: "In flight", number: true },
   "State",
@@ -84,11 +84,11 @@ export async function mount(root, context) {
     morph(
       root,
       h("h1", {}, title),
-      h("p", { class: "hint" }, found ? scope(found) : state.problem ? "" : "Reading …"),
-      state.problem ? standstill(state.problem, state.at) : null,
+      h("p", { class: "hint" }, found ? scope(found) : state.problem ? "" : "Loading …"),
+      state.problem ? staleNotice(state.problem, state.at) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
       found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
-      found?.endpoints.length === 0 ? notice("info", "You may use no endpoint of this server.") : null,
+      found?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
       found?.endpoints.map(section),
     );
   }
@@ -110,19 +110,19 @@ export async function mount(root, context) {
 }
 
 function scope({ routers, window_s: window }) {
-  const who = routers === null || routers === 1 ? "This router" : `One of ${routers} routers`;
+  const who = routers === null || routers === 1 ? "this router" : `one of ${routers} routers`;
   const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
-  return `${who} counted this ${since}. Times are read from histograms, so they are approximate.`;
+  return `Counted by ${who} ${since}. Times come from histograms, so they are approximate.`;
 }
 
-/** What matters most, in words. */
+/** The most important fact about an endpoint, in a sentence. */
 function sentence(endpoint) {
   const rows = endpoint.deployments;
   const troubled = rows.filter((it) => it.breaker === "open" || it.stopped);
   if (troubled.length) return mark("bad", `${list(troubled.map((it) => it.deployment))} ${troubled.length > 1 ? "are" : "is"} out of service.`);
   const failing = rows.filter((it) => it.errors > 0);
   if (failing.length) return mark("warn", failing.map((it) => `${count(it.errors, "request", "requests")} of ${whole(it.requests)} failed on ${it.deployment}`).join("; "), ".");
-  if (!rows.some((it) => it.requests > 0)) return mark("wait", "No requests in this time.");
+  if (!rows.some((it) => it.requests > 0)) return mark("wait", "No requests in this period.");
   return mark("good", "All answered. ", deviation(rows));
 }
 
@@ -130,7 +130,7 @@ function deviation(rows) {
   const drawn = rows.filter((it) => it.role === "traffic" && it.share !== null);
   if (drawn.length < 2) return "";
   const worst = drawn.reduce((a, b) => (Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a));
-  return `${worst.deployment} got ${percent(worst.share)} of the requests, ${worst.weight}\u00a0% are configured.`;
+  return `${worst.deployment} got ${percent(worst.share)} of the requests; ${worst.weight}\u00a0% is configured.`;
 }
 
 function figure(value, label) {

@@ -2,7 +2,7 @@
 
 import { asChunk } from "./response_events.js";
 
-/** What a stream of OpenAI's chat, completions or responses says, put together. */
+/** Assembles a stream of OpenAI's chat completions, completions or responses. */
 export class Answer {
   pieces = []; // {text, tokens: [{token, logprob, others: [{token, logprob}]}]}
   reasoning = "";
@@ -30,7 +30,7 @@ export class Answer {
       return [];
     }
     if (event.error) {
-      this.failure = event.error.message ?? "The answer broke off";
+      this.failure = event.error.message ?? "The answer was cut off";
       return [];
     }
     if (event.usage) this.usage = event.usage;
@@ -66,7 +66,7 @@ export class Answer {
     return this.pieces.some((it) => it.tokens.length > 0);
   }
 
-  /** The answer's tokens, as the engine counted them; before it has, the pieces that came. */
+  /** The engine's count of the answer's tokens; until it is there, the number of pieces so far. */
   get tokens() {
     return this.usage?.completion_tokens ?? this.#parts;
   }
@@ -76,7 +76,7 @@ export class Answer {
     return this.#firstAt === null ? null : this.#firstAt - this.#startedAt;
   }
 
-  /** Tokens a second after the first; null where that is no time. */
+  /** Tokens per second after the first; null if no time has passed. */
   get tokensPerSecond() {
     const seconds = (this.#lastAt - this.#firstAt) / 1000;
     return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
@@ -100,7 +100,7 @@ function tokensOf(logprobs) {
   }));
 }
 
-/** A piece for each token where they make up the text; else one: half a character is no text. */
+/** A piece for each token if together they are the text; otherwise one, since a token may be half a character. */
 function pieces(text, tokens) {
   if (tokens.length > 1 && tokens.map((it) => it.token).join("") === text) return tokens.map((it) => ({ text: it.token, tokens: [it] }));
   return [{ text, tokens }];

@@ -40,7 +40,7 @@ export class AnyCard {
     );
   }
 
-  /** Sends the request, shows what comes. Never rejects: what fails is shown here. */
+  /** Sends the request and shows the answer. Never rejects: the card shows failures. */
   async run(api, request, signal) {
     try {
       const options = { method: request.method, headers: { "content-type": "application/json", ...request.headers }, body: JSON.stringify(request.body), signal, timeout: null };
@@ -52,7 +52,7 @@ export class AnyCard {
       this.end();
     } catch (error) {
       if (signal.aborted) this.end("stopped");
-      else this.fail(error.name === "TypeError" ? "The connection broke off" : error.message);
+      else this.fail(error.name === "TypeError" ? "The connection was lost" : error.message);
     }
     this.element.setAttribute("aria-busy", "false");
   }
@@ -74,7 +74,7 @@ export class AnyCard {
   }
 }
 
-/** An answer of chat or completions. */
+/** A text answer: chat, completions or responses. */
 export class Card extends AnyCard {
   constructor(...known) {
     super(...known);
@@ -127,7 +127,7 @@ export class Card extends AnyCard {
   }
 }
 
-/** What can be said of the embeddings of some texts. */
+/** The dimension, lengths and cosines of some texts' embeddings. */
 export class VectorCard extends AnyCard {
   async run(api, request, signal) {
     this.inputs = request.body.input;

@@ -19,7 +19,7 @@ export function codePanel({ announce }) {
     "section",
     { class: "as-code", "aria-label": "As code" },
     h("h2", {}, "As code"),
-    h("p", { class: "hint" }, "The very request that this form sends, for this server. The key comes from the variable SWITCHYARD_API_KEY."),
+    h("p", { class: "hint" }, "The exact request that this form sends, for this server. The key is read from the environment variable SWITCHYARD_API_KEY."),
     h("div", { class: "where" }, h("div", { class: "field" }, h("label", { for: "code-deployment" }, "Deployment"), select), copy),
     tabs,
     pre,
@@ -82,7 +82,7 @@ export function codePanel({ announce }) {
   };
 }
 
-/** An image is thousands of letters: the page shows its ends, and copies the whole. */
+/** An image is thousands of characters: the page shows its ends, and copies all of it. */
 function shortened(code) {
   return code.replace(/(data:image\/[a-z+]+;base64,|"data": ")([A-Za-z0-9+/=]{120,})/g, (_, head, data) => `${head}${data.slice(0, 40)}…${data.slice(-8)}`);
 }

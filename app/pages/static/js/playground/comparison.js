@@ -1,11 +1,11 @@
-// What differs between two answers.
+// Shows the difference between two answers.
 
 import { h } from "../dom.js";
 import { diff, likeness } from "./diff.js";
 
 const MARKS = { same: ["span", null], removed: ["del", "removed: "], added: ["ins", "added: "] };
 
-/** The elements that compare two of these answers (`{name, text}`), chosen where there are more. */
+/** The elements that compare two of these answers (`{name, text}`). With more than two, the visitor chooses. */
 export function comparison(answers) {
   const chosen = [answers[0], answers[1]];
   const said = h("p", { role: "status" });

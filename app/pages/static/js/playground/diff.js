@@ -1,4 +1,4 @@
-// The difference of two texts, word by word.
+// The difference between two texts, word by word.
 
 const WORD =
   /\s+|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]\p{M}*|(?:(?![\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}])[\p{L}\p{N}\p{M}_])+|[^]/gu;
@@ -11,8 +11,8 @@ export function words(text) {
 }
 
 /**
- * What turns `before` into `after`: pieces `{kind: "same" | "removed" | "added", text}`, with the fewest words changed.
- * Texts with more than 2,000 changed words are shown as replaced between what they share at both ends.
+ * The edits that turn `before` into `after`: pieces `{kind: "same" | "removed" | "added", text}`, with the fewest
+ * words changed. Texts with more than 2,000 changed words are shown as replaced between what they share at both ends.
  */
 export function diff(before, after) {
   const [a, b] = [words(before), words(after)];
@@ -59,7 +59,7 @@ function isDown(reach, zero, d, k) {
   return k === -d || (k !== d && reach[zero + k - 1] < reach[zero + k + 1]);
 }
 
-/** The path that led to the end, found from the end. */
+/** The path to the end, traced back from the end. */
 function walked(trace, a, b) {
   const path = [];
   let [x, y] = [a.length, b.length];

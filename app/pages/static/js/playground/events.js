@@ -1,6 +1,6 @@
-// Server-sent events, as far as answers of models use them: https://html.spec.whatwg.org/multipage/server-sent-events.html
+// Server-sent events, as far as model answers use them: https://html.spec.whatwg.org/multipage/server-sent-events.html
 
-/** Takes a stream's text in any pieces, and gives the data of the events that are whole. */
+/** Parses a stream's text, which may come in any pieces, and returns the data of complete events. */
 export class EventParser {
   #rest = "";
   #data = [];
@@ -11,7 +11,7 @@ export class EventParser {
       this.#started = true;
       if (text.startsWith("\ufeff")) text = text.slice(1);
     }
-    // A CR at the end may be the first half of a line's end.
+    // A CR at the end may be the first half of a CRLF.
     const whole = this.#rest + text;
     const held = whole.endsWith("\r") ? 1 : 0;
     const lines = whole.slice(0, whole.length - held).split(/\r\n|\n|\r/);
@@ -39,6 +39,6 @@ export async function* eventsOf(response) {
       yield* parser.feed(value);
     }
   } finally {
-    reader.cancel().catch(() => {}); // whoever stops reading early ends the request
+    reader.cancel().catch(() => {}); // to stop reading early ends the request
   }
 }

@@ -1,11 +1,11 @@
-// What the visitor fills in.
+// The playground's form.
 
 import { h } from "../dom.js";
 import { TASKS } from "./request.js";
 
 const MOST_IMAGE_BYTES = 8 * 1024 * 1024;
 const TITLES = { chat: "Chat", completions: "Text completion", responses: "Response", embeddings: "Embeddings", rerank: "Reranking" };
-/** Where each field but the prompt belongs. */
+/** The tasks that each field belongs to; the prompt belongs to all. */
 const FIELDS = {
   documents: ["rerank"],
   system: ["chat", "responses"],
@@ -15,7 +15,7 @@ const FIELDS = {
 };
 const EMPTY = { prompt: "", documents: "", system: "", temperature: "", seed: "", maxTokens: "256", tools: "", schema: "", image: null, probabilities: true };
 
-/** `on`: `changed()`, `run()` and `stop()`. `endpoints` are those of /api/me. */
+/** `on`: the handlers `changed()`, `run()` and `stop()`. `endpoints`: from /api/me. */
 export class Form {
   #endpoints;
   #image;
@@ -96,17 +96,17 @@ export class Form {
     this.#refresh(start.task);
   }
 
-  /** The deployments of the endpoint that is chosen. */
+  /** The chosen endpoint's deployments. */
   deployments() {
     return this.#endpoint.deployments;
   }
 
-  /** Those that are asked. */
+  /** The deployments that get the prompt. */
   chosen() {
     return this.deployments().filter((it) => !this.#without.has(it.deployment));
   }
 
-  /** The form of request.js, without a deployment. */
+  /** The values that `request` of request.js takes, without a deployment. */
   values() {
     const text = (name) => this.#fields[name].value.toWellFormed();
     const chat = this.#fields.task.value === "chat";
@@ -116,7 +116,7 @@ export class Form {
     return { ...values, probabilities: this.#fields.probabilities.checked, without: [...this.#without] };
   }
 
-  /** Shows what is wrong with the form, and goes to the field; null: nothing is. */
+  /** Shows a FormError and focuses its field; null clears it. */
   complain(error) {
     this.problem.hidden = error === null;
     this.problem.textContent = error?.message ?? "";

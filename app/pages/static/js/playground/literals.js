@@ -1,11 +1,11 @@
-// Values as literals of a program: what was typed is data, and stays it.
+// Values as literals of a program: what was typed is data, and stays data.
 
-// What cannot be seen, or turns the direction of writing, is written as an escape.
+// Invisible characters, and those that change the writing direction, are escaped.
 const INVISIBLE = /(?! )[\p{C}\p{Z}]/gu;
 const hex = (code, digits) => code.toString(16).padStart(digits, "0");
 const utf16 = (character) => [...Array(character.length).keys()].map((i) => `\\u${hex(character.charCodeAt(i), 4)}`).join("");
 
-/** A JSON text in ASCII where it has to be. */
+/** A JSON text, with escapes where characters need them. */
 export function jsonText(value, indent = 0) {
   return JSON.stringify(value, null, indent).replace(INVISIBLE, (it) => (it === "\n" && indent ? it : utf16(it)));
 }

@@ -1,4 +1,4 @@
-// One deployment's order of some documents.
+// One deployment's ranking of some documents.
 
 import { h } from "../dom.js";
 import { AnyCard, seconds } from "./card.js";
@@ -35,7 +35,7 @@ export class RankCard extends AnyCard {
         h(
           "table",
           {},
-          h("caption", {}, "The documents, the best answer to the query first"),
+          h("caption", {}, "The documents, best match first"),
           h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Document"), h("th", { scope: "col" }, "Score"), h("th", { scope: "col" }, "Line"))),
           h(
             "tbody",

@@ -1,7 +1,7 @@
-// What the playground sends: OpenAI's dialect, to the endpoint, with the deployment in a header.
+// The playground's requests: OpenAI's dialect, to the endpoint, with the deployment in a header.
 
 export const DEPLOYMENT_HEADER = "azureml-model-deployment";
-export const ALTERNATIVES = 3; // other tokens shown beside each one
+export const ALTERNATIVES = 3; // other tokens shown for each one
 const PATHS = {
   chat: "/v1/chat/completions",
   completions: "/v1/completions",
@@ -55,7 +55,7 @@ function completions(form) {
   return present({ prompt: form.prompt, ...sampling(form), logprobs: form.probabilities ? ALTERNATIVES : undefined, ...STREAMED });
 }
 
-/** Tools and schemas are typed as chats have them; responses have what is inside. */
+/** Tools and schemas are typed in the format of chats; responses take their inner objects. */
 function responses(form) {
   const { max_tokens: max_output_tokens, ...sampled } = sampling(form);
   const schema = schemaOf(form);
@@ -78,7 +78,7 @@ function rerank(form) {
   return { query: form.prompt, documents: lines(form, "documents", "a document") };
 }
 
-/** Inputs and documents stand one a line. */
+/** Inputs and documents are typed one a line. */
 function lines(form, field, noun) {
   const found = (form[field] ?? "").split("\n").filter((line) => line.trim());
   if (!found.length) throw new FormError(field, `Write ${noun}, or several: one a line`);

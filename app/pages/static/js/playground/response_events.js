@@ -1,14 +1,14 @@
-// The events of OpenAI's responses as the chunks of a chat that say the same. Pure.
+// Translates the events of OpenAI's Responses API to chunks of a chat completion. Pure.
 
-const FAILED = "The answer broke off";
+const FAILED = "The answer was cut off";
 
-/** A chunk of a chat for an event of any of both streams: an event of a chat is one already. */
+/** The chunk for an event of either stream; a chat's events are returned as they are. */
 export function asChunk(event) {
   switch (event.type) {
     case "response.output_text.delta":
-      return said({ content: event.delta });
+      return delta({ content: event.delta });
     case "response.reasoning_text.delta":
-      return said({ reasoning: event.delta });
+      return delta({ reasoning: event.delta });
     case "response.completed":
     case "response.incomplete":
       return ended(event.response);
@@ -21,11 +21,11 @@ export function asChunk(event) {
   }
 }
 
-function said(delta) {
-  return { choices: [{ delta }] };
+function delta(fields) {
+  return { choices: [{ delta: fields }] };
 }
 
-/** The end has the calls of tools, too, whole. */
+/** The last event also has the complete tool calls. */
 function ended({ status, output, usage }) {
   const calls = output.filter((it) => it.type === "function_call");
   const tool_calls = calls.map(({ name, arguments: text }, index) => ({ index, function: { name, arguments: text } }));

@@ -1,6 +1,6 @@
 // A request of the playground as programs: curl, and Python for each SDK whose dialect this server speaks.
 //
-// What a caller typed is data: it stands in string literals alone, quoted for the language. The key is never part of a
+// What a caller typed is data: it appears only in string literals, quoted for the language. The key is never part of a
 // program: it comes from the environment.
 
 import { Code, call, jsonText, python, shellWord } from "./literals.js";
@@ -35,7 +35,7 @@ const TASKS = {
   "/v2/rerank": "rerank",
 };
 
-/** A program: what it imports, a note on what is left out, and its lines. */
+/** A program: its imports, a note on fields that are left out, and its lines. */
 function program(imports, lines, { left = [], notes = [] } = {}) {
   const comments = [
     ...(left.length ? [`# This SDK cannot send: ${left.join(", ")}.`] : []),
@@ -80,7 +80,7 @@ function openai(method, read, result) {
     );
 }
 
-/** What the SDK has no argument for goes into `extra_body`. */
+/** Fields without an argument of the SDK go into `extra_body`. */
 function openaiResponses(request, url) {
   const { seed, ...own } = request.body;
   return program(
@@ -168,7 +168,7 @@ function huggingFace(request, url) {
 
 const HUGGING_FACE = ["import os", "", "from huggingface_hub import InferenceClient"];
 
-/** TGI takes schemas with `properties` alone. */
+/** TGI accepts only schemas with `properties`. */
 function tgiChat(request, url) {
   const schema = request.body.response_format?.json_schema.schema;
   const left = schema && !schema.properties ? ["response_format (TGI's schemas have `properties`)"] : [];
@@ -264,7 +264,7 @@ function cohere(request, url) {
   );
 }
 
-/** `apart`: its programs are shown for its own tasks alone. */
+/** `apart`: its programs are shown only for its own tasks. */
 const PYTHON = [
   { id: "openai", title: "OpenAI", chat: openai("chat.completions", READ_CHAT, "stream"), completions: openai("completions", READ_TEXT, "stream"), responses: openaiResponses, embeddings: openai("embeddings", READ_VECTORS, "answer") },
   { id: "azure", title: "Azure AI Inference", chat: azureChat, embeddings: azureEmbeddings },

@@ -1,9 +1,9 @@
-// The text of an answer, token by token: each with its probability, for the mouse, the keyboard and screen readers.
+// The text of an answer, token by token, with probabilities: for mouse, keyboard and screen readers.
 
 import { h } from "../dom.js";
 import { percent } from "./answer.js";
 
-const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The likeliest are plain; dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
+const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The most likely are plain; dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
 
 export class TokenView {
   #pieces = [];
@@ -81,7 +81,7 @@ export class TokenView {
 function facts({ tokens }) {
   return tokens.flatMap((it) => [
     h("strong", {}, visible(it.token)),
-    ` ${it.logprob === null ? "has no probability" : percent(it.logprob)}`,
+    ` ${it.logprob === null ? "without a probability" : percent(it.logprob)}`,
     ...(it.others.length ? ["; instead ", ...it.others.flatMap((other, index) => [index ? ", " : "", h("span", { class: "mono" }, visible(other.token)), ` ${percent(other.logprob)}`])] : []),
     ". ",
   ]);

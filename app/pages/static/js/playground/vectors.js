@@ -1,4 +1,4 @@
-// What can be said of embeddings.
+// Norms and cosines of embeddings.
 
 /** The length of a vector. */
 export function norm(vector) {

@@ -1,20 +1,20 @@
-// The dialog that asks who is there: with the issuer, if this server has one for the console, or with a key.
+// The sign-in dialog: with the issuer, if this server has one for the console, or with a key.
 
 import { h } from "../dom.js";
 import { begin } from "./issuer.js";
 
-/** How people sign in here: `{credentials, oidc}` of the server. If that is not known, a key may still be right. */
+/** The ways to sign in: the server's `{credentials, oidc}`. If they are unknown, a key may still work. */
 export async function waysToSignIn() {
   try {
     const response = await fetch("/ui/sign-in", { credentials: "omit", cache: "no-store" });
     if (response.ok) return await response.json();
   } catch {
-    // The dialog then asks for a key alone.
+    // The dialog then asks only for a key.
   }
   return { credentials: true, oidc: null };
 }
 
-/** Asks for a key in a dialog. Resolves to `{key, stored}`, or null if the visitor does not give one. */
+/** Asks for a key in a dialog. Resolves to `{key, stored}`, or null if the visitor cancels. */
 export async function askForKey(message) {
   const { credentials, oidc } = await waysToSignIn();
   return new Promise((resolve) => {
@@ -36,14 +36,14 @@ export async function askForKey(message) {
 }
 
 function hint(credentials, oidc) {
-  if (!credentials) return "There is no need to: this server checks no keys.";
-  return oidc ? "This server asks who you are." : "This server asks for an API key.";
+  if (!credentials) return "Not needed: this server does not check keys.";
+  return oidc ? "This server requires you to sign in." : "This server requires an API key.";
 }
 
 function withIssuer(oidc) {
   const where = new URL(oidc.issuer).host;
   const problem = h("p", { class: "problem", role: "alert" });
-  const why = !oidc.token_endpoint ? `${where} does not answer this server now, or does not offer what the console needs.` : !isSecureContext ? "To sign in with an issuer this page must be opened over https, or from the server's own machine." : null;
+  const why = !oidc.token_endpoint ? `${where} does not answer this server at the moment, or does not offer what the console needs.` : !isSecureContext ? "To sign in with an issuer this page must be opened over https, or from the server's own machine." : null;
   const button = h(
     "button",
     {
@@ -64,7 +64,7 @@ function withIssuer(oidc) {
     },
     `Sign in with ${where}`,
   );
-  return h("div", { class: "issuer" }, button, h("p", { class: "hint" }, why ?? "You leave this page and come back to it. What you have typed in it is lost."), problem);
+  return h("div", { class: "issuer" }, button, h("p", { class: "hint" }, why ?? "You will leave this page and return to it. What you have typed here will be lost."), problem);
 }
 
 function keyForm(oidc, give, cancel) {

@@ -1,14 +1,14 @@
 // Signing in with an OpenID Connect issuer: authorization code with PKCE (RFC 7636, RFC 9700), as a public client.
-// `begin` leaves for the issuer; `returned` and `exchange` take what it sends back. What lies in sessionStorage between
-// them is used once. The token goes to the caller and is stored nowhere.
+// `begin` redirects to the issuer; `returned` and `exchange` handle the redirect back. The state in sessionStorage
+// between them is used once. The token is returned to the caller and stored nowhere.
 
 const PENDING = "switchyard-sign-in";
 const TIMEOUT_MS = 20_000;
 
-/** Why nobody is signed in, in words for people. */
+/** A failed sign-in, with a message for the visitor. */
 export class SignInError extends Error {}
 
-/** Leaves this page for the issuer; it comes back to where it is. `oidc`: of `GET /ui/sign-in`. */
+/** Redirects to the issuer, which redirects back to this page. `oidc`: from `GET /ui/sign-in`. */
 export async function begin(oidc) {
   const pending = { state: random(), nonce: random(), verifier: random(), hash: location.hash };
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(pending.verifier));
@@ -29,7 +29,7 @@ export async function begin(oidc) {
   location.assign(url);
 }
 
-/** What an issuer's redirect brought, for `exchange`; null if this is none. The address and the storage forget it. */
+/** An issuer's redirect, for `exchange`; null if there was none. Clears it from the address and the storage. */
 export function returned() {
   const stored = sessionStorage.getItem(PENDING);
   sessionStorage.removeItem(PENDING);
@@ -40,10 +40,10 @@ export function returned() {
   return { fields, pending };
 }
 
-/** The token for a code: `{token, lifetime_s}`. Raises SignInError. */
+/** Exchanges the code for a token: `{token, lifetime_s}`. Throws SignInError. */
 export async function exchange(oidc, { fields, pending }) {
-  if (pending === null || fields.state !== pending.state) throw new SignInError("This sign-in was not begun in this tab, or is already over. Nothing was sent. Please sign in again.");
-  if (!oidc?.token_endpoint) throw new SignInError("The issuer cannot be reached now. Please try again in a moment.");
+  if (pending === null || fields.state !== pending.state) throw new SignInError("This sign-in was not started in this tab, or has already ended. Nothing was sent. Please sign in again.");
+  if (!oidc?.token_endpoint) throw new SignInError("The issuer cannot be reached at the moment. Please try again shortly.");
   if (fields.iss !== undefined ? fields.iss !== oidc.issuer : oidc.names_itself) throw new SignInError("The answer to this sign-in does not come from the issuer that this server trusts. Nothing was sent.");
   if (fields.error !== undefined) throw new SignInError(`The issuer did not sign you in: ${reason(fields)}`);
   const answer = await redeemed(oidc, fields.code, pending.verifier);
@@ -74,23 +74,23 @@ async function redeemed(oidc, code, verifier) {
   return answer;
 }
 
-/** OpenID Connect Core 1.0, section 3.1.3.7. Its signature needs no check: it came from the issuer itself, over TLS. */
+/** OpenID Connect Core 1.0, section 3.1.3.7. The signature needs no check: the token came from the issuer over TLS. */
 function checkIdentity(token, oidc, nonce) {
   const claims = claimsOf(token);
-  if (claims === null) throw new SignInError("The issuer's answer has no id token.");
+  if (claims === null) throw new SignInError("The issuer's answer has no ID token.");
   const isOurs = claims.iss === oidc.issuer && [claims.aud].flat().includes(oidc.client_id) && (claims.azp === undefined || claims.azp === oidc.client_id);
-  if (!isOurs) throw new SignInError("The issuer's id token is for somebody else.");
-  if (claims.nonce !== nonce) throw new SignInError("The issuer's id token belongs to another sign-in. Please sign in again.");
+  if (!isOurs) throw new SignInError("The issuer's ID token was issued to another client.");
+  if (claims.nonce !== nonce) throw new SignInError("The issuer's ID token belongs to another sign-in. Please sign in again.");
 }
 
-/** In seconds from now, null if nothing says it. By the issuer's clock alone: this machine's may be wrong. */
+/** In seconds from now, null if unknown. Computed from the issuer's clock alone: this machine's may be wrong. */
 function lifetime(oidc, answer, { exp, iat }) {
   if (oidc.token === "access_token" && typeof answer.expires_in === "number") return answer.expires_in;
   if (typeof exp !== "number") return null;
   return exp - (typeof iat === "number" ? iat : Date.now() / 1000);
 }
 
-/** The claims of a JWT; null if it is none. */
+/** The claims of a JWT; null if `token` is not one. */
 function claimsOf(token) {
   if (typeof token !== "string" || token.split(".").length !== 3) return null;
   try {
@@ -102,7 +102,7 @@ function claimsOf(token) {
 }
 
 function reason({ error, error_description: description }) {
-  const words = error === "access_denied" ? "access was denied" : (error ?? "it gives no reason");
+  const words = error === "access_denied" ? "access denied" : (error ?? "no reason given");
   return description ? `${words} (${description}).` : `${words}.`;
 }
 

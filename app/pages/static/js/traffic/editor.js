@@ -1,4 +1,4 @@
-// The sliders: a split that always sums to 100, what it would move, a reason, and the change on condition.
+// The editor of a split: sliders that always sum to 100, a dry run, a reason, and a conditional change.
 
 import { h, morph } from "../dom.js";
 import { duration } from "../format.js";
@@ -7,9 +7,9 @@ import { changes, moved } from "../weights.js";
 import { movesInWords } from "./moves.js";
 
 const LENGTHS = [["", "until it is changed"], ["3600", duration(3600)], ["14400", duration(14400)], ["86400", "1 day"]];
-const PAUSE_MS = 250; // after the last movement of a slider, before the server is asked
+const PAUSE_MS = 250; // between the last movement of a slider and the dry run
 
-/** `done(text)`: the plan was changed, or the visitor gave up (text null). Returns the editor's element. */
+/** Returns the editor's element. Calls `done(text)` after a change, `done(null)` when the visitor cancels. */
 export function editor(endpoint, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
@@ -47,7 +47,7 @@ export function editor(endpoint, { api, announce }, done) {
 
   const isDifferent = () => changes(state.plan.weights, state.weights).length > 0;
 
-  /** One at a time: with many deployments a dry run is work for the server. */
+  /** One dry run at a time: with many deployments it is work for the server. */
   async function tryIt() {
     if (state.trying) return;
     state.trying = true;
@@ -56,7 +56,7 @@ export function editor(endpoint, { api, announce }, done) {
       const answer = await api.send("PUT", `${path}?dry_run=true`, body(), { "if-match": state.etag });
       if (wanted === state.weights) {
         state.dry = answer;
-        announce("The dry run is there.");
+        announce("The dry run has finished.");
       }
     } catch (error) {
       if (wanted === state.weights) refused(error);
@@ -104,15 +104,15 @@ export function editor(endpoint, { api, announce }, done) {
     const present = state.stale.weights ?? {};
     return notice(
       "warn",
-      h("strong", {}, "Somebody changed the plan while you were looking."),
-      h("p", {}, `The present one is generation ${state.stale.generation ?? "?"}`, state.stale.by ? `, by ${state.stale.by}` : "", state.stale.reason ? ` (${state.stale.reason})` : "", ": ", Object.entries(present).map(([name, share]) => `${name} ${share}\u00a0%`).join(", "), "."),
-      h("button", { type: "button", on: { click: load } }, "Start again from it"),
+      h("strong", {}, "The plan was changed while you were editing."),
+      h("p", {}, `The current plan is generation ${state.stale.generation ?? "?"}`, state.stale.by ? `, by ${state.stale.by}` : "", state.stale.reason ? ` (${state.stale.reason})` : "", ": ", Object.entries(present).map(([name, share]) => `${name} ${share}\u00a0%`).join(", "), "."),
+      h("button", { type: "button", on: { click: load } }, "Start over from it"),
     );
   }
 
   function draw() {
     if (state.plan === null) {
-      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Reading the plan …"), state.problem ? giveUp() : null);
+      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Loading the plan …"), state.problem ? giveUp() : null);
       return;
     }
     const isReady = isDifferent() && state.dry !== null && state.reason.trim() !== "" && !state.busy && state.stale === null;
@@ -145,13 +145,13 @@ export function editor(endpoint, { api, announce }, done) {
 
   function wanting() {
     if (state.stale !== null) return "";
-    if (!isDifferent()) return "Move a slider: nothing is changed before you say so.";
-    return state.reason.trim() === "" ? "Say why, to make the change." : "";
+    if (!isDifferent()) return "Move a slider. Nothing changes until you confirm it.";
+    return state.reason.trim() === "" ? "Give a reason to make the change." : "";
   }
 
   function effect() {
-    if (!isDifferent()) return h("p", { class: "hint" }, "Nothing yet: this is the present split.");
-    return state.dry === null ? h("p", { class: "hint" }, state.problem || state.stale ? "Unknown." : "Trying it out …") : movesInWords(state.plan.weights, state.dry);
+    if (!isDifferent()) return h("p", { class: "hint" }, "Nothing: this is the current split.");
+    return state.dry === null ? h("p", { class: "hint" }, state.problem || state.stale ? "Unknown." : "Running the dry run …") : movesInWords(state.plan.weights, state.dry);
   }
 
   function giveUp() {

@@ -1,4 +1,4 @@
-// An endpoint's plans, what each changed, and the way back.
+// An endpoint's plans, what each changed, and rollback.
 
 import { h, morph } from "../dom.js";
 import { time } from "../format.js";
@@ -8,7 +8,7 @@ import { planChanges } from "./plan_changes.js";
 
 const SHOWN = 20;
 
-/** `done(text)`: the plan was changed. */
+/** Calls `done(text)` after a rollback. */
 export function history(endpoint, mayChange, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel history", "aria-label": `Plans of ${endpoint}`, opaque: true });
@@ -56,13 +56,13 @@ export function history(endpoint, mayChange, { api, announce }, done) {
         { class: "plan-head" },
         h("strong", {}, `Generation ${plan.generation}`),
         index === 0 ? h("span", { class: "tag" }, "in force") : null,
-        h("span", { class: "hint" }, time(plan.since), " ", plan.by ? `by ${plan.by}` : "with a file"),
+        h("span", { class: "hint" }, time(plan.since), " ", plan.by ? `by ${plan.by}` : "from a file"),
         mayChange && index > 0 ? h("button", { type: "button", class: "small", "aria-label": `Roll back to this: generation ${plan.generation}`, on: { click: () => rollBack(plan) } }, "Roll back to this") : null,
       ),
       plan.reason ? h("p", {}, plan.reason) : null,
       h("p", { class: "weights" }, Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share}\u00a0%`)))),
       plan.expires === null ? null : h("p", {}, "Temporary: until ", time(plan.expires), "."),
-      before ? h("p", { class: "hint" }, different.length ? `Changed: ${different.join(", ")}` : "It says the same as the plan before it.") : null,
+      before ? h("p", { class: "hint" }, different.length ? `Changed: ${different.join(", ")}` : "Nothing changed: it equals the plan before it.") : null,
     );
   }
 
@@ -72,8 +72,8 @@ export function history(endpoint, mayChange, { api, announce }, done) {
       root,
       h("h3", {}, "Plans"),
       problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
-      plans === null && !problem ? h("p", { class: "hint" }, "Reading …") : null,
-      plans?.length === 0 ? h("p", { class: "hint" }, "The controller of experiments has not seen a plan of this endpoint yet.") : null,
+      plans === null && !problem ? h("p", { class: "hint" }, "Loading …") : null,
+      plans?.length === 0 ? h("p", { class: "hint" }, "The experiment controller has not seen a plan of this endpoint yet.") : null,
       h("ol", { class: "plans" }, shown.map(line)),
       plans !== null && !all && plans.length > SHOWN ? h("button", { type: "button", on: { click: () => ((all = true), draw()) } }, `All ${plans.length}`) : null,
     );

@@ -1,4 +1,4 @@
-// What a change of plans would move, in words: the answer of a dry run.
+// The answer of a dry run in words: which traffic a change would move.
 
 import { h } from "../dom.js";
 import { count, percent } from "../format.js";
@@ -13,7 +13,7 @@ export function movesInWords(before, answer) {
     { class: "moves" },
     h("ul", {}, different.map(([name, a, b]) => h("li", {}, h("strong", {}, name), ` ${b > a ? "rises" : "falls"} from ${a}\u00a0% to ${b}\u00a0%`))),
     h("p", {}, `${percent(any.share)} of all keys get another deployment`, pairs(any), "."),
-    recent.keys > 0 ? h("p", { class: "hint" }, `Of the ${count(recent.keys, "key", "keys")} that this router saw lately: ${percent(recent.share)}.`) : null,
+    recent.keys > 0 ? h("p", { class: "hint" }, `Of the ${count(recent.keys, "key", "keys")} that this router saw recently: ${percent(recent.share)}.`) : null,
   );
 }
 

@@ -1,10 +1,10 @@
-// What a plan changed, in words. Pure.
+// The changes that a plan made, in words. Pure.
 
 import { changes } from "../weights.js";
 
 /**
- * What `plan` changed of the plan `before` it, a phrase each: percentages, how many units have an override, whether it
- * is temporary, and which conversations had to leave. The history has no more of the rest of a plan than a hash.
+ * The differences of `plan` from the one `before` it, a phrase each: percentages, the number of overrides, whether it
+ * is temporary, and which conversations had to move. Of the rest of a plan, the history has only a hash.
  */
 export function planChanges(before, plan) {
   const found = changes(before.weights, plan.weights).map(([name, a, b]) => `${name} ${a} → ${b}\u00a0%`);
