@@ -31,7 +31,7 @@ from app.telemetry.logs import event, where
 
 TICK_S = 1.0
 CONFIGURATION_S = 5.0
-"""How often the configuration is read, unless a batch names a plan that is new."""
+"""How often the configuration is read, unless a batch names a new plan; and how often replicas are counted."""
 
 FRESH_S = 0.5
 """How long a question waits for the configuration, where the answer depends on the latest delivery."""
@@ -175,13 +175,15 @@ class ControllerHost:
     async def _follow(self) -> None:
         """Follows the configuration, apart from the ticks, since a control plane may take long to answer."""
         loop = asyncio.get_running_loop()
-        read_at = loop.time()
+        read_at = counted_at = loop.time()
         while True:
             await asyncio.sleep(TICK_S)
             wanted = self._controller is None or self._controller.wants_configuration
             if wanted or loop.time() - read_at >= CONFIGURATION_S:
                 read_at = loop.time()
                 await self._log_failures(self._refresh())
+            if loop.time() - counted_at >= CONFIGURATION_S:
+                counted_at = loop.time()
                 await self._log_failures(self._count_replicas())
 
     async def _count_replicas(self) -> None:
