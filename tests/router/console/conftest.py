@@ -17,6 +17,7 @@ from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.clients.browser import Watch, running_browser, watched_page
+from tests.support.experiments.compared_router import Compared
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
@@ -127,3 +128,11 @@ def managed(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[Managed]:
     with servers.host(managed.router.app) as managed.url:
         yield managed
     managed.controller.close()
+
+
+@pytest.fixture
+def compared(rig: Rig, servers: ServerPool) -> Iterator[Compared]:
+    """Tests name it before `open_page`, so that pages and their streams close before the server stops."""
+    compared = Compared()
+    with servers.host(compared.router.app) as compared.url:
+        yield compared

@@ -6,10 +6,9 @@ from playwright.async_api import expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
-from tests.router.console.test_experiments import EXPERIMENT, Compared, Evidence, compared
+from tests.router.console.test_experiments import EXPERIMENT
 from tests.support.clients.browser import overflow
-
-__all__ = ["compared"]
+from tests.support.experiments.compared_router import Compared, Evidence
 
 DEPLOYMENTS = 200
 WEEK_OF_LOOKS = 7 * 24 * 60
