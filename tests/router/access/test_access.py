@@ -1,4 +1,4 @@
-"""API keys of every dialect's clients: who may call, which endpoints, and that no key leaks."""
+"""API keys with every dialect's clients: who may call which endpoints, and that no key leaks."""
 
 import json
 import logging
@@ -51,7 +51,7 @@ class Keys:
 
 @pytest.fixture(autouse=True)
 def tokenizers(rig: Rig, tmp_path: Path) -> None:
-    """TGI speaks of tokens."""
+    """TGI calls its credentials tokens."""
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     deployments = rig.config["deployments"]
     rig.change(deployments={name: {**deployments[name], "tokenizer_dir": str(tmp_path)} for name in ("blue", "green")})
@@ -59,7 +59,7 @@ def tokenizers(rig: Rig, tmp_path: Path) -> None:
 
 @pytest.fixture
 def keys(rig: Rig, tmp_path: Path) -> Keys:
-    """The rig asks for keys."""
+    """A rig that requires keys."""
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})
     return keys
@@ -293,7 +293,7 @@ def test_no_other_way_leads_to_what_a_caller_may_not_use(rig: Rig, keys: Keys) -
 
 
 def test_an_unauthenticated_body_is_not_read(rig: Rig, keys: Keys) -> None:
-    """The answer comes while most of the body is still to be sent."""
+    """The answer arrives while most of the body is still to be sent."""
     host, port = rig.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: 30000000\r\n\r\n"
@@ -367,7 +367,10 @@ def status(rig: Rig, key: str) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """At once: on a busy machine a file that is written in place is empty for longer than two reads are apart."""
+    """Replaces the file at once.
+
+    On a busy machine a file that is written in place can be empty for longer than the interval between two reads.
+    """
     draft = path.with_suffix(".new")
     draft.write_text(text)
     draft.replace(path)
@@ -438,7 +441,7 @@ TRAFFIC = {"traffic_config": {"routes": [{"served_entity_name": "green", "traffi
 
 
 class Managed:
-    """A router with a control plane, which asks for keys."""
+    """A router with a control plane, which requires keys."""
 
     def __init__(self, rig: Rig, keys: Keys) -> None:
         self.config = {**rig.config, "access": {"keys_file": str(keys.path), "managers": ["boss"]}}
@@ -507,7 +510,7 @@ def test_anonymous_callers_from_elsewhere_move_nothing(managed: Managed) -> None
 
 @pytest.fixture
 def every_log() -> Iterator[list[str]]:
-    """Whatever any logger says at any level, with tracebacks."""
+    """Everything that any logger writes at any level, with tracebacks."""
     lines: list[str] = []
 
     class Keep(logging.Handler):

@@ -1,4 +1,4 @@
-"""What the router rejects before it calls a deployment: too many requests, too long, too slow, too deep."""
+"""Requests that the router rejects before it calls a deployment: too many, too long, too slow, or too deeply nested."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ async def until_queued(rig: Rig, count: int) -> None:
 
 
 def metrics(rig: Rig) -> dict[str, float]:
-    """The endpoint's own queue: values by name, and by cause if there is one."""
+    """The endpoint's queue metrics: values by name, and by cause if there is one."""
     found = {}
     for line in httpx.get(f"{rig.url}/metrics").text.splitlines():
         shown = re.fullmatch(r'(switchyard_admission_\w+)\{(?:cause="(\w+)",)?endpoint="chat"\} (.+)', line)
@@ -61,7 +61,9 @@ async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig
     assert shown["switchyard_admission_slots"] == shown["switchyard_admission_running"] == 1.0
     assert shown["switchyard_admission_waiting"] == 1.0
     assert shown["switchyard_admission_refused_total:full"] == 1.0
-    assert "switchyard_admission_wait_seconds_count" not in shown, "the second still waits; the others never did"
+    assert "switchyard_admission_wait_seconds_count" not in shown, (
+        "the second is still waiting; the others never waited"
+    )
     assert (await first).status_code == 200
     assert (await second).status_code == 200
     assert len(rig.blue.requests) == 2

@@ -1,4 +1,4 @@
-"""Who am I, what may I use, what is left; and for managers, who has used what: `/api/me` and `/api/callers`."""
+"""A caller's identity, access and remaining limits, and for managers everyone's usage: `/api/me` and `/api/callers`."""
 
 import time
 from dataclasses import replace
@@ -20,13 +20,13 @@ USER = [{"role": "user", "content": "x" * 40}]  # estimated at 10 tokens
 
 @pytest.fixture
 def access_timing() -> AccessTiming:
-    """Limits are counted at one moment, 30 s into a minute: a slow machine must not move the window on."""
+    """Limits are counted at one moment, 30 s into a minute, so that a slow machine does not move the window."""
     now = time.time() // 60 * 60 + 30
     return replace(PROMPT, clock=lambda: now)
 
 
 class Callers:
-    """Ann may use `chat` alone, with limits of her own; Eve manages."""
+    """Ann may use only `chat`, with limits of her own; Eve is a manager."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
         self.rig = rig

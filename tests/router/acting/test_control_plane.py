@@ -1,4 +1,4 @@
-"""A rollback does not wait for the control plane: the stop acts at once, the plan follows, nothing flips in between."""
+"""A rollback does not wait for the control plane: the stop acts at once, and traffic never flips back."""
 
 import pytest
 

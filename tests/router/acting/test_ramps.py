@@ -1,4 +1,4 @@
-"""A treatment that is good ramps to all traffic by itself; whoever else changes the traffic takes over."""
+"""A good treatment ramps to all traffic by itself; other changes of the traffic pause the ramp."""
 
 from tests.router.acting.conftest import ActingRig, after, failed, failing
 

@@ -1,4 +1,4 @@
-"""While an alarm comes, the ledger's directory is full, or a router's clock is wrong: the stop acts all the same."""
+"""An alarm while the ledger's directory is full, or a router's clock is wrong: the stop still acts."""
 
 from tests.router.acting.conftest import ActingRig, after, failed, failing
 from tests.support.experiments.failing_store import Disk

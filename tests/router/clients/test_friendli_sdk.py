@@ -1,7 +1,7 @@
-"""Friendli's SDK, sync and async, the one before it, and OpenAI's beside them, against the real router.
+"""Friendli's SDK, sync and async, its predecessor, and OpenAI's SDK against the real router.
 
-The SDK retries for up to an hour; retries are off here. Its predecessor, `friendli-client`, takes the same
-package name and cannot be installed beside it: `Classic` sends what it sends, and reads as it reads.
+The SDK retries for up to an hour; retries are off here. Its predecessor, `friendli-client`, has the same package name
+and cannot be installed at the same time: `Classic` sends the same requests and reads answers in the same way.
 """
 
 import json
@@ -28,7 +28,7 @@ EOS = 0
 
 @pytest.fixture
 def engine(rig: Rig) -> Rig:
-    """The rig, whose blue is a model application that says TEXT."""
+    """A rig whose blue is a model application that generates TEXT."""
     rig.blue.card = CARD
     rig.blue.answer = speaks(MODEL, TEXT, eos=[EOS])
     rig.change(defaults={"chat": "chat", "completions": "chat", "embeddings": "embed"})
@@ -281,7 +281,7 @@ def test_a_plain_server_rejects_fields_that_need_an_extension(engine: Rig, tmp_p
     assert len(engine.blue.requests) == 1
 
 
-# What the SDK before the present one sends: every field, those that its user did not set as null.
+# The previous SDK sends every field; those that its user did not set are null.
 EVERY_FIELD = dict.fromkeys(
     "stream prompt tokens timeout_microseconds max_tokens max_total_tokens min_tokens min_total_tokens n num_beams "
     "length_penalty early_stopping no_repeat_ngram encoder_no_repeat_ngram repetition_penalty "
@@ -296,7 +296,7 @@ DATA = "data: "
 
 
 class Classic:
-    """`friendli-client` 1.5, as far as its wire goes. `tokens` and `complete` are a stream's events."""
+    """`friendli-client` 1.5 at the level of its HTTP requests. `tokens` and `complete` are a stream's events."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -418,7 +418,7 @@ SAID = {
 
 
 def respond(body: dict[str, Any]) -> Response:
-    """A response, as vLLM gives it."""
+    """A response, as vLLM sends it."""
     response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", **FINISHED, "output": [SAID]}
     if not body.get("stream"):
         return JSONResponse(response)
@@ -436,7 +436,7 @@ def respond(body: dict[str, Any]) -> Response:
 
 
 def reply(body: dict[str, Any]) -> Response:
-    """A message, as vLLM gives it in Anthropic's form."""
+    """A message, as vLLM sends it in Anthropic's format."""
     text, stop = {"type": "text", "text": "Hello"}, {"stop_reason": "end_turn", "stop_sequence": None}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [text], **stop}
     counts = {"input_tokens": 9, "output_tokens": 3}

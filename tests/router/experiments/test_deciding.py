@@ -58,7 +58,7 @@ class Ramped:
         return httpx.get(f"{self.url}{EXPERIMENT}", params=query).raise_for_status()
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> httpx.Response:
-        """The experiment, once what is done with it is as it should be."""
+        """The experiment, once its acting state is as expected."""
         deadline = time.monotonic() + _PATIENCE_S
         while not holds((answer := self.get()).json()["acting"]):
             assert time.monotonic() < deadline, answer.text

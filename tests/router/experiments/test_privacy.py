@@ -1,4 +1,4 @@
-"""Nothing that a client or an engine says is kept or told: in the ledger, the journal, logs, metrics, the API."""
+"""No text of a client or an engine is stored or exposed: in the ledger, the journal, logs, metrics, or the API."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ TOOLS = [{"type": "function", "function": {"name": TOOL, "parameters": {"type": 
 
 
 def marked(lane: Lane, key: str) -> Iterator[Lane]:
-    """The request with a marker wherever a client may write something, and the same with an error."""
+    """The request with a marker wherever a client may write text, and the same with an error."""
     body: dict[str, Any] = dict(lane.body)
     if "messages" in body:
         body["messages"] = [{"role": "user", "content": PROMPT}]
@@ -41,7 +41,7 @@ def marked(lane: Lane, key: str) -> Iterator[Lane]:
 
 
 def tells(text: str, engine: FakeEngine) -> Answer:
-    """Says `text` in a chat; elsewhere as `engine` did before."""
+    """Generates `text` for a chat; elsewhere answers as `engine` did before."""
     other = engine.answer
 
     def answer(body: dict[str, Any]) -> Response:
@@ -56,7 +56,7 @@ def tells(text: str, engine: FakeEngine) -> Answer:
 
 
 def written(directory: Path) -> Sequence[str]:
-    """Every file as it is, but for those that are being written, and what Parquet files hold, decompressed."""
+    """Every file's bytes, except those being written, and the decompressed contents of Parquet files."""
     found = []
     for path in sorted(it for it in directory.rglob("*") if it.is_file() and it.suffix != TEMPORARY):
         found.append(path.read_bytes().decode("latin-1"))
@@ -92,7 +92,7 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
 
 
 async def calls(live: LiveRig, key: str) -> Sequence[str]:
-    """Everything that the API and the metrics tell."""
+    """Everything that the API and the metrics return."""
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:
         score = {"request_id": f"{ID}-openai", "metric": "thumbs", "value": True}

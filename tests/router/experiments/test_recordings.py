@@ -1,4 +1,4 @@
-"""Live traffic is written down, nothing of it that should not be, and a replay says what the live experiment said."""
+"""Live traffic is recorded without forbidden contents, and a replay gives the same result as the live experiment."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ PHONE = "555-0123"
 
 
 async def recorded(live: LiveRig, count: int) -> Sequence[RecordedRequest]:
-    """The recording, once it has so many requests."""
+    """The recording, once it has that many requests."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -127,7 +127,7 @@ async def test_requests_do_not_notice_a_directory_that_fails(live: LiveRig) -> N
 
 
 def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of a replay of what was recorded."""
+    """Replays the recording. Returns the exit code, stdout and stderr."""
     directory = str(live.controller.directory)
     command = ["experiments", "replay", directory, "--arms", "blue,green", "--url", live.url, "--speed", "1000"]
     code = main([*command, *arguments])

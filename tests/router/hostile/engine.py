@@ -118,7 +118,7 @@ class HostileEngine:
         path = "/" + request.path_params["path"]
         if self.pieces is not None:
             return StreamingResponse(self._pieces(self.pieces), media_type=self.media_type)
-        # What this fake cannot do it refuses: a failure of its own would look like the router's.
+        # The fake refuses what it cannot do, because its own failure would look like the router's.
         with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
             return ANSWERS[path](body)
         return refuse(400, "this engine cannot do that")(body)

@@ -40,7 +40,7 @@ def running(
     rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Deciding]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
-    monkeypatch.setattr(moves, "MADE_UP_KEYS", 500)  # each decision counts twice what would move
+    monkeypatch.setattr(moves, "MADE_UP_KEYS", 500)  # each decision counts the keys that would move twice
     running = Deciding(rig, capsys)
     with servers.host(running.router.app) as running.url:
         yield running
@@ -63,7 +63,7 @@ def test_a_treatment_can_be_named(running: Deciding) -> None:
 
 
 def test_without_confirmation_no_decision_is_made(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # no one answers the prompt
     code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
@@ -112,7 +112,7 @@ def test_inapplicable_decisions_are_refused(running: Deciding) -> None:
 
 
 class Interrupting(list[str]):
-    """Printed lines; Ctrl-C at the `last`."""
+    """Records printed lines; raises Ctrl-C at the `last`."""
 
     def __init__(self, last: int) -> None:
         super().__init__()

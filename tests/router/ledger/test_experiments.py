@@ -40,7 +40,7 @@ EXPERIMENT: dict[str, Any] = {
 
 
 class Later(Clock):
-    """The time, and how far the controller is ahead of it."""
+    """The time, and how far the controller's clock is ahead of it."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -70,7 +70,7 @@ class Here:
 
 
 def says(body: dict[str, Any]) -> Response:
-    """A chat whose id is its own, as engines make them."""
+    """A chat answer with its own id, as engines create them."""
     id = f"chatcmpl-{body['messages'][0]['content']}"
     parts = [chunk("Hello"), chunk("", finish_reason="stop")]
     if body.get("stream_options", {}).get("include_usage"):
@@ -106,7 +106,7 @@ class Live:
         return httpx.request(method, self.url + path, headers={"authorization": f"Bearer {self.keys[key]}"}, **more)
 
     def ask(self, number: int, key: str = "team a") -> str:
-        """One request in a session of its own; returns its id."""
+        """Sends one request in its own session. Returns its id."""
         body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": str(number)}]}
         answer = self.call("POST", "/v1/chat/completions", key, json=body)
         assert answer.status_code == 200
@@ -114,7 +114,7 @@ class Live:
         return str(answer.headers["x-request-id"])
 
     def report(self, requests: int) -> Any:
-        """The report, once it has so many requests."""
+        """The report, once it has that many requests."""
         deadline = time.monotonic() + PATIENCE_S
         while sum((report := self.call("GET", REPORT).json())["requests"].values()) < requests:
             assert time.monotonic() < deadline, report["requests"]
@@ -178,7 +178,7 @@ def test_feedback_counts_once_its_window_is_over(live: Live) -> None:
 
 
 def thumbs(live: Live) -> Any:
-    """The metric in both arms."""
+    """The metric's values in both arms."""
     return next(it for it in live.report(20)["secondary"] if it["metric"] == "thumbs")["values"]
 
 

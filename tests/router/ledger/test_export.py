@@ -38,12 +38,12 @@ NAME, REQUESTS, KEY = "green-float32", 3000, "internal"
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day, recorded by a controller that has ended."""
+    """A day of traffic, recorded by a controller that has ended."""
     return Path(recorded_ledger(tmp_path_factory.mktemp("recorded"), World(), config(), REQUESTS))
 
 
 class Exporting:
-    """A router with a manager and a team, beside a controller on a recorded ledger."""
+    """A router with a manager and a team, and a controller on a recorded ledger."""
 
     def __init__(self, section: Mapping[str, Any], directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.keys: dict[str, str] = {}
@@ -157,7 +157,7 @@ def test_an_unknown_experiment_is_one_line(exporting: Exporting) -> None:
 
 
 class Breaking:
-    """An `ExportClient` whose controller goes away in the middle."""
+    """An `ExportClient` whose controller disappears in the middle."""
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:

@@ -1,4 +1,4 @@
-"""What the router records of requests: one start and one row each, with what happened, and nothing that was said."""
+"""The router's records of requests: one start and one row each, with the outcome, and no text."""
 
 import json
 from typing import Any

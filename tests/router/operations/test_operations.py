@@ -42,7 +42,7 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
 
 
 def test_ready_wakes_no_application(rig: Rig, servers: ServerPool) -> None:
-    """Nothing listens where the applications are: a probed one is not healthy."""
+    """Nothing listens where the applications are, so a probed one is not healthy."""
     applications = {name: {"app": name, "model": "m"} for name in ("blue", "green")}
     config = {**rig.config, "deployments": {**rig.config["deployments"], **applications}}
     control = MemoryControl(config, lambda config: None)

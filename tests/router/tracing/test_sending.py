@@ -1,4 +1,4 @@
-"""Spans on their way to the collector: when it is away, when the configuration changes, and when the router ends."""
+"""Sending spans to the collector: when it is away, when the configuration changes, and when the router stops."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""What a collector gets of requests."""
+"""The spans of requests that a collector gets."""
 
 import asyncio
 import json
@@ -188,7 +188,7 @@ def test_the_wait_for_a_slot_lies_between_queued_and_upstream(traced: Rig, colle
 
 
 def test_no_word_of_a_caller_is_in_any_span(traced: Rig, collector: OtlpReceiver) -> None:
-    """Texts, names, keys, session ids, query, host and unknown paths; the request id alone is the caller's."""
+    """Texts, names, keys, session ids, query, host and unknown paths; only the request id comes from the caller."""
     traced.chat_endpoint(sticky={"by": "conversation"})
     headers = {
         "authorization": f"Bearer {SECRET}",

@@ -1,4 +1,4 @@
-"""Shadow copies on the real router: what the shadow gets, what is recorded, and that clients never notice."""
+"""Shadow copies on the real router: the shadow's requests, the records, and that clients never notice."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def like_blue(answer: Answer) -> Answer:
 
 @pytest.fixture
 def mirrored(rig: Rig) -> Rig:
-    """A rig whose endpoint `chat` is mirrored to green, which says what blue says."""
+    """A rig whose endpoint `chat` is mirrored to green, which answers the same as blue."""
     rig.green.answer = like_blue(chat)
     rig.chat_endpoint(mirror=MIRROR)
     return rig
@@ -367,7 +367,7 @@ def test_conversations_that_began_under_other_weights_are_not_copied(mirrored: R
 
 
 def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
-    """The controller says so with an acknowledgement, and takes it back with another."""
+    """The controller sends the stop with an acknowledgement, and lifts it with another."""
     mirrored.change(experiments={"first": EXPERIMENT})
     stop = Stop("s-1", "chat", "green", "blue")
     for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):

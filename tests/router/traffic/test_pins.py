@@ -29,13 +29,13 @@ SESSION = {"x-session-id": "s-1"}
 
 
 def said(opening: str, turns: int = 0) -> dict[str, Any]:
-    """A chat with so many earlier turns of the model's."""
+    """A chat with that many earlier turns of the model."""
     more = [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}] * turns
     return {"model": "chat", "messages": [{"role": "user", "content": opening}, *more]}
 
 
 class Stopping(LiveController):
-    """One that also sends stops of the test's."""
+    """A controller that also sends the test's stops."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
@@ -73,7 +73,7 @@ class Talking:
         self.urls.append(self._serve(router))
 
     def change(self, **fields: Any) -> None:
-        """As a file that is delivered to all routers."""
+        """Applies a file that is delivered to all routers."""
         self.rig.chat_endpoint(**fields)
         self.controller.configure(parse(self.rig.config))
         for router in self.routers:
@@ -82,7 +82,7 @@ class Talking:
     def ask(
         self, opening: str, turns: int = 0, *, router: int = 0, caller: str = "ann", headers: Mapping[str, str] = {}
     ) -> str:
-        """Who answers."""
+        """The deployment that answers."""
         sent = {"authorization": f"Bearer {self.keys[caller]}", **headers}
         url = f"{self.urls[router]}/v1/chat/completions"
         answer = httpx.post(url, json=said(opening, turns), headers=sent, timeout=30)
@@ -91,7 +91,7 @@ class Talking:
         return name
 
     def everybody_has(self, pins: int) -> None:
-        """Waits until all routers have so many pins."""
+        """Waits until all routers have that many pins."""
         for router in self.routers:
             eventually(lambda router=router: router.state.pins.sizes().get("chat", 0) >= pins)  # type: ignore[misc]
 
@@ -159,7 +159,9 @@ def test_a_router_that_starts_after_a_file_gets_the_weights_that_it_replaced(tal
     assert talking.ask("newer", router=2) == "green"
     talking.everybody_has(2)
     assert [talking.ask("newer", 1, router=router) for router in range(3)] == ["green"] * 3
-    assert all(it.state.snapshot is before for it, before in zip(talking.routers, running, strict=False)), "they knew"
+    assert all(it.state.snapshot is before for it, before in zip(talking.routers, running, strict=False)), (
+        "the running routers needed no new snapshot"
+    )
     talking.change(traffic={"blue": 50, "green": 50})
     assert (talking.ask("old", 2, router=2), talking.ask("new", 2, router=2)) == ("blue", "green"), "over another file"
 

@@ -1,4 +1,4 @@
-"""Deployments that share an engine, as LoRA adapters do: each is its own in traffic, and they fail together."""
+"""Deployments that share an engine, as LoRA adapters do: their traffic is separate, and they fail together."""
 
 from collections import Counter
 from typing import Any
@@ -96,7 +96,7 @@ def test_an_unknown_adapter_is_a_clear_error(
 
 
 def lacks(model: str) -> Any:
-    """An engine without this model, in vLLM's words."""
+    """An engine's answer for an unknown model, in vLLM's words."""
     missing = refuse(404, f"The model `{model}` does not exist.", "model", "NotFoundError")
     return lambda body: missing(body) if body["model"] == model else chat(body)
 
@@ -126,7 +126,7 @@ def test_an_answer_of_one_shows_that_the_engine_is_reached(shared: Rig) -> None:
             ask(shared)
         declare(shared, url)
         assert ask(shared, "adapter-0").status_code == 200
-    # The failures of an adapter are its own until it answers itself: only theirs may have added up.
+    # An adapter's failures count until it answers itself: only those of the others may have added up.
     assert "blue" not in open_breakers(shared)
 
 

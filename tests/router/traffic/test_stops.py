@@ -1,4 +1,4 @@
-"""Stops of the controller on real routers: they take traffic away at once, and change nothing else."""
+"""The controller's stops on real routers: they move traffic away at once, and change nothing else."""
 
 from collections.abc import Iterator
 from random import Random
@@ -29,7 +29,7 @@ ALL_GREEN = {"blue": 0, "green": 100}
 
 
 class Stoppable:
-    """Two routers with one controller; all traffic is green's, unless a test says otherwise."""
+    """Two routers with one controller; all traffic goes to green, unless a test changes it."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig, self.keeper = rig, rig.keeper
@@ -53,7 +53,7 @@ class Stoppable:
         return name
 
     def stops(self, *stops: Stop) -> None:
-        """Waits until both routers have got it, without any request."""
+        """Sets the controller's stops, and waits until both routers have them, without any request."""
         self.keeper.stops = list(stops)
         wanted = {"chat": {it.deployment: it.control for it in stops}} if stops else {}
         for router in (self.rig.router, self.other):
@@ -177,7 +177,7 @@ def test_a_stop_waits_while_controls_breaker_is_open(stoppable: Stoppable) -> No
             client.post("/v1/chat/completions", json=SAY)
         eventually(lambda: open_breakers(client) == ["blue"])
         answer = stoppable.ask()
-        assert answer.headers["azureml-model-deployment"] == "green", "better a stopped deployment than none"
+        assert answer.headers["azureml-model-deployment"] == "green", "a stopped deployment is better than none"
         assert answer.headers["x-switchyard-plan"] == configured != stopped
         assert stoppable.serving(router=1, headers={"azureml-model-deployment": "green"}) == "green"
         rows = stoppable.keeper.wait_for(rows=4 + FAULTS_IN_A_ROW // 2)

@@ -1,4 +1,4 @@
-"""`switchyard traffic` on plans: dry runs, temporary changes, the history and the way back, against real routers."""
+"""`switchyard traffic` with plans: dry runs, temporary changes, the history and rollbacks, against real routers."""
 
 import time
 from collections.abc import Iterator

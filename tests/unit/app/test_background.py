@@ -1,4 +1,4 @@
-"""Tasks that run in the background of a block."""
+"""Tasks that run in the background of a `with` block."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the benchmark of peers makes of its turns, and how its load generator reads answers."""
+"""The results of the benchmark against peers, and how its load generator reads answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def test_a_row_has_medians_of_turns_and_percentiles_of_all_answers() -> None:
 
 
 def test_a_comparison_takes_its_ratios_within_each_round() -> None:
-    """The machine slowed down threefold between two rounds, which says nothing about either way."""
+    """The machine becomes three times slower between two rounds, which affects both sides alike."""
     mine, theirs = [a_turn(300, [5]), a_turn(100, [15])], [a_turn(200, [6]), a_turn(80, [18])]
     it = comparison(mine, theirs)
     assert it.ratio == pytest.approx(1.375)

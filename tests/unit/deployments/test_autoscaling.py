@@ -90,7 +90,7 @@ def test_with_no_replica_the_queue_is_the_demand() -> None:
 
 
 def test_requests_that_were_refused_are_demand() -> None:
-    """60 at once at a replica that runs 16 and queues 16: 28 are refused. It once led to only one more replica."""
+    """60 requests at once at a replica that runs 16 and queues 16: 28 are refused. They once added only one replica."""
     replica = ReplicaLoad(running=16, held=16)
     assert needed(Load([replica], ongoing=16, queued=28), TARGET) == 5
 
@@ -169,7 +169,7 @@ SLOTS, SERVICE_S = 16, 6.0
 
 
 def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
-    """The reports of `replicas` replicas at a constant number of requests, each of which fills so much of a cache."""
+    """The reports of `replicas` replicas with a constant number of requests, each of which fills a share of a cache."""
     fits = min(SLOTS, int(1 / kv_each))
     share, more = divmod(requests, replicas)
     each = [share + (number < more) for number in range(replicas)]
@@ -190,7 +190,7 @@ def test_it_does_not_oscillate_at_constant_load(requests: int, kv_each: float, r
         assert seen == sorted(seen), "it only grows"
     loads = at_constant_load(requests, kv_each, settled).replicas
     running, waiting = sum(it.running for it in loads), sum(it.waiting for it in loads)
-    assert waiting * SERVICE_S <= DRAIN_S * running, "what waits is worked off in time"
+    assert waiting * SERVICE_S <= DRAIN_S * running, "the queue is worked off in time"
 
 
 @dataclass
@@ -251,8 +251,10 @@ def test_serve_loads_the_policy_by_its_name() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_draining_replica_does_not_count() -> None:
-    """It reports as long as its streams run, but what it has to do is nothing that others will have: in Serve's own
-    code it adds no replica, and teaches nothing. What it can take no more waits at a router, and counts.
+    """A draining replica reports its load while its streams run, but the load is not counted.
+
+    Its work will not go to other replicas: in Serve's own code it adds no replica, and no limit is learned from it.
+    Requests that it can no longer take wait at a router, and count there.
     """
     from benchmarks.autoscaling.controller import Autoscaler, simulated_time
 

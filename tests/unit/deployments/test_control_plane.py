@@ -1,4 +1,4 @@
-"""The functions that run inside Serve's controller, on parts of it: the rest needs a running Serve."""
+"""The functions that run inside Serve's controller, tested on parts of it: the rest needs a running Serve."""
 
 import time
 from types import SimpleNamespace

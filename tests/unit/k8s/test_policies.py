@@ -1,4 +1,4 @@
-"""The overlays follow our policies on streams, secrets and access, and each policy finds planted mistakes."""
+"""The overlays follow our policies on streams, secrets and access, and each policy detects planted mistakes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""API keys: made, kept, recognised."""
+"""API keys: creation, storage and recognition."""
 
 import json
 from collections.abc import Callable
@@ -151,7 +151,7 @@ def check_nothing(ring: KeyRing) -> None: ...
 
 
 def looks(file: KeyFile, check: Callable[[KeyRing], None] = check_nothing) -> list[bool]:
-    """Two of the looks that are taken once a second: what is found twice is judged."""
+    """Two of the checks that run once a second: a change is judged only once two checks see it."""
     return [file.reread(check) for _ in range(2)]
 
 
@@ -221,9 +221,9 @@ def test_content_that_the_check_rejects_is_not_applied(tmp_path: Path) -> None:
     assert looks(file, refuse) == [False, False]
     assert file.ring.caller(KEY, 0).name == "team"
     file.recheck()
-    assert file.reread(check_nothing), "a check that has changed looks at it again"
+    assert file.reread(check_nothing), "after the check has changed, the file is read again"
     file.recheck()
-    assert looks(file) == [False, False], "what was taken is not taken again"
+    assert looks(file) == [False, False], "applied content is not applied again"
 
 
 @pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line])

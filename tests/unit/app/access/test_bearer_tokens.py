@@ -1,4 +1,4 @@
-"""Bearer tokens: the good ones, the known tricks, and the issuer's keys over their life."""
+"""Bearer tokens: valid ones, known attacks, and the rotation of the issuer's keys."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ def test_discovery_must_describe_this_issuer(about: object) -> None:
 
 
 class Net:
-    """The issuer's side of the seam, without sockets; and a clock."""
+    """A fake issuer without sockets, with a clock."""
 
     def __init__(self, issuer: LocalIssuer) -> None:
         self.local, self.now = issuer, 1000.0

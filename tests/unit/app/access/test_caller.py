@@ -1,4 +1,4 @@
-"""Where credentials are, and what a caller may know and use."""
+"""Where credentials are read from, and what a caller may see and use."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_a_bounded_caller_sees_its_endpoints_and_what_is_behind_them() -> None:
         ({"blue"}, "blue", True),
         ({"blue"}, "chat", False),
         (set(), "chat", False),
-        ({"chat"}, "no such thing", True),  # that it does not exist is said elsewhere
+        ({"chat"}, "no such thing", True),  # another check reports that it does not exist
         ({"chat"}, None, True),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the console's page is given of an issuer, and what its policy then allows."""
+"""The issuer's details that the console's page gets, and the content security policy that follows from them."""
 
 import json
 from typing import Any
@@ -53,7 +53,7 @@ def test_a_source_of_the_policy_is_one_address_and_nothing_more(url: str, source
 
 
 class Net:
-    """The issuer's side of the seam; `about` None: its discovery cannot be read."""
+    """A fake issuer; if `about` is None, its discovery document cannot be read."""
 
     def __init__(self, **settings: Any) -> None:
         self.now, self.about, self.fetched = 1000.0, dict(ABOUT), 0

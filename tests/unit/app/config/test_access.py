@@ -1,4 +1,4 @@
-"""Invalid sections `access`, and servers that other machines may reach."""
+"""Invalid `access` sections, and servers that other machines can reach."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The effects of a file on running ramps, reported before it is delivered."""
+"""The effects of a file on running ramps, reported before the file is delivered."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ def patterns(path: str = "/v1/chat/completions", *, stream: bool = True) -> Outp
 
 
 def dumps(value: Any) -> list[bytes]:
-    """As vLLM writes JSON, and as other servers do."""
+    """The data as vLLM writes JSON, and as other servers do."""
     return [json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), json.dumps(value).encode()]
 
 

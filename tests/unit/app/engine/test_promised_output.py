@@ -1,4 +1,4 @@
-"""Checks that answers have the form that their requests asked for."""
+"""Checks that answers have the format that their requests asked for."""
 
 import json
 from typing import Any

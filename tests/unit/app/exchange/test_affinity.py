@@ -1,4 +1,4 @@
-"""Keys of conversations: the same in every turn, another one for another beginning, small however long the request."""
+"""Conversation keys: the same in every turn, different for other beginnings, and small however long the request is."""
 
 import re
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ def test_what_has_no_beginning_has_no_key(task: str, body: Mapping[str, Any]) ->
 
 
 def configured(sticky: Mapping[str, str] | None = None, **affinity: Any) -> Snapshot:
-    """Two deployments in Serve, and one elsewhere."""
+    """Two deployments in Serve, and one external server."""
     config: Config = parse(
         {
             "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "sticky": sticky}},

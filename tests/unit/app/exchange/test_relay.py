@@ -1,4 +1,4 @@
-"""Running an awaitable without a task, as chunks are sent to a client."""
+"""Running an awaitable without a task, as is done to send chunks to a client."""
 
 import asyncio
 from collections.abc import Awaitable

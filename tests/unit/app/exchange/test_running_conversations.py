@@ -1,4 +1,4 @@
-"""No conversation changes its deployment in the time after a change, except away from a stopped one.
+"""Conversations keep their deployment during the time after a change, unless it is stopped.
 
 Several routers, with the real rules, pins and exchange of pins; plans and files change the weights, deployments are
 stopped, and turns of conversations come to any router. Pins travel faster than a conversation's next turn comes.
@@ -42,12 +42,12 @@ USERS = [f"user-{number}" for number in range(8)]
 
 
 def by_file(weights: Mapping[str, int]) -> Endpoint:
-    """As a file declares it."""
+    """The endpoint as a file declares it."""
     return Endpoint(tasks=("chat",), traffic=dict(weights), sticky=Sticky(by="user"), pin_s=PIN_S)
 
 
 class OneRouter:
-    """What a router keeps of the endpoint; `clock` is everybody's."""
+    """A router's state of the endpoint; all routers share `clock`."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name, self.clock = name, clock
@@ -79,7 +79,7 @@ class OneRouter:
 
 
 class RunningConversations(RuleBasedStateMachine):
-    """`last` is each conversation's last turn: on which router, by whom, when."""
+    """`last` maps each conversation to its last turn: the router, the deployment, and the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     @property
     def _last_end(self) -> float:
-        """Until when no conversation had to stay that has not had a turn since."""
+        """The time until which no conversation had to stay that has not had a turn since."""
         over = self.changed_at + PIN_S
         return over if over <= self.now else self.ended_at
 
@@ -157,7 +157,7 @@ class RunningConversations(RuleBasedStateMachine):
     @precondition(lambda self: self.stops)
     @rule()
     def a_stop_is_lifted(self) -> None:
-        """The plan that says the same may be there or not."""
+        """The plan with the same content may or may not be there."""
         lifted, *self.stops = self.stops
         self.stopped_until[lifted.deployment] = self.now
         self.unplanned_at = self.now
@@ -203,7 +203,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, 4), step=st.integers(0, 4), begins=st.booleans())
     def everybody_says_something(self, first: int, step: int, begins: bool) -> None:
-        """On one router, or here and there."""
+        """The turns come to one router, or alternate between routers."""
         for number, conversation in enumerate(range(CONVERSATIONS)):
             if begins or conversation in self.last:
                 self.a_turn(conversation, first + number * step)
@@ -229,12 +229,12 @@ TestRunningConversations = RunningConversations.TestCase
 TestRunningConversations.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 
 
-# --- what chance seldom makes ----------------------------------------------------------------------
+# --- cases that random runs rarely reach -----------------------------------------------------------
 
 
 @pytest.fixture
 def two() -> RunningConversations:
-    """Two routers, whose conversations have begun under weights that give two deployments a share."""
+    """Two routers, whose conversations started under weights that give two deployments a share."""
     machine = RunningConversations()
     machine.begin(2)
     machine.a_file_changes_the_weights(WEIGHTS[1])
@@ -265,7 +265,7 @@ def test_a_router_that_starts_after_a_rollback_moves_no_conversation_back(two: R
     two.a_rollback_is_planned_and_its_stop_lifted()
     two.another_router_starts()
     two.everybody_says_something(2, 0, False)
-    assert by(two) == {"a"}, "nobody had begun on c"
+    assert by(two) == {"a"}, "no conversation had started on c"
 
 
 def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_moves_no_conversation_back(

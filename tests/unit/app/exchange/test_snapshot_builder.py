@@ -26,7 +26,7 @@ def before(weights: Mapping[str, int], present: Mapping[str, int], until: float 
 
 
 class Starting:
-    """One router's builder; its first configuration comes at 1000."""
+    """One router's builder; its first configuration arrives at time 1000."""
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         self.now = 1000.0
@@ -52,7 +52,7 @@ def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_re
     snapshot = starting.builder.replaced([before(BLUE, GREEN)])
     assert (who(snapshot, carried=True), who(snapshot, carried=False)) == ("blue", "green")
     assert starting.pins.is_open
-    assert who(snapshot, carried=True) == "green", "it has begun here since"
+    assert who(snapshot, carried=True) == "green", "it has started here since"
     assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "nothing new"
 
 
@@ -78,7 +78,7 @@ def test_a_new_router_asks_for_earlier_weights_for_a_minute() -> None:
     starting.now += NEW_S
     asks.append(starting.builder.is_watched)
     assert asks == [True, False]
-    assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "what began here since would be moved"
+    assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "conversations started here since would be moved"
     unpinned = Starting(GREEN)
     unpinned.builder.configured(config(GREEN, pin_s=0.0), {})
     assert not unpinned.builder.is_watched, "nothing is ever pinned there"

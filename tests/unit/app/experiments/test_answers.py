@@ -1,4 +1,4 @@
-"""The controller's answers, on a read side in memory."""
+"""The controller's answers, from a read side in memory."""
 
 import json
 import time

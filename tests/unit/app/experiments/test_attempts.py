@@ -1,4 +1,4 @@
-"""What fails is tried again, ever more seldom."""
+"""Failed work is retried at growing intervals."""
 
 from app.experiments.attempts import PAUSES_S, Attempts
 

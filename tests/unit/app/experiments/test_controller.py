@@ -1,4 +1,4 @@
-"""The controller takes every batch once, keeps it, and finds everything again when it restarts."""
+"""The controller takes every batch once, stores it, and restores everything when it restarts."""
 
 import shutil
 from collections.abc import Callable
@@ -27,7 +27,7 @@ A = router_hash("router-a")
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = START
@@ -64,7 +64,7 @@ class Desk:
         self.controller = self.start()
 
     def start(self, url: str = "ledger") -> Controller:
-        """A controller, as after the death of the one before."""
+        """A new controller, as after the death of the previous one."""
         self.controller = Controller(
             LedgerSettings(url=url),
             base=self.directory,
@@ -94,7 +94,7 @@ class Desk:
         return replace(acknowledgement, controller="")
 
     def pass_time(self, seconds: float) -> None:
-        """With the controller at work."""
+        """Moves the clock, and runs the controller's periodic work."""
         self.clock.now += seconds
         self.controller.tick()
 
@@ -324,7 +324,7 @@ def test_what_is_older_than_the_retention_is_deleted(desk: Desk) -> None:
 
 
 def below_a_file(desk: Desk) -> Callable[[], None]:
-    """The directory's parent is a regular file, so that it cannot be made; the function returned puts it right."""
+    """The directory's parent is a regular file, so it cannot be created; the returned function repairs this."""
     file = desk.directory / "file"
     file.write_text("")
     desk.start("file/ledger")

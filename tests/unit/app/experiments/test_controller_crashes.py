@@ -1,4 +1,4 @@
-"""Whatever dies, fails or comes twice: what was sent and not dropped is counted exactly once, and is on disk."""
+"""Deaths, failures and repeated batches: rows that were sent and not dropped count exactly once, and are on disk."""
 
 import itertools
 from pathlib import Path
@@ -63,7 +63,7 @@ class ModelRouter:
 
 
 class Crashes(RuleBasedStateMachine):
-    """One controller after another, for a while two at once, on a disk that fails."""
+    """One controller after another, sometimes two at once, on a disk that fails."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The host: a controller in a thread of its own, and the same over HTTP."""
+"""The host: a controller in its own thread, and the same over HTTP."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ KEY = "internal"
 
 
 class ConfigurationSource:
-    """A control plane: what it applies, or that it does not answer."""
+    """A fake control plane: it applies changes, or does not answer."""
 
     def __init__(self, config: Config | None) -> None:
         self.config = config
@@ -54,7 +54,7 @@ def host(tmp_path: Path, config: Config | None) -> tuple[ControllerHost, Configu
 
 
 def progress(acknowledgement: bytes) -> tuple[int, int]:
-    """Up to which batch everything is received, and durable."""
+    """The last batches up to which everything is received, and durable."""
     decoded = decode_acknowledgement(acknowledgement)
     return decoded.received, decoded.durable
 
@@ -221,7 +221,7 @@ async def test_an_invalid_batch_raises_in_the_same_process_too(tmp_path: Path) -
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Within half a minute."""
+    """Waits up to half a minute for the condition."""
     for _ in range(600):
         if condition():
             return

@@ -83,7 +83,7 @@ steps = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=12)
 
 @given(steps)
 def test_numbers_never_fall_and_differ_for_plans_that_differ(changes: list[tuple[int, bool]]) -> None:
-    """Files (True) and changes over the API, by routers that cannot ask for the last number."""
+    """Files (True) and API changes, made by routers that cannot ask for the last number."""
     generation, configs = 0, list[Config]()
     for weight, is_file in changes:
         generation = 0 if is_file else generation + 1
@@ -100,7 +100,7 @@ def pinning(blue: int, plan: dict[str, Any] | None = None, **fields: Any) -> Con
 
 
 def followed(*configs: tuple[float, Config]) -> list[tuple[int, float]]:
-    """By what the journal says at the end: the blue share and until when, the oldest first."""
+    """The earlier weights by the final journal: the blue share and its end time, the oldest first."""
     entries: list[Entry] = []
     for at, it in configs:
         entries += new_plans(entries, it, at)
@@ -134,7 +134,7 @@ def test_what_the_plan_says_itself_is_left_out() -> None:
 
     assert followed((100.0, pinning(90)), (201.0, pinning(80, plan(1, 90)))) == []
     by_file = [(100.0, pinning(90)), (150.0, pinning(80)), (201.0, pinning(70, plan(2, 80)))]
-    assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not know of the file before"
+    assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not include the previous file"
 
 
 def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> None:
@@ -142,7 +142,7 @@ def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> No
     rolled_back = pinning(100, {"generation": 1, "since": 200.0, "earlier": [half], **withdrawn})
     steps = new_plans([], pinning(50), 100.0)
     steps += new_plans(steps, rolled_back, 200.0)
-    assert replaced(steps, rolled_back) == [], "it says so itself"
+    assert replaced(steps, rolled_back) == [], "the plan itself has it"
     steps += new_plans(steps, pinning(60), 210.0)
     answer = {tuple(it.weights.values()): it.withdrawn for it in replaced(steps, pinning(60))}
     assert answer == {(50, 50): {"green": "blue"}, (100, 0): {}}

@@ -1,4 +1,4 @@
-"""Runs begin, stop and go on as the configuration says, and the journal tells them again."""
+"""Runs start, stop and resume with the configuration, and are restored from the journal."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A conversation has one key, whatever has been said since."""
+"""A conversation keeps its key in every later turn."""
 
 from typing import Any
 

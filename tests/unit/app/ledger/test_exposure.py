@@ -1,4 +1,4 @@
-"""What an exposure makes of what the exchange tells it."""
+"""The exposure that results from the exchange's events."""
 
 import time
 from typing import Any

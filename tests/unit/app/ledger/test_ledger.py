@@ -1,4 +1,4 @@
-"""What a router's ledger holds, and what of it goes into batches."""
+"""The contents of a router's ledger, and what goes into its batches."""
 
 import time
 from typing import Any
@@ -69,7 +69,7 @@ class Recorder:
             self.ledger.finish(self.start(**fields), RequestEnd(200, 1.0))
 
     def batches(self) -> list[Batch]:
-        """Everything that has been recorded; the controller makes it durable."""
+        """All recorded batches, acknowledged as durable."""
         self.ledger.seal()
         found: list[Batch] = []
         while (batch := self.ledger.backlog.next()) is not None:

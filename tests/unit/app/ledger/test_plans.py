@@ -1,4 +1,4 @@
-"""Plans, and what is recorded of which endpoint."""
+"""Plans, and what is recorded for each endpoint."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Hashes of units, callers and requests, and the secret behind them."""
+"""Hashes of units, callers and requests, and the secret that they are made with."""
 
 import logging
 import multiprocessing
@@ -24,7 +24,7 @@ def test_a_unit_is_no_caller_and_no_request() -> None:
 
 
 def test_hashes_stay_as_they_are() -> None:
-    """The ledger's directory keeps them for weeks: a new version must find the same units."""
+    """The ledger's directory stores hashes for weeks: a new version must find the same units."""
     hashes = Hashes(secret_of("internal"))
     assert hashes.unit("ann") == 0x6D24611D1C490D26
     assert request_hash("chatcmpl-1") == 0x05CEAAF605966FC6

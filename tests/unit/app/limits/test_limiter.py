@@ -36,7 +36,7 @@ class Watch:
 
 
 class Usage:
-    """An answer that has cost `spent` tokens."""
+    """An answer that used `spent` tokens."""
 
     def __init__(self, spent: int | None = None) -> None:
         self.reservation: Reservation | None = None
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Desk:
-    """A limiter with some limits for everyone, in memory by default."""
+    """A limiter with limits for everyone, in memory by default."""
 
     def __init__(self, store: Store | None = None, *, on_store_failure: str = "allow", **limits: Any) -> None:
         self.watch, self.store, self.now = Watch(), store or Store.in_memory(), 0.0
@@ -256,7 +256,7 @@ async def test_while_the_store_is_down_requests_pass_by_default() -> None:
     assert desk.watch.reported == ["store failed"]
     calls = store.calls
     assert await desk.run() == {}
-    assert store.calls == calls, "a store that just failed is left alone for a moment"
+    assert store.calls == calls, "a store that has just failed is not called for a moment"
     store.fails, desk.now = False, desk.now + 2
     await desk.refused()
 

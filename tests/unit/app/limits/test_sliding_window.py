@@ -1,4 +1,4 @@
-"""The arithmetic of sliding windows, and the estimate of tokens."""
+"""The arithmetic of sliding windows, and the token estimate."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ moments = st.floats(0.001, PERIOD_S)
 
 
 def later(window: Window, seconds: float) -> Window:
-    """The same counts `seconds` on, with nothing added: as the library's storages return them."""
+    """The same counts `seconds` later, with nothing added, as the library's storages return them."""
     left = window.current_left_s - seconds
     if left > PERIOD_S:
         return Window(window.previous, window.previous_left_s - seconds, window.current, left)
@@ -33,7 +33,7 @@ def test_a_rejected_request_fits_at_its_retry_time_and_not_much_sooner(
     assert later(window, wait + 1e-6).used + cost <= limit
     if wait > 0:
         assert window.used + cost > limit
-        # Within what one count weighs, which the window rounds down.
+        # Within the weight of one count, because the window rounds down.
         assert later(window, wait * 0.99).used + cost >= limit - max(1, 0.01 * (previous + current))
 
 

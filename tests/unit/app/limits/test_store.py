@@ -1,4 +1,4 @@
-"""The counts themselves, in memory and in a real Redis: one behaviour, two implementations."""
+"""The counts themselves, in memory and in a real Redis: two implementations with the same behaviour."""
 
 import asyncio
 import time
@@ -83,7 +83,7 @@ async def test_leases_of_a_router_that_died_end_and_those_of_a_living_one_do_not
         assert time.monotonic() < deadline
         await living.renew()
         await asyncio.sleep(0.2)
-    assert not await living.acquire("lease", 2, "one more"), "the living one's lease ended"
+    assert not await living.acquire("lease", 2, "one more"), "the running router's lease ended"
     await dead.close()
     await living.close()
 

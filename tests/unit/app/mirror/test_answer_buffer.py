@@ -1,4 +1,4 @@
-"""What is kept of an answer, within the room that there is."""
+"""The part of an answer that is kept within the available memory."""
 
 from app.mirror.answer_buffer import TAIL_BYTES, AnswerBuffer, Room
 

@@ -1,4 +1,4 @@
-"""The budget of copies: never more than it within a minute, and no less than there is demand for."""
+"""The budget of copies: never exceeded within a minute, and used up when there is enough demand."""
 
 from random import Random
 
@@ -57,7 +57,7 @@ def test_what_a_call_of_more_than_a_minute_cost_beyond_its_estimate_counts_when_
 def test_the_budget_is_kept_within_5_percent_however_wrong_estimates_are(
     seed: int, talks: float, size: int, every: float, took: float, at_once: int
 ) -> None:
-    """`talks`: the shadow's tokens for each that the primary's answer makes one expect."""
+    """`talks`: the shadow's tokens per token that the primary's answer leads one to expect."""
     random, budget, now = Random(seed), TokenBudget(), 0.0
     running: list[tuple[float, Charge, float]] = []
     spent: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""What two answers have in common."""
+"""The comparison of two answers."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The queues of copies, on a clock that stands still until it is moved and an upstream in memory."""
+"""The queues of copies, with a clock that the test moves and an upstream in memory."""
 
 import asyncio
 import json
@@ -140,7 +140,7 @@ class Bench:
         self.mirrors.ended(original, ServedRequest(**(facts | served)))
 
     def pairs(self) -> list[Pair]:
-        """Those recorded since the last time."""
+        """The outcomes recorded since the last call."""
         self.ledger.seal()
         found: list[Pair] = []
         while (batch := self.ledger.backlog.next()) is not None:
@@ -150,7 +150,7 @@ class Bench:
 
     @property
     def room(self) -> tuple[int, int]:
-        """Bytes of requests and of answers that are kept."""
+        """The bytes of requests and of answers that are held."""
         return self.mirrors._bodies.used, self.mirrors._answers.used
 
 

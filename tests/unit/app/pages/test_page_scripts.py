@@ -1,4 +1,4 @@
-"""The console's scripts beside the playground's that need no browser, in Node."""
+"""The console's scripts that need no browser, apart from the playground's, in Node."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The queue: never more than allowed at a time, first come first served, and no request is forgotten."""
+"""The queue: never more at a time than allowed, first come first served, and no request is forgotten."""
 
 import asyncio
 from random import Random

@@ -90,7 +90,7 @@ def test_connections_that_failed_under_other_names_of_the_engine_count_too() -> 
     assert [*was_open, breaker.is_open] == [False] * (FAULTS_IN_A_ROW - 1) + [True]
     breaker.checked(healthy=True, now=OPEN_S)
     breaker.not_reached(OPEN_S)
-    assert not breaker.is_open, "they are counted anew"
+    assert not breaker.is_open, "the count starts over"
 
 
 def test_an_answer_under_another_name_clears_what_failed_under_others_and_nothing_else() -> None:

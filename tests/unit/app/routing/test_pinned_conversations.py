@@ -1,4 +1,4 @@
-"""Pinned conversations: kept for a while, within a bound, and sent to the other routers."""
+"""Pinned conversations: kept for a limited time, up to a bound, and sent to the other routers."""
 
 from app.routing.pinned_conversations import MOST_AT_ONCE, Pinned, PinnedConversations
 

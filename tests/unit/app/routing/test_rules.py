@@ -62,7 +62,7 @@ def test_a_stop_beats_an_override_which_beats_the_weights() -> None:
     own = overrides(ann="green", bob="red")
     assert [decided(Rules(TRAFFIC, overrides=own), key).deployment for key in ("ann", "bob")] == ["green", "red"]
     said = decided(Rules(TRAFFIC, overrides=own, stops=STOPPED), "ann")
-    assert (said.deployment, said.reason) == ("blue", "override"), "the unit is not a random one"
+    assert (said.deployment, said.reason) == ("blue", "override"), "the unit is not random"
     assert decided(Rules(TRAFFIC, overrides=own, stops=STOPPED), "bob").deployment == "red"
 
 
@@ -117,7 +117,7 @@ def test_a_running_conversation_follows_the_weights_before_and_a_new_one_the_pre
     assert after.answers(MOVED, FIRST) == ("green", "sticky")
     assert after.answers(MOVED, RUNNING) == ("green", "sticky"), "it is known now"
     assert after.answers(STAYS, Turn(False, 2)) == after.answers(STAYS, Turn(True, 2)) == ("blue", "sticky")
-    assert after.pins.sizes() == {"chat": 1}, "only what moves is pinned"
+    assert after.pins.sizes() == {"chat": 1}, "only conversations that would move are pinned"
     after.now = NOW + 60
     assert after.decided(MOVED, RUNNING).deployment == "green"
     assert after.answers(MOVED, Turn(True, 3)) == ("green", "sticky")

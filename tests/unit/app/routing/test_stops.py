@@ -1,4 +1,4 @@
-"""A stop takes traffic from its deployment and gives it to control, and does nothing else."""
+"""A stop moves its deployment's traffic to control, and changes nothing else."""
 
 from typing import NamedTuple
 

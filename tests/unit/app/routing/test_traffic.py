@@ -1,4 +1,4 @@
-"""Who serves a request: the order of the reasons, the split's accuracy, and what sticks."""
+"""The deployment that serves a request: the order of the rules, the split's accuracy, and stickiness."""
 
 from collections import Counter
 from random import Random

@@ -1,4 +1,4 @@
-"""`Router.apply`: the same as `reconfigure`, while the event loop serves others."""
+"""`Router.apply`: the same as `reconfigure`, without blocking the event loop."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ def served(it: Router) -> Snapshot | None:
 
 
 class Watched(dict[str, Any]):
-    """A configuration that notes which threads read it, and that takes as long as the test says."""
+    """A configuration that records which threads read it, and takes as long as the test says."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__(content)

@@ -1,4 +1,4 @@
-"""What servers see of the application before they call it."""
+"""The application is recognised as ASGI 3 before it is called."""
 
 import inspect
 

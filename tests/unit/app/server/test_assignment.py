@@ -1,4 +1,4 @@
-"""Who would answer, and why."""
+"""The deployment that would answer a key, and the reason."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The controller's answers on the router: taken, or raised as errors."""
+"""The controller's answers on the router: passed on, or raised as errors."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from app.server.controller_answers import ControllerAway, WatchedController, ask
 
 
 class Says:
-    """A controller that says one thing."""
+    """A controller that always gives one answer."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self._answer = Answer(status, body)
@@ -48,7 +48,7 @@ async def test_without_a_controller_the_fix_is_named() -> None:
 
 
 class Away:
-    """A controller that answers while it is there."""
+    """A controller that answers while it is available."""
 
     def __init__(self) -> None:
         self.is_there = True

@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is whole, and it has every route that is served."""
+"""The OpenAPI document: it is complete, and has every route that is served."""
 
 import re
 from functools import cache
@@ -17,7 +17,7 @@ from app.upstream.target import RuntimeEnvironment
 
 @cache
 def shown() -> dict[str, Any]:
-    """What a router without a configuration answers: the document does not depend on one. No test changes it."""
+    """The document of a router without a configuration: it does not depend on one. No test changes it."""
     answer = TestClient(Router(RuntimeEnvironment()).app).get("/openapi.json")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     described: dict[str, Any] = from_json(answer.content)
@@ -43,7 +43,7 @@ def test_the_management_api_and_the_routers_own_operations_are_described() -> No
     paths = shown()["paths"]
     assert "requestBody" in paths["/api/2.0/serving-endpoints/{name}/config"]["put"]
     assert {"/health", "/ready", "/metrics", "/openapi.json"} <= paths.keys()
-    assert "/api/2.0/{path}" not in paths, "what is refused is not offered"
+    assert "/api/2.0/{path}" not in paths, "refused fields are not documented"
 
 
 def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() -> None:

@@ -51,7 +51,7 @@ def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
 
 
 def without(*names: str) -> Callable[[str], Distribution | None]:
-    """Finds this environment's packages but for these."""
+    """Finds this environment's packages except these."""
     return lambda name: None if name in names else installed(name)
 
 

@@ -1,4 +1,4 @@
-"""An engine answers only requests with the internal key."""
+"""An engine answers only requests that carry the internal key."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""How models are prepared, without converting one."""
+"""Model preparation, without converting a real model."""
 
 import json
 import threading
@@ -47,7 +47,7 @@ class Build:
 
 
 def recipes(build: Any, **changes: Any) -> dict[str, Recipe]:
-    """A table of one model, `fake`, from a file that every test environment has."""
+    """A table of one model, `fake`, whose source is a file that every test environment has."""
     return {"fake": Recipe(**{"package": "pytest", "source": "__init__.py", "build": build, **changes})}
 
 

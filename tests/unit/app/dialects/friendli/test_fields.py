@@ -1,4 +1,4 @@
-"""Friendli's request fields: each valid, out of bounds, and in every contradictory combination."""
+"""Friendli's request fields: valid values, values out of bounds, and every contradictory combination."""
 
 import json
 from dataclasses import replace
@@ -580,7 +580,7 @@ VALUES = st.recursive(
 
 
 def rejection(operation: str, body: bytes, headers: dict[str, str]) -> ClientError | None:
-    """Why a request is rejected; None if it can be sent to the engine."""
+    """The reason that a request is rejected; None if it can be sent to the engine."""
     try:
         json.dumps(engine_body(parse_bytes(operation, body, headers), DEPLOYED))
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""Reranking and scoring: which requests pass, what the engine gets, and what clients of Cohere's and Jina's read."""
+"""Reranking and scoring: accepted requests, the engine's requests, and answers for Cohere's and Jina's clients."""
 
 import json
 from typing import Any

@@ -1,6 +1,6 @@
-"""Crashes between any two effects, two controllers at once, changes by others: acting ends where it would have without.
+"""Crashes between any two effects, two controllers at once, changes by others: acting ends in the same state.
 
-The controllers are real, with their journal in a directory; only the evidence is said by the test.
+The controllers are real, with their journal in a directory; only the evidence is set by the test.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What never really waits."""
+    """Runs a coroutine that must not wait."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -46,7 +46,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Watched(MemoryControl):
-    """It sees that the experiment takes one step at a time, and no other."""
+    """Checks that each change of the traffic is the next single step, or a rollback."""
 
     async def replace(self, expected: Any, wanted: Any) -> None:
         await super().replace(expected, wanted)
@@ -55,7 +55,7 @@ class Watched(MemoryControl):
 
 
 class Evidence:
-    """What every analysis says, whichever controller it belongs to."""
+    """The evidence that every analysis reports, for every controller."""
 
     def __init__(self) -> None:
         self.alarmed_at: float | None = None
@@ -65,7 +65,7 @@ class Evidence:
 
 
 class Said(FakeAnalysis):
-    """The evidence of the test."""
+    """An analysis that reports the test's evidence."""
 
     def __init__(self, evidence: Evidence, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -78,7 +78,7 @@ class Said(FakeAnalysis):
 
 
 class Running:
-    """A controller whose rounds of writing wait for the test, and what its host holds at the moment."""
+    """A controller whose write rounds wait for the test, and its host's present state."""
 
     def __init__(self, directory: Path, evidence: Evidence, control: Watched, clock: Callable[[], float]) -> None:
         self.rounds: list[tuple[Callable[[], Outcome], Future[Outcome]]] = []
@@ -144,7 +144,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), effects=st.integers(1, 8), seconds=st.sampled_from([1.0, 61.0]))
     def one_after_the_other(self, number: int, effects: int, seconds: float) -> None:
-        """What happens in a round, up to one of its effects."""
+        """Runs a round, up to the given number of its effects."""
         self.now += seconds
         in_order: tuple[Callable[[int], Any], ...] = (
             self.tick,
@@ -203,7 +203,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), is_written=st.booleans())
     def crash(self, number: int, is_written: bool) -> None:
-        """With or without what it was writing."""
+        """The controller dies with or without finishing the present write."""
         if is_written and self._of(number).rounds:
             self._of(number).write()
         self.running[number % len(self.running)] = self._start()
@@ -244,7 +244,7 @@ class Crashes(RuleBasedStateMachine):
             self.where_it_ends()
 
     def where_it_ends(self) -> None:
-        """Nothing fails any more, and there is one controller."""
+        """Ends all failures and leaves one controller."""
         self.control.failure = None
         for it in self.running[1:]:
             it.changes, it.outcomes = [], []

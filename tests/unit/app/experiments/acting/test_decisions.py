@@ -1,4 +1,4 @@
-"""Decisions of people: what each does, when it is refused, and that it is in the journal."""
+"""Decisions of people: their effects, their refusals, and their entries in the journal."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The host carries out what its controller wants, on the event loop, whatever the control plane does."""
+"""The host carries out its controller's changes on the event loop, whatever state the control plane is in."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -38,7 +38,7 @@ class Rig:
         return traffic["green"]
 
     async def fail(self) -> list[Stop]:
-        """Green fails thirty times. The stops of the acknowledgement."""
+        """Lets green fail thirty times. Returns the stops of the acknowledgement."""
         self.number += 1
         fields: list[dict[str, Any]] = [
             {"seq": number, "at": 4e9, "unit": number, "assigned": int(number > 60)} for number in range(1, 91)
@@ -63,7 +63,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Within half a minute."""
+    """Waits up to half a minute for the condition."""
     for _ in range(1500):
         if holds():
             return
@@ -73,7 +73,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def stopped(rig: Rig) -> AsyncIterator[None]:
-    """Green is stopped: the acknowledgement of the batch that brought the alarm says so, or the next one."""
+    """Runs the block once green is stopped, by the acknowledgement of the batch with the alarm or a later one."""
     async with rig.host:
         stops = await rig.fail()
         for _ in range(1500):

@@ -1,4 +1,4 @@
-"""The machine of acting, row by row of its table."""
+"""The state machine of acting, row by row of its table."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ LATER = START + 61.0
 
 
 def at(now: float, given: Facts, state: State = NEW) -> tuple[State, list[str]]:
-    """Every turn at a moment: the state after them, and their kinds."""
+    """Takes every turn at this time. Returns the state after them, and their kinds."""
     kinds: list[str] = []
     while (turn := next_turn(state, given, now)) is not None:
         state, kinds = turn.state, [*kinds, turn.kind]
@@ -33,7 +33,7 @@ RUNNING = at(START, facts())[0]
 
 
 def ready(**fields: Any) -> Facts:
-    """Nothing stands in the way of the next step."""
+    """Facts under which nothing blocks the next step."""
     return facts(units=10, **fields)
 
 
@@ -59,7 +59,7 @@ def test_a_step_is_an_intent_and_done_when_it_is_applied() -> None:
     assert kinds == ["intent"]
     assert state.intent is not None
     assert state.intent.after == {"blue": 50, "green": 50}
-    assert at(LATER + 9, ready(), state)[1] == [], "it waits for whoever carries it out"
+    assert at(LATER + 9, ready(), state)[1] == [], "it waits for the change to be carried out"
     after, kinds = at(LATER + 9, ready(green=50, settled=False), state)
     assert kinds == ["done"]
     assert (after.intent, after.weights, after.since) == (None, {"blue": 50, "green": 50}, LATER + 9)
@@ -138,7 +138,7 @@ def test_an_alarm_rolls_back_stops_and_freezes() -> None:
     assert (kinds, state.stops) == (["stop_lifted"], [])
     assert at(LATER + 3599, facts(green=0, guardrails=[alarmed("rollback")]), state)[1] == []
     state, kinds = at(LATER + 3600, facts(green=0, guardrails=[alarmed("rollback")]), state)
-    assert kinds == ["resumed", "ramp", "intent"], "guardrails that count anew have no alarm yet"
+    assert kinds == ["resumed", "ramp", "intent"], "guardrails that start over have no alarm yet"
     assert state.armed_since == LATER + 3600
     again = facts(green=1, guardrails=[alarmed("rollback", at=LATER + 3700)])
     assert "stop" in at(LATER + 3701, again, state)[1]
@@ -331,7 +331,7 @@ def test_of_several_treatments_only_the_broken_one_is_taken_back() -> None:
 
 def test_the_last_step_is_of_the_one_that_ships() -> None:
     state, _ = at(START, both(25, 25))
-    assert at(LATER, both(25, 25, decision="ship"), state)[1] == [], "two may be shipped: somebody has to choose"
+    assert at(LATER, both(25, 25, decision="ship"), state)[1] == [], "two may be shipped: a person has to choose"
     state, _ = at(LATER, both(25, 25, decisions={"green": "keep_going", "red": "ship"}), state)
     assert state.intent is not None
     assert state.intent.after == {"blue": 0, "green": 0, "red": 100}

@@ -1,4 +1,4 @@
-"""One experiment from exposures to its report, in a made-up world."""
+"""One experiment from exposures to its report, on simulated traffic."""
 
 import json
 from dataclasses import replace
@@ -374,12 +374,12 @@ def _comparisons(report: Report) -> list[Comparison]:
 
 
 def _ends(effect: Effect) -> np.ndarray:
-    """Estimate, lower and upper."""
+    """The estimate and its lower and upper bounds."""
     return np.array([effect.estimate, effect.lower, effect.upper], np.float64)
 
 
 class OneAtATime(Unpaced):
-    """Every turn is over after one look."""
+    """A pace at which every turn ends after one look."""
 
     def is_over(self) -> bool:
         return True

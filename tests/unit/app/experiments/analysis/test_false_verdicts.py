@@ -7,7 +7,7 @@ from tests.support.experiments.world import World, analysis_of, config
 
 
 def recorded(units: int, seed: int = 1) -> RecordedMetric:
-    """Users who come back and differ."""
+    """Simulated users who return and differ."""
     rng = np.random.default_rng(seed)
     n = rng.integers(1, 20, units).astype(np.float64)
     x = n * rng.normal(0, 0.5, units) + np.sqrt(n) * rng.normal(0, 0.5, units)

@@ -1,4 +1,4 @@
-"""What an entry of the journal says to those who listen."""
+"""Journal entries as events for clients."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Pages of the journal: nothing twice, nothing missing, whatever becomes of the controller."""
+"""Pages of the journal: no entry twice, none missing, also when the controller is replaced."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is done with an experiment, in words: what holds, what was done, and what a person can do."""
+"""The acting state in words: what is in force, what was done, and what a person can do."""
 
 from collections.abc import Sequence
 from typing import Any

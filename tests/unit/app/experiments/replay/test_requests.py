@@ -48,7 +48,7 @@ def request(task: str = "chat", **fields: Any) -> RecordedRequest:
 
 
 def parsed(path: str, body: bytes) -> Call:
-    """As OpenAI's dialect reads it. Raises ClientError."""
+    """The request as OpenAI's dialect reads it. Raises ClientError."""
     return OpenAI().parse(OPERATIONS[path], Request("POST", path, body), ParseContext(CONFIG, Random(1)))
 
 
@@ -76,7 +76,7 @@ def test_every_recording_without_text_becomes_a_valid_request(recorded: Recorded
     call = parsed(it.path, body)
     assert (call.task, call.model) == (recorded.task, "chat")
     assert call.translation.stream == (recorded.stream and recorded.task not in ("embeddings", "rerank"))
-    assert replayed(recorded) == it, "the same every time"
+    assert replayed(recorded) == it, "it is the same every time"
 
 
 @given(st.integers(1, 5000))

@@ -1,4 +1,4 @@
-"""Traces have the arrival times and the lengths of the recording, in the shape that the benchmarks read."""
+"""Traces have the recording's arrival times and lengths, in the format that the benchmarks read."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a report of a shadow says in words."""
+"""The words of a shadow's report."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pairs have the guarantees of exposures: counted once, kept in the directory, found again after a restart."""
+"""Pairs have the guarantees of exposures: counted once, stored in the directory, available after a restart."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whose pairs count, and since when."""
+"""The deployments whose pairs count, and the time since when."""
 
 from typing import Any
 

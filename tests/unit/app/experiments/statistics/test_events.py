@@ -51,7 +51,7 @@ def test_likelihoods_are_those_of_the_weights_and_the_rate() -> None:
 @pytest.mark.parametrize("r0", [1.0, 1.5])
 @pytest.mark.parametrize("weights", ["constant", "of the number", "of the past"])
 def test_it_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, weights: str) -> None:
-    """The mean of E under a true ratio of at most r0 is at most 1, also if the weights answer to what happened."""
+    """The mean of E under a true ratio of at most r0 is at most 1, even if the weights react to the events."""
     taken = np.cumsum(ENDS, axis=1) - ENDS  # the treatment's events before each
     w_t = {
         "constant": np.full(ENDS.shape, 0.05),
@@ -63,7 +63,7 @@ def test_it_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, wei
     e = np.exp(np.array(paths)) / 2.0 ** np.arange(9, -1, -1)
 
     def mean(ratio: float) -> np.ndarray:
-        """Of E after each event, under a true ratio."""
+        """The mean of E after each event, under a true ratio."""
         p = chance(w_t, 1 - w_t, ratio)
         return np.asarray((np.cumprod(np.where(ENDS, p, 1 - p), axis=1) * e).sum(axis=0))
 

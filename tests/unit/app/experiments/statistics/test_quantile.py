@@ -16,7 +16,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def rows(n: int, seed: int, shift: float = 0.0, users: int = 200) -> Rows:
-    """ln y, unit, stratum, arm."""
+    """Rows of ln y, unit, stratum and arm."""
     rng = np.random.default_rng(seed)
     unit = rng.integers(0, users, n)
     arm = unit % 2

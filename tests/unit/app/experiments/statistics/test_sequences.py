@@ -71,7 +71,7 @@ def test_the_interval_excludes_zero_exactly_where_the_evidence_suffices(
 
 @given(st.floats(0.5, 1e5), st.sampled_from([0.05, 0.01]), st.floats(0.01, 0.5))
 def test_without_students_correction_one_scale_is_villes_normal_mixture(v: float, alpha: float, effect: float) -> None:
-    """Its boundary is for the sum of unit variances: k times the square root of the information."""
+    """ville's boundary is for the sum of unit variances: k times the square root of the information."""
     rho = sequences.rho_for(effect, alpha)
     k = float(boundary(1 / math.sqrt(v), math.inf, effect=effect, alpha=alpha, scales=(1.0,)))
     expected = float(ville.normal_mixture(v, alpha, rho)) / math.sqrt(v)

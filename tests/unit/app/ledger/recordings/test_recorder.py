@@ -1,4 +1,4 @@
-"""Which requests are written down, and what their lines hold."""
+"""Which requests are recorded, and the contents of their lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ MARKER = "marker"
 
 
 def configuration(record: Mapping[str, Any] | None) -> Config:
-    """Two endpoints, one with this section."""
+    """Two endpoints, one of which has this section."""
     return parse(
         {
             "endpoints": {
@@ -53,7 +53,7 @@ def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: 
 
 
 def ended(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
-    """The same, once it is over."""
+    """The same request, once it has ended."""
     of.end(pending(of, body, task=task, size=size))
     (found,) = of.take()
     return found

@@ -1,4 +1,4 @@
-"""Recorded requests reach the controller, or are counted as lost, whatever the controller does."""
+"""Recorded requests reach the controller or are counted as lost, also while the controller fails."""
 
 import gzip
 from collections import Counter
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Rig:
-    """A sender, its clock, and a controller that fails as it is told."""
+    """A sender, its clock, and a controller that fails when the test says so."""
 
     def __init__(
         self, *, redactor: Redact = redacted, most_waiting_bytes: int = MOST_WAITING_BYTES, **record: Any

@@ -33,7 +33,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def events(body: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Id, kind and data of each event."""
+    """The id, kind and data of each event."""
     for block in body.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
         if "data" in fields:
@@ -84,7 +84,7 @@ async def _a_round() -> None:
 
 
 class Connection:
-    """One client on the ASGI application, which reads when the test says so."""
+    """One client of the ASGI application, which reads when the test says so."""
 
     def __init__(self, app: Any, key: str, query: bytes = b"") -> None:
         self.chunks: list[str] = []
@@ -117,7 +117,7 @@ class Connection:
         return [data["text"] for _, _, data in events("".join(self.chunks))]
 
     async def until(self, text: str, *, comments: int = 0) -> None:
-        """Waits until an event says `text`, or until so many comments do."""
+        """Waits until an event contains `text`, or until that many comments do."""
         async with asyncio.timeout(10):
             while not (text in self.texts if not comments else "".join(self.chunks).count(text) >= comments):
                 await _a_round()
@@ -149,7 +149,7 @@ class Live:
 async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
     live = Live(rig, stream_s=1e9)
     client = live.connect()
-    await client.until("id: 1002.0", comments=1)  # the mark: where it begins
+    await client.until("id: 1002.0", comments=1)  # the mark: the position at which it starts
     for text in ("first", "second"):
         live.happens(text)
         await client.until(text)
@@ -160,7 +160,7 @@ async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
     calls = len(rig.controller.calls)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(rig.controller.calls) == calls, "nobody listens any more"
+    assert len(rig.controller.calls) == calls, "no client is listening any more"
 
 
 async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
@@ -177,7 +177,7 @@ async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
 
 async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Rig) -> None:
     assert rig.controller is not None
-    rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # nobody hears of it
+    rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # no listener gets it
     live = Live(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     await client.until("ttft")

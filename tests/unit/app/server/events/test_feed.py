@@ -1,4 +1,4 @@
-"""One question a second for all listeners; nothing is held for those who are slow or gone."""
+"""One request per second for all listeners; nothing is buffered for listeners that are slow or gone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +13,7 @@ from tests.support.experiments.fake_controller import FakeController
 
 
 class Rounds:
-    """A clock that a test turns: the feed sleeps until the next round."""
+    """A clock that a test advances: the feed sleeps until the next round."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
@@ -47,7 +47,7 @@ def alarm(controller: FakeController, text: str) -> None:
 
 
 def texts(listener: Listener) -> Iterator[str]:
-    """What waits: the events' texts, '…' for a mark, '!' for a controller that is away."""
+    """The waiting items: events as their texts, '…' for a mark, '!' for a controller that is away."""
     while not listener.is_empty:
         item = listener._waiting.get_nowait()
         if item is None:
@@ -96,7 +96,7 @@ async def test_the_controller_is_not_polled_without_listeners(controller: FakeCo
     async with AsyncExitStack() as stack:
         await started(feed, rounds, stack)
     calls = len(controller.calls)
-    alarm(controller, "while nobody listens")
+    alarm(controller, "while there are no listeners")
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(controller.calls) == calls

@@ -1,4 +1,4 @@
-"""What every router says of the cluster, with a controller and a fleet in memory."""
+"""The cluster's metrics that every router exposes, with a controller and a fleet in memory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -30,7 +30,7 @@ def config(state: str = "running") -> Config:
 
 
 class Scraped:
-    """Metrics that are scraped at a time."""
+    """Metrics with a clock, a controller and a fleet in memory."""
 
     def __init__(self) -> None:
         self.controller = FakeController()
@@ -112,7 +112,7 @@ async def test_whether_the_control_plane_answers_is_shown(scraped: Scraped) -> N
         scraped.fleet.failure = failure
         assert [it.value for it in await scraped.samples(CONTROL_PLANE_UP)] == [up]
         scraped.now += EVERY_S
-    assert await scraped.samples(REPLICAS), "those that it listed last"
+    assert await scraped.samples(REPLICAS), "the replicas that it listed last"
 
 
 async def test_a_control_plane_that_never_answered_leaves_the_experiments(scraped: Scraped) -> None:

@@ -1,4 +1,4 @@
-"""The fleet as it is known, and answers that are used again."""
+"""The fleet's known replicas, and answers that are reused."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ ONE = Replica("r1", "router", "10.0.0.1")
 
 
 class Known:
-    """A fleet at a time."""
+    """A fleet at a given time."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -48,7 +48,7 @@ async def test_one_that_never_answered_is_an_error(known: Known) -> None:
     for _ in range(2):
         with pytest.raises(Unavailable):
             await known.fleet.now()
-    assert known.source.calls == ["fleet"], "and it is not asked more often for that"
+    assert known.source.calls == ["fleet"], "this causes no further calls"
 
 
 async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None:

@@ -1,4 +1,4 @@
-"""What a router says of its present state."""
+"""A router's metrics of its own present state."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Metrics that are made in a thread."""
+"""Metrics that are prepared in a thread."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from app.server.metrics.prepared import FRESH_S, PreparedMetrics
 
 
 class Maker:
-    """Makes metrics when it may."""
+    """Makes metrics once the test allows it."""
 
     def __init__(self) -> None:
         self.made = 0

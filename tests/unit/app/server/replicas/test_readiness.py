@@ -29,7 +29,7 @@ TARGETS = targets(CONFIG, RuntimeEnvironment())
 
 
 class Fixture:
-    """A readiness with a control plane in memory, probes that are noted, and a clock."""
+    """A readiness check with a control plane in memory, recorded probes, and a clock."""
 
     def __init__(self, applications: Mapping[str, Mapping[str, int]], asleep: frozenset[str] = frozenset()) -> None:
         self.probed: list[str] = []

@@ -17,7 +17,7 @@ class Counts(Counter[str]):
 
 
 class Exporter:
-    """Takes batches, as long as `problem` is None, once it `may`; `closed` ends its waiting."""
+    """Takes batches while `problem` is None, once it `may`; `closed` ends its waiting."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []

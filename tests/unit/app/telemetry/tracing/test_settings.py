@@ -1,4 +1,4 @@
-"""The section `tracing` with OpenTelemetry's variables."""
+"""The section `tracing` combined with OpenTelemetry's variables."""
 
 import pytest
 

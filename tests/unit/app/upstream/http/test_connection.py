@@ -1,4 +1,4 @@
-"""One connection: what it makes of the bytes that come, whatever their pieces."""
+"""One connection: how it parses the bytes that arrive, in any pieces."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -22,7 +22,7 @@ WITH_LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 
 class Transport:
-    """The other side of a protocol: keeps what is written, and whether reading is paused."""
+    """The other side of a protocol: records what is written, and whether reading is paused."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -71,7 +71,7 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
 
 
 async def exchanged(parts: list[bytes]) -> tuple[Connection, bytes]:
-    """A response that comes in these parts, while its reader waits or not."""
+    """A response that arrives in these parts, while its reader is waiting or not."""
     connection, _ = requesting()
     reader = asyncio.create_task(whole(connection))
     for number, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Following a server's events: streams end, routers come and go, and no event is missed or told twice."""
+"""Following a server's events: streams end, routers come and go, and no event is missed or printed twice."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -13,7 +13,7 @@ AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
 
 
 class Streams:
-    """A server that sends these streams, one after the other; an error ends one, or stands for one."""
+    """A server that sends these streams one after the other; an error ends a stream, or replaces one."""
 
     def __init__(self, *streams: list[str | CommandError]) -> None:
         self._streams = iter(streams)

@@ -1,4 +1,4 @@
-"""Deterministic beam search finds what transformers finds: all beams, in their order, with their scores."""
+"""Deterministic beam search finds the same beams as transformers, in the same order, with the same scores."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ BASE = Settings(width=4, max_tokens=12, eos=frozenset({1}))
 
 @dataclass(frozen=True)
 class Tiny:
-    """A random model with much to say, and its log-probabilities after PROMPT."""
+    """A random model with many likely answers, and its log-probabilities after PROMPT."""
 
     transformer: Any
 

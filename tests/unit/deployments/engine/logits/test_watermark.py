@@ -1,4 +1,4 @@
-"""The watermark, and the test that finds it."""
+"""The watermark, and the test that detects it."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ PARAMETERS = {"bias": 2.0, "hashing_key": 15485863, "seeding_scheme": "lefthash"
 
 
 def detect_elsewhere(ids: list[int]) -> float:
-    """The z-score by transformers."""
+    """The z-score that transformers computes."""
     config = WatermarkingConfig(greenlist_ratio=0.5, **PARAMETERS)
     model = PretrainedConfig(vocab_size=VOCABULARY, bos_token_id=VOCABULARY)
     detector = WatermarkDetector(model, "cpu", config, ignore_repeated_ngrams=True)

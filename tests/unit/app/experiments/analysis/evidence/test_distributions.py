@@ -1,4 +1,4 @@
-"""Distributions by arm: fixed in size, and right within 2 %."""
+"""Distributions by arm: of fixed size, and accurate within 2 %."""
 
 import numpy as np
 import pytest
