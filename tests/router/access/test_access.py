@@ -149,7 +149,7 @@ def ask(rig: Rig, spoken: Spoken, key: str | None) -> httpx.Response:
 
 @every_dialect
 @pytest.mark.parametrize("which", ["all", "chat"])
-def test_a_key_opens_what_it_is_for(rig: Rig, keys: Keys, spoken: Spoken, which: str) -> None:
+def test_a_key_opens_its_endpoints(rig: Rig, keys: Keys, spoken: Spoken, which: str) -> None:
     answer = ask(rig, spoken, getattr(keys, which))
     assert answer.status_code == 200, answer.text
 
@@ -376,7 +376,7 @@ def replace(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def test_keys_come_and_go_without_a_restart(rig: Rig, keys: Keys) -> None:
+def test_keys_are_added_and_removed_without_a_restart(rig: Rig, keys: Keys) -> None:
     fresh = keys.new("fresh team")
     assert eventually(lambda: status(rig, fresh) == 200)
     lines = keys.path.read_text().splitlines(keepends=True)
@@ -421,7 +421,7 @@ def test_without_keys_any_credential_will_do(rig: Rig) -> None:
         assert ask(rig, spoken, "unused").status_code == 200
 
 
-def test_a_keys_file_that_is_not_there_rejects_the_configuration(rig: Rig, tmp_path: Path) -> None:
+def test_a_missing_keys_file_rejects_the_configuration(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"access.keys_file: .*gone.yaml: No such file"):
         rig.change(access={"keys_file": str(tmp_path / "gone.yaml")})
     assert ask(rig, DIALECTS["openai"], None).status_code == 200
@@ -559,7 +559,7 @@ def test_the_access_log_names_the_caller(rig: Rig, keys: Keys, every_log: list[s
     assert [(line["caller"], line["status"]) for line in lines] == [("chat team", 200), ("", 401)]
 
 
-def test_what_engines_call_their_models_leads_only_to_what_a_caller_may_use(rig: Rig, keys: Keys) -> None:
+def test_an_engines_model_name_gives_no_access_beyond_the_callers(rig: Rig, keys: Keys) -> None:
     for key, expected in ((keys.embed, 404), (keys.all, 200)):
         answer = httpx.post(
             f"{rig.url}/v1/chat/completions",

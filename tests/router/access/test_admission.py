@@ -114,7 +114,7 @@ async def test_a_request_that_arrives_too_slowly_is_given_up(rig: Rig) -> None:
     await writer.wait_closed()
 
 
-async def test_headers_have_a_greatest_size(rig: Rig) -> None:
+async def test_the_size_of_headers_is_bounded(rig: Rig) -> None:
     rig.change(max_header_bytes=2048)
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{rig.url}/v1/chat/completions", json=QUESTION, headers={"x-padding": "x" * 2048})
@@ -122,7 +122,7 @@ async def test_headers_have_a_greatest_size(rig: Rig) -> None:
     assert rig.blue.requests == []
 
 
-async def test_a_conversation_has_a_greatest_length(rig: Rig) -> None:
+async def test_the_length_of_a_conversation_is_bounded(rig: Rig) -> None:
     rig.change(max_messages=2)
     assert (await ask(rig, messages=QUESTION["messages"] * 2)).status_code == 200
     refused = await ask(rig, messages=QUESTION["messages"] * 3)
@@ -130,7 +130,7 @@ async def test_a_conversation_has_a_greatest_length(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-async def test_nesting_has_a_greatest_depth(rig: Rig, opening: bytes) -> None:
+async def test_the_depth_of_nesting_is_bounded(rig: Rig, opening: bytes) -> None:
     body = b'{"model":"chat","messages":' + opening * 100_000
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{rig.url}/v1/chat/completions", content=body)

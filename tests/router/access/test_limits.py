@@ -173,7 +173,7 @@ async def test_embeddings_count_too(rig: Rig) -> None:
     assert [answer.headers[TOKENS] for answer in answers] == ["900", "860"]
 
 
-async def test_a_prompt_that_no_waiting_helps_is_a_413(rig: Rig) -> None:
+async def test_a_prompt_larger_than_the_limit_is_a_413(rig: Rig) -> None:
     limit(rig, tokens_per_minute=50)
     answer = await chat(rig)
     assert answer.status_code == 413

@@ -251,7 +251,7 @@ def test_a_stream_that_breaks_off_raises(ask: Three, engine: Rig) -> None:
             list(events)
 
 
-def test_the_clients_time_is_a_429_before_the_first_token(engine: Rig) -> None:
+def test_the_clients_timeout_is_a_429_before_the_first_token(engine: Rig) -> None:
     engine.blue.answer = lambda body: stream([20.0])
     for body in ({"timeout": 50_000}, {"timeout_microseconds": 50_000, "stream": True}):
         answer = httpx.post(f"{engine.url}/v1/completions", json={"prompt": "say", **body})
@@ -259,7 +259,7 @@ def test_the_clients_time_is_a_429_before_the_first_token(engine: Rig) -> None:
     assert engine.blue.requests[-1]["prompt"] == MODEL.encode("say")
 
 
-def test_the_clients_time_breaks_the_connection_after_it(engine: Rig) -> None:
+def test_the_clients_timeout_breaks_the_connection_after_the_first_token(engine: Rig) -> None:
     engine.blue.answer = speaks(MODEL, TEXT, sent=lambda parts: [parts[0], 20.0])
     body = {"prompt": "say", "timeout_microseconds": 700_000, "stream": True}
     with httpx.stream("POST", f"{engine.url}/v1/completions", json=body) as answer:

@@ -83,7 +83,7 @@ def chats(count: int, text: str) -> list[Lane]:
     return [replace(CHAT, body=body, headers={"x-user": f"{USER}-{number}"}) for number in range(count)]
 
 
-async def test_full_recordings_hold_what_was_asked_without_what_is_redacted(live: LiveRig) -> None:
+async def test_full_recordings_hold_the_requests_without_redacted_text(live: LiveRig) -> None:
     live.chat_endpoint(record={"text": "full", "redact": [r"\d{3}-\d{4}", "marker-name"]})
     await ask_all(live.url, chats(3, f"Call {PHONE}, says marker-name."))
     found = await recorded(live, 3)
@@ -136,7 +136,7 @@ def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -
 
 
 @pytest.mark.parametrize("text", ["none", "full"])
-async def test_a_replay_says_what_the_live_experiment_said(
+async def test_a_replay_gives_the_verdict_of_the_live_experiment(
     live: LiveRig, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     live.blue.answer, live.green.answer = after(0.01), after(0.06)

@@ -200,7 +200,7 @@ def test_the_api_returns_no_names_keys_or_texts(live: Live) -> None:
     assert [secret for secret in secrets if secret in view] == []
 
 
-def test_what_the_controller_keeps_is_read_without_a_server(
+def test_the_controllers_directory_is_read_without_a_server(
     live: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(10):

@@ -73,7 +73,7 @@ def test_a_key_is_explained(running: Experimenting) -> None:
     assert "drawn for each request" in running.switchyard("explain", "embed")[1]
 
 
-def test_what_is_explained_is_what_answers(running: Experimenting) -> None:
+def test_the_explained_deployment_is_the_one_that_answers(running: Experimenting) -> None:
     chat = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
     sessions = [f"session-{number}" for number in range(8)]
     explained = [json.loads(running.switchyard("explain", "chat", it, "--json")[1])["deployment"] for it in sessions]

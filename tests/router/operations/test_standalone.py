@@ -34,7 +34,7 @@ def document(url: str) -> dict[str, Any]:
     }
 
 
-def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
+def test_the_router_serves_an_external_deployment_on_loopback_and_stops_on_sigterm(
     engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
 ) -> None:
     fakes, url = engines

@@ -97,7 +97,7 @@ def test_completions_and_embeddings_have_their_own_operations(traced: Rig, colle
     assert "gen_ai.response.finish_reasons" not in span.attributes
 
 
-def test_what_no_model_works_on_is_named_by_its_route(traced: Rig, collector: OtlpReceiver) -> None:
+def test_requests_without_a_model_are_named_by_their_route(traced: Rig, collector: OtlpReceiver) -> None:
     span, calls = request_of(httpx.get(f"{traced.url}/v1/models/chat"), collector)
     assert (span.name, span.events, calls) == ("GET /v1/models/{model:path}", [], [])
     assert not any(name.startswith("gen_ai.") for name in span.attributes)

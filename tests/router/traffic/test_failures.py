@@ -131,7 +131,7 @@ async def test_a_deployment_that_the_client_chose_is_not_replaced(rig: Rig) -> N
     assert rig.green.requests == []
 
 
-async def test_without_anybody_to_ask_the_answer_is_503_with_retry_after(rig: Rig) -> None:
+async def test_without_an_available_deployment_the_answer_is_503_with_retry_after(rig: Rig) -> None:
     rig.blue.answer = refuse(503, "full")
     answer = await ask(rig)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

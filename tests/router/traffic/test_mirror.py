@@ -99,7 +99,7 @@ def test_the_shadow_gets_the_engines_request_and_its_answer_is_compared(mirrored
 
 
 @pytest.mark.parametrize("lane", [lane for lane in lanes(tokens=50) if lane.name in ("tgi", "friendli")])
-def test_what_was_made_for_the_primarys_tokenizer_is_not_copied(mirrored: Rig, lane: Lane) -> None:
+def test_requests_made_for_the_primarys_tokenizer_are_not_copied(mirrored: Rig, lane: Lane) -> None:
     mirrored.blue.card = mirrored.green.card = CARD
     mirrored.blue.answer = every_route(mirrored.blue)
     assert post(mirrored, lane.path, lane.body, **dict(lane.headers)).status_code == 200
@@ -351,7 +351,7 @@ def test_a_primary_that_failed_is_not_copied(mirrored: Rig) -> None:
     assert mirrored.green.requests == []
 
 
-def test_what_the_shadow_answered_itself_is_not_compared_with_itself(mirrored: Rig) -> None:
+def test_requests_that_the_shadow_answered_are_not_copied(mirrored: Rig) -> None:
     mirrored.chat_endpoint(traffic={"blue": 99, "green": 1}, fallback=["green"])
     mirrored.blue.answer = refuse(503, "busy")
     assert post(mirrored).status_code == 200
@@ -447,7 +447,7 @@ def test_units_are_drawn_whole_and_in_proportion(mirrored: Rig) -> None:
     assert 0 < len(set(units)) < len({row.item.unit for row in rows})
 
 
-def test_no_word_leaves_the_routers_memory(mirrored: Rig) -> None:
+def test_no_text_leaves_the_routers_memory(mirrored: Rig) -> None:
     assert post(mirrored).status_code == 200
     the_pair(mirrored)
     for word in (b"secret", b"Hel", b"blue-model"):

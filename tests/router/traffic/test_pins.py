@@ -239,7 +239,7 @@ def test_without_pin_s_and_without_sticky_nothing_is_pinned(talking: Talking) ->
     assert talking.routers[0].state.snapshot.rules == {}  # type: ignore[union-attr]
 
 
-def test_what_is_recorded_of_pinned_requests(rig: Rig) -> None:
+def test_pinned_requests_are_recorded(rig: Rig) -> None:
     rig.change(experiments={"first": EXPERIMENT})
     rig.chat_endpoint(traffic=ALL_BLUE, sticky={"by": "conversation"}, pin_s=600)
 

@@ -80,7 +80,7 @@ def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Clie
     assert sum(retried.values()) == count
 
 
-def test_a_deployment_that_keeps_failing_is_left_alone(rig: Rig, client: httpx.Client) -> None:
+def test_a_deployment_that_keeps_failing_is_not_called_for_a_while(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(500, "out of memory")
     answers = [ask(client) for _ in range(FAULTS_IN_A_ROW)]
@@ -222,7 +222,7 @@ def fails_after_the_role(body: dict[str, Any]) -> Response:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_constraint_that_a_healthy_engine_fails_on_is_the_clients(
+def test_a_constraint_that_a_healthy_engine_fails_on_is_the_clients_fault(
     rig: Rig, client: httpx.Client, streamed: bool
 ) -> None:
     rig.chat_endpoint(fallback=["green"])

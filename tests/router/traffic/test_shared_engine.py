@@ -111,14 +111,14 @@ def test_an_adapter_that_the_engine_lacks_is_no_fault_of_the_clients_nor_of_the_
     assert set(open_breakers(shared)) <= {"adapter-0"}
 
 
-def test_an_engine_that_is_not_reached_is_so_for_all_of_its_deployments(shared: Rig) -> None:
+def test_an_unreachable_engine_is_unreachable_for_all_of_its_deployments(shared: Rig) -> None:
     declare(shared, f"http://127.0.0.1:{free_port()}")
     answers = [ask(shared) for _ in range(FAULTS_IN_A_ROW)]
     assert {it.status_code for it in answers} == {200}
     assert sorted(open_breakers(shared)) == sorted([*ADAPTERS, "blue"]), "five faults, spread over ten adapters"
 
 
-def test_an_answer_of_one_shows_that_the_engine_is_reached(shared: Rig) -> None:
+def test_an_answer_of_one_deployment_shows_that_the_engine_is_reachable(shared: Rig) -> None:
     url = shared.config["deployments"]["blue"]["url"]
     for _ in range(3):
         declare(shared, f"http://127.0.0.1:{free_port()}")

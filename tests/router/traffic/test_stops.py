@@ -106,7 +106,7 @@ def test_a_stopped_deployment_is_no_fallback(stoppable: Stoppable) -> None:
     assert stoppable.rig.green.requests == []
 
 
-def test_what_is_recorded_is_by_the_weights_in_force(stoppable: Stoppable) -> None:
+def test_records_use_the_weights_in_force(stoppable: Stoppable) -> None:
     stoppable.rig.chat_endpoint(traffic={"blue": 50, "green": 50})
     users = [f"user-{n}" for n in range(8)]
     before = {user: stoppable.ask(user).headers for user in users}
@@ -144,7 +144,7 @@ def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_i
     assert stoppable.ask().headers["x-switchyard-plan"] == with_stop
 
 
-def test_stops_of_what_is_not_there_change_nothing(stoppable: Stoppable) -> None:
+def test_stops_of_unknown_deployments_change_nothing(stoppable: Stoppable) -> None:
     plan = stoppable.ask().headers["x-switchyard-plan"]
     stoppable.keeper.stops = [
         Stop("1", "nowhere", "green", "blue"),

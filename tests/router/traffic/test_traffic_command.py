@@ -118,7 +118,7 @@ def test_the_history_is_a_table_and_leads_back(commanded: Commanded) -> None:
         (["--rollback", "-1"], "--rollback"),
     ],
 )
-def test_what_makes_no_sense_together_is_refused(arguments: list[str], said: str, commanded: Commanded) -> None:
+def test_contradictory_options_are_refused(arguments: list[str], said: str, commanded: Commanded) -> None:
     code, out, err = commanded.traffic(*arguments)
     assert (code, out) == (ExitCode.USAGE, "")
     assert said in err
@@ -131,7 +131,7 @@ def test_an_unknown_generation_is_an_error(commanded: Commanded) -> None:
     assert "no generation 7; the latest: 0" in err
 
 
-def test_without_the_controller_the_history_is_not_there(commanded: Commanded) -> None:
+def test_without_the_controller_the_history_is_unavailable(commanded: Commanded) -> None:
     commanded.controller.absent = True
     assert commanded.traffic("--history")[0] == ExitCode.UNREACHABLE
     assert commanded.traffic("green=100")[0] == 0

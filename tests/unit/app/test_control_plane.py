@@ -79,13 +79,13 @@ async def test_an_update_in_progress_refuses_the_next(control: MemoryControl) ->
 
 
 @pytest.mark.parametrize("delivery", [Delivery.UNSETTLED, Delivery.FAILED])
-async def test_what_is_no_update_does_not_stand_in_the_way(control: MemoryControl, delivery: Delivery) -> None:
+async def test_an_entry_that_is_no_update_blocks_nothing(control: MemoryControl, delivery: Delivery) -> None:
     control.delivery = delivery
     await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.replaced == 1
 
 
-async def test_of_concurrent_changes_exactly_one_is_made(control: MemoryControl) -> None:
+async def test_exactly_one_of_concurrent_changes_is_made(control: MemoryControl) -> None:
     wanted = [{"blue": share, "green": 100 - share} for share in range(10)]
     changes = [change_traffic(control, "chat", seen=SEEN, wanted=traffic, author=ALICE) for traffic in wanted]
     outcomes = await asyncio.gather(*changes, return_exceptions=True)
@@ -275,11 +275,11 @@ OTHER = parse(with_traffic(DATA, "chat", MOVED))
 
 
 @pytest.mark.parametrize("delivery", [Delivery.DELIVERING, Delivery.UNSETTLED, Delivery.FAILED])
-def test_what_is_not_settled_elsewhere_is_not_settled_here(delivery: Delivery) -> None:
+def test_an_update_pending_in_serve_is_pending_here(delivery: Delivery) -> None:
     assert delivery_seen(Applied(DATA, delivery, 1), SERVED, SERVED) is delivery
 
 
-def test_settled_is_what_this_router_serves_too() -> None:
+def test_an_update_is_settled_once_this_router_serves_it() -> None:
     applied = Applied(copy.deepcopy(DATA), Delivery.SETTLED, 1)
     assert delivery_seen(applied, SERVED, SERVED) is Delivery.SETTLED
     assert delivery_seen(applied, OTHER, SERVED) is Delivery.SETTLED
@@ -316,13 +316,13 @@ def test_a_change_keeps_the_weights_before_for_as_long_as_conversations_are_pinn
     assert changed(chat_endpoint(), MOVED, SEEN, MOVED) == [(SEEN, 1080.0), (MOVED, 1080.0)], "each is listed once"
 
 
-def test_what_moves_no_conversation_keeps_nothing() -> None:
+def test_a_change_that_moves_no_conversation_keeps_no_earlier_weights() -> None:
     assert changed(chat_endpoint(), SEEN, overrides=(GREEN,)) == []
     assert changed(chat_endpoint(pin_s=0), MOVED) == changed(chat_endpoint(sticky=None), MOVED) == []
     assert changed(chat_endpoint(), MOVED, MOVED) == [(SEEN, 1060.0)], "a change of something else does not prolong it"
 
 
-def test_the_oldest_weights_go_beyond_the_bound() -> None:
+def test_beyond_the_bound_the_oldest_weights_are_dropped() -> None:
     weights = [{"blue": share, "green": 100 - share} for share in range(1, MAX_EARLIER + 5)]
     found = changed(chat_endpoint(pin_s=10_000.0), *weights)
     assert [it for it, _ in found] == weights[-MAX_EARLIER - 1 : -1]

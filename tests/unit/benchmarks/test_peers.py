@@ -42,7 +42,7 @@ def test_a_comparison_takes_its_ratios_within_each_round() -> None:
         (90, 7, "behind in throughput and at the first"),
     ],
 )
-def test_the_table_says_where_the_router_stands(per_s: float, first_ms: float, standing: str) -> None:
+def test_the_table_shows_how_the_router_compares(per_s: float, first_ms: float, standing: str) -> None:
     given = {ENGINE: (120, 4), SWITCHYARD: (per_s, first_ms), VLLM_ROUTER: (100, 6), LITELLM: (20, 90), FLOOR: (999, 1)}
     found = {name: {n: [a_turn(rate, [ms])] for n in CHAT.requests} for name, (rate, ms) in given.items()}
     lines = list(tables(CHAT, found))

@@ -95,7 +95,7 @@ def test_requests_that_were_refused_are_demand() -> None:
     assert needed(Load([replica], ongoing=16, queued=28), TARGET) == 5
 
 
-def test_it_returns_the_number_needed_and_not_one_more() -> None:
+def test_the_smallest_sufficient_number_is_returned() -> None:
     assert needed(Load([ReplicaLoad(running=16, waiting=80)]), TARGET) == 8
 
 
@@ -145,7 +145,7 @@ def test_a_replica_that_was_late_below_the_target_is_full_there() -> None:
     ],
     ids=["a replica that has just started", "above the target", "not late"],
 )
-def test_nothing_is_learned_from(late: ReplicaLoad) -> None:
+def test_no_limit_is_learned_from_such_a_replica(late: ReplicaLoad) -> None:
     assert learn(None, [late], TARGET, now=0.0) is None
 
 
@@ -180,7 +180,7 @@ def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
 
 
 @given(st.integers(0, 500), st.integers(1, 50).map(lambda it: it / 100), st.integers(1, 40))
-def test_it_does_not_oscillate_at_constant_load(requests: int, kv_each: float, replicas: int) -> None:
+def test_the_policy_does_not_oscillate_at_constant_load(requests: int, kv_each: float, replicas: int) -> None:
     seen = [replicas]
     for _ in range(40):
         seen.append(max(1, needed(at_constant_load(requests, kv_each, seen[-1]), TARGET)))
@@ -286,7 +286,7 @@ def test_a_draining_replica_does_not_count() -> None:
         assert decided(["stays"], queued=30) == 4
 
 
-def test_it_imports_neither_vllm_nor_torch_nor_ray() -> None:
+def test_the_policy_imports_neither_vllm_nor_torch_nor_ray() -> None:
     """The controller would take three times its memory."""
     check = "import sys, deployments.autoscaling; print(sorted({'ray', 'torch', 'vllm', 'numpy'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=True).stdout == b"[]\n"

@@ -18,7 +18,7 @@ from app.errors import Unauthorized
 NOW = datetime.now(UTC)
 
 
-def test_a_key_is_recognised_by_what_is_kept_of_it() -> None:
+def test_a_key_is_recognised_by_its_stored_record() -> None:
     key, record = create("team", endpoints=["chat"], limits=Limits(requests_per_minute=3))
     caller = KeyRing.parse(record.line).caller(key, NOW.timestamp())
     assert (caller.name, caller.endpoints, caller.limits) == (
@@ -29,7 +29,7 @@ def test_a_key_is_recognised_by_what_is_kept_of_it() -> None:
     assert caller.id == f"key-{record.id}"
 
 
-def test_nothing_of_the_secret_is_kept() -> None:
+def test_the_secret_is_not_stored() -> None:
     key, record = create("team")
     secret = key.rpartition("-")[2]
     assert len(secret) == 43
@@ -227,7 +227,7 @@ def test_content_that_the_check_rejects_is_not_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line])
-def test_a_record_is_appended_to_a_keys_file_alone(tmp_path: Path, content: str) -> None:
+def test_a_record_is_appended_only_to_a_keys_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"file\.yaml: not a keys file: "):

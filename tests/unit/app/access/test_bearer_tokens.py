@@ -59,7 +59,7 @@ def test_any_other_text_is_a_malformed_token(text: str) -> None:
     assert looks_like_a_token(ISSUER.token())
 
 
-def test_the_owner_may_be_in_another_claim_and_the_endpoints_in_one() -> None:
+def test_the_claims_of_owner_and_endpoints_are_configurable() -> None:
     oidc = Oidc(issuer=ISSUER.url, audience=AUDIENCE, principal_claim="azp", endpoints_claim="models")
     caller = verify(ISSUER.token(azp="app", models=["chat", 3]), KEYS["first"], oidc)
     assert (caller.name, caller.endpoints) == ("app", frozenset({"chat"}))
@@ -110,7 +110,7 @@ def test_a_short_key_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"keys": 3}', b"\xff"])
-def test_other_documents_are_not_key_sets(data: bytes) -> None:
+def test_documents_that_are_not_key_sets_are_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_keys(data)
 
@@ -168,7 +168,7 @@ async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> Non
     assert old.key_id == "first"
 
 
-async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
+async def test_unknown_key_ids_do_not_cause_a_request_each_time(net: Net) -> None:
     await net.issuer.key("first")
     for _ in range(50):
         with pytest.raises(Unauthorized, match="does not publish"):
@@ -180,7 +180,7 @@ async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
     assert len(net.fetched) == 4
 
 
-async def test_upkeep_asks_again_when_the_keys_are_no_longer_fresh(net: Net) -> None:
+async def test_upkeep_fetches_stale_keys_again(net: Net) -> None:
     await net.issuer.key("first")
     await net.issuer.refresh()
     assert len(net.fetched) == 2

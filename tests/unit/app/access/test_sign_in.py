@@ -18,7 +18,7 @@ ABOUT = {
 }
 
 
-def test_an_issuer_that_does_not_mention_pkce_is_used_and_one_with_another_method_is_not() -> None:
+def test_an_issuer_is_used_unless_it_declares_another_pkce_method() -> None:
     assert read_endpoints(ABOUT) == SignInEndpoints(f"{ISSUER}/authorize", f"{ISSUER}/token", False)
     also = {"code_challenge_methods_supported": ["plain", "S256"]}
     named = {"authorization_response_iss_parameter_supported": True}
@@ -101,7 +101,7 @@ async def test_endpoints_that_are_no_longer_safe_are_forgotten() -> None:
     assert await net.issuer.sign_in() is None
 
 
-async def test_with_an_address_of_its_keys_discovery_may_fail_and_tokens_still_hold() -> None:
+async def test_tokens_are_valid_without_discovery_if_the_keys_url_is_configured() -> None:
     net = Net(jwks_url=f"{ISSUER}/keys")
     assert await net.issuer.sign_in() == read_endpoints(ABOUT)
     net = Net(jwks_url=f"{ISSUER}/keys")
@@ -114,7 +114,7 @@ async def test_with_an_address_of_its_keys_discovery_may_fail_and_tokens_still_h
     assert net.fetched == 0, "without the console nothing needs discovery"
 
 
-def test_what_the_console_sets_itself_is_not_a_parameter() -> None:
+def test_parameters_that_the_console_sets_itself_are_rejected() -> None:
     assert ConsoleSignIn(client_id="c", parameters={"audience": "api"}).scopes == ("openid",)
     for name in ("client_secret", "redirect_uri", "state", "code_challenge"):
         with pytest.raises(ValueError, match=name):

@@ -88,7 +88,7 @@ def test_a_completions_prompt_counts_by_its_first_part(prompt: Any, later: Any) 
         ("chat", {"messages": None, "tools": [None, {}]}),
     ],
 )
-def test_what_has_no_beginning_has_no_key(task: str, body: Mapping[str, Any]) -> None:
+def test_a_request_without_a_beginning_has_no_key(task: str, body: Mapping[str, Any]) -> None:
     assert beginning(task, body) is None
 
 
@@ -172,6 +172,6 @@ def test_a_url_takes_no_affinity() -> None:
         )
 
 
-def test_it_is_on_by_default() -> None:
+def test_affinity_is_on_by_default() -> None:
     assert Affinity().by == "prefix"
     assert configured().targets["blue"].affinity == Affinity()

@@ -56,7 +56,7 @@ def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_re
     assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "nothing new"
 
 
-def test_a_router_that_has_seen_the_change_ignores_what_was_replaced() -> None:
+def test_a_router_that_has_seen_the_change_ignores_the_replaced_weights() -> None:
     running = Starting(BLUE)
     running.builder.configured(config(GREEN, pin_s=20.0), {})
     assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None
@@ -64,7 +64,7 @@ def test_a_router_that_has_seen_the_change_ignores_what_was_replaced() -> None:
     assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None, "the time is over by its own clock"
 
 
-def test_what_was_before_another_plan_or_is_over_or_of_another_endpoint_counts_for_nothing() -> None:
+def test_earlier_weights_of_another_plan_or_endpoint_or_expired_ones_are_ignored() -> None:
     starting = Starting(GREEN)
     assert starting.builder.replaced([before(BLUE, HALF)]) is None
     assert starting.builder.replaced([before(BLUE, GREEN, 1000.0)]) is None

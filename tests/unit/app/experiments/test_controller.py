@@ -119,7 +119,7 @@ def full(number: int, **fields: Any) -> Batch:
 
 
 @pytest.mark.parametrize("kind", ["verdict", "alarm"])
-def test_what_latched_outlives_a_controller_killed_before_its_next_segment(desk: Desk, kind: str) -> None:
+def test_a_latched_verdict_survives_a_controller_killed_before_its_next_segment(desk: Desk, kind: str) -> None:
     desk.send(full(1))
     desk.analysis.largest = 7.5
     desk.analysis.occurrences = [Occurrence(at=START + 1, kind=kind, text="ttft: green is better")]
@@ -187,7 +187,7 @@ def test_a_repeated_batch_changes_nothing(desk: Desk) -> None:
     assert desk.rows_on_disk().seq.tolist() == [1]
 
 
-def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what_is_missing(desk: Desk) -> None:
+def test_a_restarted_controller_recounts_everything_and_requests_missing_batches(desk: Desk) -> None:
     item = FeedbackItem(START, 10_001, 7, "thumbs", 1.0)
     desk.send(batch(1, starts=[start(1)], rows=[row(1)], late=[late(1)], feedback=[item]))
     desk.pass_time(60)
@@ -249,7 +249,7 @@ def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk
     assert heard() == []
 
 
-def test_a_batch_that_was_dropped_is_not_waited_for(desk: Desk) -> None:
+def test_the_controller_does_not_wait_for_a_dropped_batch(desk: Desk) -> None:
     desk.send(full(1))
     dropped = Lost("chat", "green", 5)
     assert desk.send(batch(4, rows=[row(4)], oldest=3, lost=[dropped])).received == 2
@@ -311,7 +311,7 @@ def test_an_hour_of_segments_becomes_one_and_holds_the_same(desk: Desk) -> None:
     assert desk.send(full(5)) == Acknowledgement(received=5, durable=5)
 
 
-def test_what_is_older_than_the_retention_is_deleted(desk: Desk) -> None:
+def test_data_older_than_the_retention_is_deleted(desk: Desk) -> None:
     desk.send(full(1))
     desk.pass_time(60)
     desk.pass_time(29 * 86400)
@@ -331,7 +331,7 @@ def below_a_file(desk: Desk) -> Callable[[], None]:
     return file.unlink
 
 
-def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
+def test_a_directory_that_cannot_be_created_loses_nothing(desk: Desk) -> None:
     repair = below_a_file(desk)
     for number in range(1, 4):
         assert desk.send(full(number, sent_at=desk.clock())) == Acknowledgement(received=number, durable=0)
@@ -393,7 +393,7 @@ def test_an_exposure_is_found_without_scores_while_the_directory_fails(desk: Des
     assert waiting["feedback"] is None
 
 
-def test_the_journal_says_what_happened_and_a_restart_keeps_the_run(desk: Desk) -> None:
+def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> None:
     desk.analysis.largest = 3.5
     desk.send(full(1))
     desk.pass_time(60)
@@ -442,7 +442,7 @@ def test_requests_while_an_experiment_is_stopped_do_not_count(desk: Desk) -> Non
     assert desk.analysis.rows == {(A, 1): 1, (A, 3): 1}
 
 
-def test_closing_writes_what_waits(desk: Desk) -> None:
+def test_closing_writes_pending_batches(desk: Desk) -> None:
     desk.send(full(1))
     desk.controller.close()
     desk.start()

@@ -40,14 +40,14 @@ def test_a_router_that_is_far_behind_reads_in_parts() -> None:
     assert exchange.after(0, "a") == ([], 2), "its own are skipped"
 
 
-def test_the_oldest_go_beyond_the_bound() -> None:
+def test_beyond_the_bound_the_oldest_pins_are_dropped() -> None:
     exchange = PinExchange(most_kept=3)
     exchange.take("a", [pins(1, 2), pins(3, endpoint="other")], NOW)
     exchange.take("a", [pins(4)], NOW)
     assert exchange.after(0, "b") == ([pins(2, 4), pins(3, endpoint="other")], 4)
 
 
-def test_an_endpoints_pins_end_together_at_the_latest_time_that_a_router_said() -> None:
+def test_an_endpoints_pins_end_together_at_the_latest_reported_time() -> None:
     exchange = PinExchange()
     exchange.take("a", [pins(1), pins(2, endpoint="other")], NOW)
     exchange.take("b", [pins(until=3000.0, deployment="")], NOW)

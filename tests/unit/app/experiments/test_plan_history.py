@@ -73,7 +73,7 @@ def test_an_entry_says_who_made_the_plan_when_and_why() -> None:
     assert "00000000000000ab" not in str(journal(made)), "the journal is never deleted: it holds no units"
 
 
-def test_what_is_no_plan_is_left_out() -> None:
+def test_entries_that_are_no_plans_are_left_out() -> None:
     assert history([Entry(1.0, "plan", None, {"endpoint": "chat"}), *journal(config())], "chat")[0].generation == 0
     assert history(journal(config()), "other") == []
 
@@ -117,7 +117,7 @@ def test_conversations_follow_what_a_file_replaced() -> None:
     assert followed((100.0, pinning(90)), (200.0, pinning(80)), (210.0, pinning(80, pin_s=30.0))) == [(90, 230.0)]
 
 
-def test_the_time_begins_anew_with_every_change_for_all_that_is_still_followed() -> None:
+def test_every_change_restarts_the_time_of_all_weights_still_followed() -> None:
     steps = [(100.0, pinning(90)), (200.0, pinning(80)), (250.0, pinning(70))]
     assert followed(*steps) == [(90, 310.0), (80, 310.0)]
     assert followed(*steps, (310.0, pinning(60))) == [(70, 370.0)]
@@ -127,7 +127,7 @@ def test_the_time_begins_anew_with_every_change_for_all_that_is_still_followed()
     assert len(followed(*[(100.0 + number, pinning(90 - number)) for number in range(20)])) == 16
 
 
-def test_what_the_plan_says_itself_is_left_out() -> None:
+def test_weights_that_the_plan_lists_itself_are_left_out() -> None:
     def plan(generation: int, *earlier: int) -> dict[str, Any]:
         listed = [{"weights": {"blue": it, "green": 100 - it}, "until": 2e9} for it in earlier]
         return {"generation": generation, "since": 200.0 + generation, "earlier": listed}
@@ -153,7 +153,7 @@ def test_an_endpoint_that_does_not_pin_follows_nothing() -> None:
         assert followed((100.0, pinning(90)), (200.0, pinning(80, **fields))) == []
 
 
-def test_a_journal_of_two_controllers_says_the_same() -> None:
+def test_two_controllers_journals_give_the_same_history() -> None:
     first, second = pinning(90), pinning(80)
     one = new_plans([], first, 100.0)
     one += new_plans(one, second, 200.0)

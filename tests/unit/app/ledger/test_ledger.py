@@ -78,7 +78,7 @@ class Recorder:
         return found
 
 
-def test_a_sealed_batch_is_the_batch() -> None:
+def test_a_sealed_batch_decodes_to_the_recorded_rows() -> None:
     plan = Plan("chat", "0-1", {"blue": 100})
     row = Row(1, 2.5, 3, 0, 2**64 - 1, 6, 0, 1, -1, 0, 2, 3, True, 200, 0, 1, 10, None, 5, None, 0.5, 1.0, None, None,
               1, 0, 0, False, 8)  # fmt: skip

@@ -113,7 +113,7 @@ def test_batches_arrive_while_requests_run_and_the_last_ones_at_the_end() -> Non
     assert (counts.lost, counts.batches >= 2) == (Counter(), True)
 
 
-def test_what_a_controller_forgot_before_the_end_is_sent_again() -> None:
+def test_batches_that_a_controller_lost_are_sent_again_at_the_end() -> None:
     recorder, controller, counts = Recorder(), Controller(), Counts()
 
     async def send(data: bytes) -> bytes:
@@ -129,7 +129,7 @@ def test_what_a_controller_forgot_before_the_end_is_sent_again() -> None:
     assert len(controller.rows) == 10
 
 
-def test_a_promised_form_is_checked_on_the_way() -> None:
+def test_a_promised_form_is_checked_before_sending() -> None:
     recorder, controller = Recorder(), Controller()
     exposure = recorder.start(stream=False)
     exposure.sent("/v1/chat/completions", {"response_format": {"type": "json_object"}})
@@ -148,7 +148,7 @@ def test_a_promised_form_is_checked_on_the_way() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"nonsense", encode_acknowledgement(Acknowledgement(0, 0))])
-def test_a_controller_that_acknowledges_nothing_is_not_asked_again_and_again(answer: bytes) -> None:
+def test_a_controller_that_acknowledges_nothing_is_not_called_in_a_loop(answer: bytes) -> None:
     recorder, calls = Recorder(), 0
 
     async def send(data: bytes) -> bytes:
@@ -238,7 +238,7 @@ def test_a_router_with_nothing_to_report_sends_empty_batches_if_stops_may_come()
     assert controller.numbers == [1]
 
 
-def test_an_absent_controller_is_left_alone_and_used_when_it_is_back() -> None:
+def test_an_absent_controller_is_called_rarely_until_it_is_back() -> None:
     controller = StoppingController()
     controller.is_absent = True
     assert rounds(Recorder(), controller, lambda: True, [0] * 8) == []

@@ -88,7 +88,7 @@ async def test_without_limits_nothing_is_counted() -> None:
         assert await desk.run() == {}
 
 
-async def test_requests_per_minute() -> None:
+async def test_requests_per_minute_are_limited() -> None:
     desk = Desk(requests_per_minute=2)
     first, second = await desk.run(), await desk.run()
     assert (first["x-ratelimit-limit-requests"], first["x-ratelimit-remaining-requests"]) == ("2", "1")
@@ -104,7 +104,7 @@ async def test_requests_per_minute() -> None:
     assert desk.watch.reported == ["chat requests"]
 
 
-async def test_every_caller_and_endpoint_has_its_own() -> None:
+async def test_every_caller_and_endpoint_has_its_own_count() -> None:
     desk = Desk(requests_per_minute=1)
     await desk.run()
     await desk.run(endpoint="embed")
@@ -140,7 +140,7 @@ async def test_a_prompt_larger_than_the_limit_is_rejected_without_a_retry_time()
     assert desk.watch.reported == ["chat tokens"]
 
 
-async def test_concurrent_requests_free_when_one_ends() -> None:
+async def test_a_concurrent_request_that_ends_frees_its_place() -> None:
     desk = Desk(concurrent_requests=2)
     async with desk.running(), desk.running():
         error = await desk.refused()
@@ -160,7 +160,7 @@ async def test_a_request_frees_its_place_however_it_ends(raised: type[BaseExcept
     await desk.run()
 
 
-async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does() -> None:
+async def test_a_failed_request_costs_no_tokens_but_an_abandoned_one_does() -> None:
     desk = Desk(tokens_per_minute=1000)
     with pytest.raises(SwitchyardError):
         async with desk.running():
@@ -294,7 +294,7 @@ async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() ->
     assert (await desk.run())["x-ratelimit-remaining-requests"] == "4"
 
 
-async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_it_would() -> None:
+async def test_an_answer_abandoned_while_its_headers_are_computed_is_settled() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, requests_per_minute=5, concurrent_requests=1)
     reported = asyncio.Event()

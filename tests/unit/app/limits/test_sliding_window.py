@@ -38,7 +38,9 @@ def test_a_rejected_request_fits_at_its_retry_time_and_not_much_sooner(
 
 
 @given(previous=counts, current=counts, left=moments, limit=st.integers(1, 10_000))
-def test_what_is_left_and_when_nothing_counts_any_more(previous: int, current: int, left: float, limit: int) -> None:
+def test_the_remainder_and_the_time_until_the_window_is_empty(
+    previous: int, current: int, left: float, limit: int
+) -> None:
     window = Window(previous, left, current, PERIOD_S + left)
     assert 0 <= window.remaining(limit) <= limit
     assert window.remaining(limit) in (0, limit - window.used)
@@ -50,7 +52,7 @@ def test_an_untouched_window_is_empty() -> None:
     assert (empty.used, empty.remaining(5), empty.resets_in_s, empty.frees_in_s(5, 5)) == (0, 5, 0.0, 0.0)
 
 
-def test_what_was_given_back_late_leaves_no_more_than_the_limit() -> None:
+def test_a_late_refund_leaves_no_more_than_the_limit() -> None:
     assert Window(0, 0.0, -3, 100.0).remaining(5) == 5
 
 

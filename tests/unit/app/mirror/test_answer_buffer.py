@@ -14,7 +14,7 @@ def test_a_short_answer_is_kept_whole() -> None:
     assert room.used == 0
 
 
-def test_of_a_long_answer_the_beginning_and_the_end_are_kept() -> None:
+def test_a_long_answer_keeps_its_beginning_and_end() -> None:
     room = Room(2**20)
     kept = AnswerBuffer(10, room)
     for _ in range(10_000):

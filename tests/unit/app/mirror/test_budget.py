@@ -22,7 +22,7 @@ def test_a_minute_costs_its_budget_at_most() -> None:
     assert budget.take(3501, 3500, 500.0) is None
 
 
-def test_what_a_call_really_cost_counts_in_place_of_the_estimate() -> None:
+def test_the_real_cost_of_a_call_replaces_the_estimate() -> None:
     budget = TokenBudget()
     charge = budget.take(1000, 3000, 0.0)
     assert charge is not None
@@ -35,7 +35,7 @@ def test_what_a_call_really_cost_counts_in_place_of_the_estimate() -> None:
     assert unknown.take(1000, 1500, 1.0) is None
 
 
-def test_what_a_call_of_more_than_a_minute_cost_beyond_its_estimate_counts_when_it_ends() -> None:
+def test_the_excess_of_a_call_longer_than_a_minute_counts_when_it_ends() -> None:
     budget = TokenBudget()
     charge = budget.take(1000, 3000, 0.0)
     assert charge is not None

@@ -253,7 +253,7 @@ async def test_a_malformed_answer_is_a_fault_of_the_shadow() -> None:
         assert [(it.error, it.skipped) for it in bench.pairs()] == expected
 
 
-async def test_being_busy_or_refusing_opens_no_breaker() -> None:
+async def test_a_busy_or_refusing_shadow_opens_no_breaker() -> None:
     bench = Bench()
     async with bench.mirrors.running():
         bench.upstream.answer = lambda: Unavailable("busy", retry_after=1)
@@ -325,7 +325,7 @@ async def test_a_copy_that_waits_when_it_is_dropped_costs_no_budget() -> None:
         ({"bound": True}, Skip.BOUND_TO_MODEL),
     ],
 )
-async def test_what_cannot_be_compared_is_not_copied(served: dict[str, Any], skipped: Skip) -> None:
+async def test_incomparable_requests_are_not_copied(served: dict[str, Any], skipped: Skip) -> None:
     bench = Bench()
     async with bench.mirrors.running():
         bench.request(**served)
@@ -353,7 +353,7 @@ async def test_a_bug_while_a_copy_is_made_affects_no_request(caplog: pytest.LogC
     assert bench.room == (0, 0)
 
 
-async def test_before_and_after_its_time_nothing_is_sent() -> None:
+async def test_a_mirror_sends_nothing_before_its_start_and_after_its_end() -> None:
     bench = Bench()
     bench.request()
     async with bench.mirrors.running():

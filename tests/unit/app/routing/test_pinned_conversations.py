@@ -43,7 +43,7 @@ def test_another_change_prolongs_the_time() -> None:
     assert kept.pins.deployment("chat", 1) == "blue"
 
 
-def test_the_oldest_of_all_endpoints_go_beyond_the_bound() -> None:
+def test_beyond_the_bound_the_oldest_pins_of_all_endpoints_are_dropped() -> None:
     kept = Kept(most=3)
     for endpoint, conversation in (("chat", 1), ("other", 2), ("chat", 3), ("chat", 1), ("other", 4), ("chat", 5)):
         kept.pins.pin(endpoint, conversation, "blue")
@@ -64,7 +64,7 @@ def test_the_newest_pin_of_a_conversation_counts() -> None:
     assert kept.pins.deployment("chat", 1) == "blue"
 
 
-def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
+def test_only_unsent_pins_are_sent_again() -> None:
     kept = Kept()
     kept.pins.pin("chat", 1, "blue")
     begin = [Pinned("chat", "", 2000.0, []), Pinned("other", "", 3000.0, [])]
@@ -96,7 +96,7 @@ def test_many_pins_go_in_parts() -> None:
     assert [[len(it.conversations) for it in part] for part in parts] == [[MOST_AT_ONCE], [5], []]
 
 
-def test_pins_of_a_change_that_is_not_here_yet_are_kept_and_what_is_over_is_not() -> None:
+def test_pins_of_a_change_not_yet_delivered_are_kept_and_expired_ones_are_not() -> None:
     kept = Kept()
     kept.pins.heard(Pinned("new", "blue", 1500.0, [1]))
     kept.pins.heard(Pinned("past", "blue", 1000.0, [1]))

@@ -123,7 +123,7 @@ def test_a_running_conversation_follows_the_weights_before_and_a_new_one_the_pre
     assert after.answers(MOVED, Turn(True, 3)) == ("green", "sticky")
 
 
-def test_what_is_no_conversation_is_not_pinned() -> None:
+def test_requests_without_a_conversation_are_not_pinned() -> None:
     after = After()
     assert after.answers(MOVED, NO_CONVERSATION) == ("green", "sticky")
     assert after.pins.sizes() == {}
@@ -137,7 +137,7 @@ def test_the_weights_before_the_oldest_change_are_followed_as_long_as_they_count
     assert after.answers(MOVED, RUNNING) == ("red", "pinned")
 
 
-def test_what_is_withdrawn_is_left_by_running_conversations_too() -> None:
+def test_running_conversations_leave_a_withdrawn_deployment() -> None:
     after = After(Earlier({"blue": 0, "green": 0, "red": 100}, NOW + 60), withdrawn={"red": "blue"})
     assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
     after.pins.pin("chat", 2, "red")
@@ -145,7 +145,7 @@ def test_what_is_withdrawn_is_left_by_running_conversations_too() -> None:
     assert after.misses == ["stopped"], "a pin that is not kept"
 
 
-def test_a_stop_moves_what_is_pinned_to_control() -> None:
+def test_a_stop_moves_pinned_conversations_to_control() -> None:
     after = After()
     after.pins.pin("chat", 1, "red")
     assert after.answers(MOVED, RUNNING, stops={"red": "blue"}) == ("blue", "pinned")

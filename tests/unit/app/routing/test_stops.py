@@ -32,7 +32,7 @@ def test_a_stop_of_an_unknown_deployment_is_ignored() -> None:
     assert stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red", "green")]) == {"green": "blue"}
 
 
-def test_a_stop_of_what_has_no_share_changes_nothing() -> None:
+def test_a_stop_of_a_deployment_without_a_share_changes_nothing() -> None:
     stops = stops_of("chat", TRAFFIC, [Stopped("idle")])
     assert stops == {"idle": "blue"}
     assert with_share(TRAFFIC, stops) == {}

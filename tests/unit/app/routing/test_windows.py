@@ -30,7 +30,7 @@ def test_a_change_by_a_file_is_seen_by_a_router_that_runs() -> None:
     assert after(changed, HALF, now=1060.0).earlier == []
 
 
-def test_the_time_begins_anew_for_all_that_is_still_followed() -> None:
+def test_a_change_restarts_the_time_of_all_weights_still_followed() -> None:
     changed = after(after(None, BLUE), HALF)
     twice = after(changed, GREEN, now=1030.0)
     assert twice.earlier == [Earlier(BLUE, 1090.0), Earlier(HALF, 1090.0)]
@@ -74,14 +74,14 @@ def test_no_conversation_returns_to_a_stopped_deployment_when_the_plan_has_taken
     assert lifted.earlier == [Earlier(HALF, 1060.0, STOPPED)]
 
 
-def test_a_stop_during_the_time_after_a_change_lasts_for_what_is_followed() -> None:
+def test_a_stop_after_a_change_is_kept_with_the_followed_weights() -> None:
     changed = after(after(None, HALF), GREEN)
     stopped = after(changed, GREEN, stops=STOPPED, now=1001.0)
     lifted = after(stopped, GREEN, now=1002.0)
     assert lifted.earlier == [Earlier(HALF, 1062.0, STOPPED), Earlier(GREEN, 1062.0, STOPPED)]
 
 
-def test_weights_are_the_same_if_they_draw_the_same() -> None:
+def test_weights_that_draw_the_same_are_equal() -> None:
     assert same({"a": 100}, {"a": 100, "b": 0})
     assert not same({"a": 99, "b": 1}, {"a": 100})
 

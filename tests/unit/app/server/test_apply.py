@@ -37,7 +37,7 @@ class Watched(dict[str, Any]):
         return super().get(key, default)
 
 
-async def test_it_does_what_reconfigure_does() -> None:
+async def test_apply_does_the_same_as_reconfigure() -> None:
     one, other = router(), router()
     for shares in ((10, 20), (10, 30), (0, 30)):
         one.reconfigure(document(*shares))
@@ -56,7 +56,7 @@ async def test_a_configuration_is_read_in_another_thread() -> None:
     assert threading.get_ident() not in config.readers
 
 
-async def test_the_loop_serves_by_the_old_one_meanwhile() -> None:
+async def test_requests_use_the_old_configuration_meanwhile() -> None:
     it = router()
     await it.apply(document(10))
     before, slow = served(it), Watched(document(20))
@@ -70,7 +70,7 @@ async def test_the_loop_serves_by_the_old_one_meanwhile() -> None:
     assert it.state.snapshot is not before
 
 
-async def test_the_last_one_wins_however_long_the_others_take() -> None:
+async def test_the_last_configuration_wins_however_long_the_others_take() -> None:
     it, slow = router(), Watched(document(10))
     slow.may_go_on.clear()
     first = asyncio.create_task(it.apply(slow))

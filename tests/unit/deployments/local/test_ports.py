@@ -25,7 +25,7 @@ def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -
     assert starts[-1] + _REPLICA_RANGES.step <= 32768
 
 
-def test_a_run_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_takes_its_ports_from_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_claims", claims := list[int]())
     try:
         ports = free_ports(8000)

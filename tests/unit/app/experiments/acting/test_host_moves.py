@@ -126,7 +126,7 @@ async def test_an_invalid_configuration_ends_nothing(rig: Rig) -> None:
         await until(lambda: rig.green == 0)
 
 
-async def test_a_change_of_a_manager_in_between_is_taken_along(rig: Rig) -> None:
+async def test_a_managers_change_in_between_is_kept(rig: Rig) -> None:
     rig.control.delivery = Delivery.DELIVERING
     async with stopped(rig):
         chat = rig.control.config["endpoints"]["chat"]

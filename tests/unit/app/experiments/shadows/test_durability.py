@@ -95,7 +95,7 @@ def test_a_new_experiment_does_not_count_pairs_again(tmp_path: Path) -> None:
     assert desk.report.copies == 1
 
 
-def test_another_shadow_begins_anew_and_keeps_nothing_of_the_last_one(tmp_path: Path) -> None:
+def test_another_shadow_starts_over_without_the_previous_evidence(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.send(1, pair(1))
     desk.now = START + 100

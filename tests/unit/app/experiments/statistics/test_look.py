@@ -194,7 +194,7 @@ def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequen
         pytest.param([(u, 0, u % 2, (u + 1) * 1e200, 1.0) for u in range(50)], id="overflow"),
     ],
 )
-def test_where_nothing_can_be_said_there_is_no_look(scale: LookScale, requests: list[Line]) -> None:
+def test_without_enough_data_there_is_no_look(scale: LookScale, requests: list[Line]) -> None:
     empty = np.empty(0)
     lines = (
         lines_of(requests) if requests else Lines(empty.astype(int), empty.astype(int), empty.astype(int), *[empty] * 3)

@@ -107,7 +107,7 @@ def test_no_estimate_before_thirty_requests_lie_above_the_quantile() -> None:
         pytest.param(rows(500, 1, shift=2 * FARTHEST), id="too far"),
     ],
 )
-def test_where_nothing_can_be_said_there_is_no_estimate(data: Rows) -> None:
+def test_without_enough_data_there_is_no_estimate(data: Rows) -> None:
     result = quantile_shift(*data, 0.5)
     assert result is None or (result.se < 1e-4 and result.interval(effect=0.1, alpha=0.05) is None)
 

@@ -143,7 +143,7 @@ def test_merging_holds_every_batch_once(store: LocalStore) -> None:
     assert [len(store.list(kind)) for kind in segments.KINDS] == [1, 1, 1, 1, 1]
 
 
-def test_a_merged_segment_beside_its_sources_changes_nothing(store: LocalStore) -> None:
+def test_a_merged_segment_whose_sources_remain_changes_nothing(store: LocalStore) -> None:
     """The state after a crash before the sources were deleted."""
     tables = Tables()
     for name, numbers in (("w-1", (1,)), ("w-2", (2,)), ("w-3", (1, 2))):

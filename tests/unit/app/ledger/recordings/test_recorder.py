@@ -170,7 +170,7 @@ def redacted_or_none(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[s
 
 
 @given(st.dictionaries(fields, json, max_size=8))
-def test_with_text_what_a_pattern_matches_is_gone_from_every_line(body: dict[str, Any]) -> None:
+def test_with_text_matches_of_a_pattern_are_removed_from_every_line(body: dict[str, Any]) -> None:
     line = line_of(ended(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
     assert MARKER.encode() not in line.line
 

@@ -93,6 +93,6 @@ def test_a_body_that_is_nested_too_deep_is_refused() -> None:
         redacted(body, [SECRET])
 
 
-def test_what_names_the_caller_is_taken_out() -> None:
+def test_fields_that_name_the_caller_are_removed() -> None:
     body = {"prompt": "hi", "user": "ada", "safety_identifier": "x", "metadata": {"user_id": "ada"}, "session_id": "s"}
     assert anonymous(body) == {"prompt": "hi"}

@@ -70,7 +70,7 @@ def test_many_missed_events_come_in_pages(rig: Rig) -> None:
     assert [data["text"] for _, _, data in found] == [str(number) for number in range(1234)]
 
 
-def test_what_cannot_be_listened_to(rig: Rig) -> None:
+def test_invalid_subscriptions_are_refused(rig: Rig) -> None:
     assert refusal(rig.get("/api/events", ""))[0] == 401
     assert refusal(rig.get("/api/events", since="yesterday"))[::2] == (400, "since")
     assert refusal(rig.get("/api/events", kind="alarm"))[::2] == (400, "kind")
@@ -146,7 +146,7 @@ class Live:
         journal.append(Entry(journal[-1].at + 1, "alarm", "green-float32", {"text": text}, "w"))
 
 
-async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
+async def test_events_are_sent_as_they_happen(rig: Rig) -> None:
     live = Live(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)  # the mark: the position at which it starts
@@ -163,7 +163,7 @@ async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
     assert len(rig.controller.calls) == calls, "no client is listening any more"
 
 
-async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
+async def test_missed_events_come_first_and_none_comes_twice(rig: Rig) -> None:
     live = Live(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     live.happens("meanwhile")
@@ -189,7 +189,7 @@ async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Ri
     await client.task
 
 
-async def test_a_quiet_stream_has_comments_and_so_has_one_whose_events_are_for_others(rig: Rig) -> None:
+async def test_a_stream_without_visible_events_has_comments(rig: Rig) -> None:
     live = Live(rig, stream_s=1e9, heartbeat_s=0.01)
     client = live.connect("embed team")
     for number in range(3):
@@ -233,7 +233,7 @@ async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pyte
     assert client.texts == []
 
 
-async def test_a_client_that_falls_behind_ends_after_what_waits(rig: Rig) -> None:
+async def test_a_client_that_falls_behind_gets_the_buffered_events_and_ends(rig: Rig) -> None:
     live = Live(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)

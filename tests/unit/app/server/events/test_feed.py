@@ -74,7 +74,7 @@ def feed_of(controller: FakeController, rounds: Rounds) -> EventFeed:
     return EventFeed(controller, sleep=sleep, clock=lambda: 1000.5)
 
 
-async def test_every_listener_gets_what_is_new_and_one_question_is_asked(controller: FakeController) -> None:
+async def test_one_request_serves_every_listener(controller: FakeController) -> None:
     rounds = Rounds()
     feed = feed_of(controller, rounds)
     async with AsyncExitStack() as stack:
@@ -166,7 +166,7 @@ async def test_a_slow_listener_is_let_go_and_costs_the_others_nothing(controller
         assert len(list(texts(slow))) == MAX_WAITING
 
 
-async def test_there_is_a_bound(controller: FakeController) -> None:
+async def test_the_number_of_listeners_is_bounded(controller: FakeController) -> None:
     feed = feed_of(controller, Rounds())
     async with AsyncExitStack() as stack:
         for _ in range(MAX_LISTENERS):

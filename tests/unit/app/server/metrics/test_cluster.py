@@ -103,11 +103,11 @@ async def test_replicas_are_counted_by_application_and_state(scraped: Scraped) -
     assert counted == {("router", "RUNNING"): 2.0, ("router", "STOPPING"): 1.0, ("blue", "RUNNING"): 0.0}
 
 
-async def test_a_reader_of_some_endpoints_does_not_see_what_runs(scraped: Scraped) -> None:
+async def test_a_reader_of_some_endpoints_does_not_see_replicas(scraped: Scraped) -> None:
     assert await scraped.samples(REPLICAS, ["chat"]) == []
 
 
-async def test_whether_the_control_plane_answers_is_shown(scraped: Scraped) -> None:
+async def test_a_metric_shows_that_the_control_plane_answers(scraped: Scraped) -> None:
     for failure, up in ((Unavailable("away"), 0.0), (None, 1.0), (Unavailable("away"), 0.0)):
         scraped.fleet.failure = failure
         assert [it.value for it in await scraped.samples(CONTROL_PLANE_UP)] == [up]

@@ -43,7 +43,7 @@ async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known)
     assert len(known.source.calls) == 2
 
 
-async def test_one_that_never_answered_is_an_error(known: Known) -> None:
+async def test_a_control_plane_that_never_answered_is_an_error(known: Known) -> None:
     known.source.failure = Unavailable("away")
     for _ in range(2):
         with pytest.raises(Unavailable):
@@ -70,7 +70,7 @@ async def test_a_replica_that_has_ended_is_not_found(known: Known) -> None:
         await known.fleet.replica_metrics("r2", None)
 
 
-async def test_several_that_wait_ask_once_and_one_that_leaves_takes_nothing_from_the_others() -> None:
+async def test_concurrent_scrapes_share_a_call_and_one_that_leaves_affects_no_other() -> None:
     reused: AnswerCache[int] = AnswerCache(1.0, lambda: 0.0)
     go, calls = asyncio.Event(), []
 

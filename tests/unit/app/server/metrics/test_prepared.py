@@ -39,7 +39,7 @@ def test_a_reader_does_not_wait() -> None:
     assert maker.until_ready() == b"1 of None"
 
 
-def test_several_that_look_get_the_same_for_a_moment_and_then_something_new() -> None:
+def test_concurrent_readers_share_a_result_for_a_moment() -> None:
     maker = Maker()
     maker.may.set()
     assert maker.until_ready() == b"1 of None"
@@ -49,7 +49,7 @@ def test_several_that_look_get_the_same_for_a_moment_and_then_something_new() ->
     assert maker.until_ready() == b"2 of None"
 
 
-def test_what_took_long_is_given_all_the_same() -> None:
+def test_a_slow_result_is_still_used() -> None:
     maker = Maker()
     assert maker.prepared.look(None) is None
     maker.now += 10 * FRESH_S

@@ -105,7 +105,7 @@ class Defective(Exporter):
         raise ValueError(" ".join(["my", "words"]))
 
 
-def test_a_defect_ends_neither_the_thread_nor_is_it_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     exporter, counts = Defective(), Counts()
     it = sender(exporter, counts, batch=1)
     it.start()

@@ -70,7 +70,7 @@ def test_a_stochastic_search_draws_answers_without_replacement() -> None:
     assert agree(draws(MODEL, STOCHASTIC, 2500), expected)
 
 
-def test_the_perturbed_log_probabilities_tell_the_order_of_drawing() -> None:
+def test_the_perturbed_log_probabilities_give_the_order_of_drawing() -> None:
     settings = replace(STOCHASTIC, width=3, max_tokens=1)
     p = probabilities(MODEL, settings)
     orders = Counter(
@@ -95,7 +95,7 @@ def test_wide_enough_a_stochastic_search_finds_every_answer_with_its_probability
     assert found == pytest.approx(probabilities(MODEL, STOCHASTIC))
 
 
-def test_of_a_stochastic_search_the_likeliest_answer_comes_first() -> None:
+def test_a_stochastic_search_returns_the_likeliest_answer_first() -> None:
     for seed in range(20):
         worth = [beam.score for beam in searched(MODEL, replace(STOCHASTIC, length_penalty=0), seed=seed).results()]
         assert worth == sorted(worth, reverse=True)

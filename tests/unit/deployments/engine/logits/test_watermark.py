@@ -65,7 +65,7 @@ def test_repeated_pairs_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(("value", "is_on"), [(True, True), (1, True), (False, False), (0, False), (None, False)])
-def test_a_request_switches_it_on(value: object, is_on: bool) -> None:
+def test_a_request_switches_the_watermark_on(value: object, is_on: bool) -> None:
     assert (Watermark.from_request(SamplingRequest({"watermark": value})) is not None) == is_on
 
 

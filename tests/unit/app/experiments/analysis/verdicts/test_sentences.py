@@ -77,7 +77,7 @@ def headline(**fields: Any) -> str:
         (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft and worse in ttft."),
     ],
 )
-def test_the_headline_says_what_the_primary_metrics_say(verdicts: list[Any], words: str) -> None:
+def test_the_headline_reports_the_primary_metrics(verdicts: list[Any], words: str) -> None:
     assert headline(primary=[compared(verdict=verdict) for verdict in verdicts]) == words
 
 
