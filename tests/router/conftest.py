@@ -18,7 +18,7 @@ from tests.support.processes.certificates import self_signed_certificate
 from tests.support.processes.servers import ServerPool, serve
 
 PROMPT = AccessTiming(refresh_every_s=0.05)
-"""A changed keys file holds after an instant, not after a second or two."""
+"""A changed keys file takes effect almost at once instead of after a second or two."""
 
 
 class Rig:

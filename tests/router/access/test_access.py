@@ -228,7 +228,7 @@ def shown(*credentials: tuple[bytes, bytes]) -> Callable[[Keys], list[tuple[byte
         ),
     ],
 )
-def test_one_credential_counts_and_two_different_ones_do_not(
+def test_one_credential_is_accepted_and_two_different_ones_are_not(
     rig: Rig, keys: Keys, headers: Callable[[Keys], list[tuple[bytes, bytes]]], status: int
 ) -> None:
     rig.change(access={"metrics": "restricted"})

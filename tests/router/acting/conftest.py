@@ -108,7 +108,7 @@ class ActingRig:
         ]
         self.urls: list[str] = []
         self.outcomes: list[Outcome] = []
-        """Of every request so far."""
+        """The outcomes of every request so far."""
         self._users = count()
 
     @property

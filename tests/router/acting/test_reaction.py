@@ -28,7 +28,7 @@ from tests.support.processes.servers import ServerPool
 
 KEY = "internal"
 GENEROUS_S = 15.0
-"""On a machine that does much else; `--log-cli-level=INFO` says how long it took."""
+"""Allows for a busy machine; `--log-cli-level=INFO` logs the measured time."""
 
 _log = logging.getLogger(__name__)
 

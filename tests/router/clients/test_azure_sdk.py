@@ -119,7 +119,7 @@ def test_the_extra_parameters_header_decides_about_unknown_fields(
         assert "Extra parameters ['top_k'] are not allowed" in answer.json()["detail"]
 
 
-def test_what_the_model_cannot_do_is_a_422_with_the_place(azure: Rig, client: Any) -> None:
+def test_a_request_beyond_the_models_abilities_is_a_422_with_the_place(azure: Rig, client: Any) -> None:
     message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
     azure.blue.answer = refuse(400, message)
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

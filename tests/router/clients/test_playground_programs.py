@@ -24,7 +24,7 @@ from tests.support.engine.other_answers import HELLO, response
 
 URL = "http://router"
 TOKENS = list(range(9))
-"""What the engine makes of every prompt."""
+"""The tokens that the engine returns for every prompt."""
 
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
 PROMPT = 'it\'s "quoted" $(echo no) `no` \\ \\n {x} %s\n\nEOF 😀 עברית \u202e\u2028 </script>'

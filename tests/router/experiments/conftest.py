@@ -31,7 +31,7 @@ class LiveRig(Rig):
     def __init__(self, engines: dict[str, FakeEngine], url: str, timing: AccessTiming, base: Path) -> None:
         self.controller = LiveController(base)
         self.headers: dict[str, str] = {}
-        """What `report` sends: a key, where one is needed."""
+        """The headers of `report`'s requests: a key, where one is needed."""
         super().__init__(engines, url, timing, self.controller, self.controller)
         self.change(
             ledger={"url": "ledger"},

@@ -97,7 +97,7 @@ async def test_a_treatment_that_hangs_is_found_while_it_hangs(live: LiveRig) -> 
         await live.report(lambda report: guardrail(report, "slow").alarm)
         hanging = [task for task in tasks if not task.done()]
         report = await live.report(lambda report: guardrail(report, "slow").events["green"] == len(hanging))
-        assert report.requests["green"] == 0, "none of them has ended"
+        assert report.requests["green"] == 0, "no request has ended"
         assert only_alarm(report, "slow").startswith("Guardrail slow: green exceeds the limit")
         for task in hanging:
             task.cancel()

@@ -56,7 +56,7 @@ async def test_equal_deployments_do_not_differ_and_no_request_is_missing(live: L
     assert {it.alarm for it in report.guardrails} == {False}
 
 
-async def test_what_is_stored_is_every_request_once(live: LiveRig) -> None:
+async def test_every_request_is_stored_once(live: LiveRig) -> None:
     outcomes = await ask_all(live.url, traffic())
     before = await live.report_of(len(outcomes))
     live.controller.replaced()

@@ -20,7 +20,7 @@ from tests.support.processes.log_lines import log_lines
 PROMPT, ANSWER, USER, SESSION, TOOL, ID = (
     f"marker-{it}" for it in ("prompt", "answer", "user", "session", "tool", "id")
 )
-"""A request id is the only one of them that may be in a log line: that is what it is for."""
+"""Of these only the request id may be in a log line, because that is its purpose."""
 
 TOOLS = [{"type": "function", "function": {"name": TOOL, "parameters": {"type": "object"}}}]
 

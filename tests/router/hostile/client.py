@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 
 HANGS_S = 120.0
-"""An answer that takes longer does not come: the router gives up after 20 s, and a busy machine is slow."""
+"""The longest wait for an answer: the router gives up after 20 s, and a busy machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)

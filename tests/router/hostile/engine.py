@@ -19,7 +19,7 @@ MAX_LOGPROBS = 20
 """vLLM's default. Without a bound, one generated number makes this fake fill the machine's memory."""
 
 MAX_CHOICES = 128
-"""Of one request. vLLM allows 16,384, which would take this fake minutes."""
+"""The most choices of one request. vLLM allows 16,384, which would take this fake minutes."""
 
 
 def _completions(body: dict[str, Any]) -> Response:

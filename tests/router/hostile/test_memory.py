@@ -11,7 +11,7 @@ from tests.router.hostile.strategies import VALID
 ROUNDS = 4
 REQUESTS = 150
 LARGEST_LEAK = 150
-"""Bytes a request: half of what one leaves that leaves its headers. pytest itself keeps some log records."""
+"""Bytes per request: half of what a request leaves that leaves its headers. pytest itself keeps some log records."""
 
 
 def one_round(hostile: HostileRig, number: int) -> None:

@@ -1,6 +1,6 @@
 """Bytes on the wire that two servers could read differently, as far as this one reads them.
 
-What must hold: a request that is smuggled inside another's body is never answered as one of its own, and no header that
+The rule: a request that is smuggled inside another's body is never answered as a separate one, and no header that
 a client sends becomes two, or one of the router's own.
 """
 

@@ -78,7 +78,7 @@ def test_a_decision_on_a_stale_state_is_refused(running: Deciding) -> None:
     code, out, shown = running.decide("advance", "--yes")
     assert (code, out) == (ExitCode.WRONG, "")
     assert "the experiment has gone on since" in shown
-    assert running.decide("pause", "--yes")[0] == 0, "right whatever happens meanwhile"
+    assert running.decide("pause", "--yes")[0] == 0, "correct regardless of what happens meanwhile"
 
 
 @pytest.mark.parametrize(("action", "code"), [("rollback", 0), ("advance", ExitCode.WRONG)])
@@ -130,7 +130,7 @@ def happened(running: Deciding, at: float, what: str, experiment: str | None, **
     running.controller.reader.journal.append(Entry(at, what, experiment, detail, "w"))
 
 
-def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_followed_until_ctrl_c(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
     happened(running, 1762956300.0, "controller_started", None)
     happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.")
     plan = {"endpoint": "elsewhere", "generation": 2, "weights": {"blue": 100}}

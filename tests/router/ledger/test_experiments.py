@@ -57,7 +57,7 @@ class Here:
         self.controller = controller_of(directory, parse(config), self.clock)
         self.answers = Answers(self.controller)
         self.scores = 0
-        """That have arrived."""
+        """The number of requests that have arrived."""
 
     async def send(self, batch: bytes) -> bytes:
         acknowledgement = self.controller.ingest(batch)

@@ -127,7 +127,7 @@ def test_counters_survive_replicas_that_come_and_go(cluster: Cluster) -> None:
     assert scraper.increase("gen_ai_server_request_duration_seconds_count") == 4 + 5 + 2 + 1
 
 
-def test_one_address_for_several_routers_counts_wrong(cluster: Cluster) -> None:
+def test_scraping_several_routers_at_one_address_counts_wrongly(cluster: Cluster) -> None:
     """The reason for scraping replicas: what a scraper sees behind an ingress that alternates between them."""
     cluster.chat("r1", 4)
     cluster.chat("r2", 1)

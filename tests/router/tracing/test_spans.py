@@ -26,7 +26,7 @@ WAYS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "tgi": ("/tgi/chat/v1/chat/completions", CHAT, "tgi", "/tgi/{endpoint}/v1/chat/completions"),
     "friendli": ("/serverless/v1/chat/completions", CHAT, "friendli", "/serverless/v1/chat/completions"),
 }
-"""By dialect: a path, its body, the dialect's name, the path's pattern."""
+"""For each dialect a path, its body, the dialect's name, and the path's pattern."""
 
 
 def request_of(answer: httpx.Response, collector: OtlpReceiver) -> tuple[Span, list[Span]]:

@@ -115,11 +115,11 @@ def test_a_running_chat_keeps_its_deployment_and_a_new_one_follows_the_weights(t
     assert talking.ask("old") == "blue"
     talking.change(traffic=ALL_GREEN)
     for router in (0, 1):
-        assert talking.ask("old", 1, router=router) == "blue", "it began before the change"
+        assert talking.ask("old", 1, router=router) == "blue", "it started before the change"
     assert talking.ask("new") == "green"
     talking.everybody_has(1)
     for router in (0, 1):
-        assert talking.ask("new", 1, router=router) == "green", "it began after the change"
+        assert talking.ask("new", 1, router=router) == "green", "it started after the change"
         assert talking.ask("old", 2, router=router) == "blue"
     labels = 'deployment="blue",dialect="openai",endpoint="chat",reason="pinned",status="200"'
     metrics = talking.routers[0].state.telemetry.expose().decode()
@@ -221,7 +221,7 @@ def test_without_a_controller_a_pin_stays_on_its_router_and_is_a_miss_when_it_co
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("new") == "green"
     assert talking.ask("new", 1) == "green"
-    assert talking.ask("new", 1, router=1) == "blue", "it looks as if it had begun before"
+    assert talking.ask("new", 1, router=1) == "blue", "it looks as if it had started before"
     talking.controller.absent = False
     talking.everybody_has(1)
     assert talking.ask("new", 2, router=1) == "green"

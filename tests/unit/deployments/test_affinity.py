@@ -29,7 +29,7 @@ KEYS = [f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}" for number in range(1, 201
 
 
 AMPLE = 16
-"""A bound that leaves room where a connection is not quite over."""
+"""A bound that leaves room while a previous connection is still ending."""
 
 
 class Replica(NamedTuple):

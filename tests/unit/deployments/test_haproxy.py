@@ -64,7 +64,7 @@ backend router
 
 
 DRAINED = "# Override: force health checks to fail (used by drain/disable)"
-"""Ray's, in the configuration of an ingress that it takes away."""
+"""Ray's line in the configuration of an ingress that it removes."""
 
 
 class Proxy:

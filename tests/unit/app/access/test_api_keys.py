@@ -235,7 +235,7 @@ def test_a_record_is_appended_only_to_a_keys_file(tmp_path: Path, content: str) 
     assert path.read_text() == content
 
 
-def test_a_file_without_a_last_newline_is_appended_to_all_the_same(tmp_path: Path) -> None:
+def test_a_record_is_appended_to_a_file_without_a_last_newline(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line.rstrip())
     key, record = create("another")

@@ -93,7 +93,7 @@ def databricks_response(name: str, **fields: object) -> bytes:
 
 
 OPENAIS: dict[str, object] = {"error": None, "store": False, "text": {"format": {"type": "text"}}}
-"""What vLLM's response objects lack."""
+"""Fields that vLLM's response objects lack."""
 
 
 def openai_response(name: str, **fields: object) -> bytes:
@@ -283,7 +283,7 @@ BREAKING = [
         DONE,
     ),
 ]
-"""Of formats without error events: a failure breaks the connection, as their own tests prove."""
+"""Dialects without error events: a failure breaks the connection, as their own tests show."""
 
 each = pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
 every = pytest.mark.parametrize("conversation", [*CONVERSATIONS, *BREAKING], ids=lambda c: c.name)

@@ -23,7 +23,7 @@ def test_a_stopped_deployments_share_is_controls() -> None:
     assert effective(TRAFFIC, stops) == {"blue": 90, "green": 0, "red": 10, "idle": 0}
     both = stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red")])
     assert effective(TRAFFIC, both) == {"blue": 100, "green": 0, "red": 0, "idle": 0}
-    assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "a control without a share of its own"
+    assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "the control has no share itself"
 
 
 def test_a_stop_of_an_unknown_deployment_is_ignored() -> None:

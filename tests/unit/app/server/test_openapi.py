@@ -33,7 +33,7 @@ def test_every_route_of_every_dialect_is_described() -> None:
             assert f"{dialect.name}: {route.operation}" in operation["summary"]
 
 
-def test_what_a_deployment_or_the_router_reads_has_a_body() -> None:
+def test_operations_that_read_a_body_describe_it() -> None:
     for dialect in DIALECTS:
         posted = {route.operation for route in dialect.routes if route.method == "POST" and not route.local}
         assert dialect.bodies.keys() == posted, dialect.name
@@ -117,7 +117,7 @@ def test_every_operation_has_a_readable_id_of_its_own() -> None:
 
 
 ACCEPTING = ("/api/experiments/{name}/aa", "/api/feedback")
-"""What answers before it is done."""
+"""Operations that answer before their work is done."""
 
 
 def test_every_operation_has_the_shapes_of_its_answers_and_errors() -> None:

@@ -470,7 +470,7 @@ BEYOND: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BEYOND, ids=lambda value: str(value)[:60])
-def test_what_exceeds_the_deployments_model_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
+def test_a_value_beyond_the_deployments_model_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         result(**fields)
     assert raised.value.param == param

@@ -124,7 +124,7 @@ class Crashes(RuleBasedStateMachine):
         self.control = Watched(plain(0, ramp=RAMP), lambda config: None)
         self.evidence = Evidence()
         self.others: int | None = None
-        """What somebody else set last."""
+        """The share that another client set last."""
         self.running = [self._start()]
 
     def _start(self) -> Running:

@@ -1,4 +1,4 @@
-"""The host carries out its controller's changes on the event loop, whatever state the control plane is in."""
+"""The host carries out its controller's changes on the event loop, in any state of the control plane."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -69,7 +69,7 @@ def test_pairs_count_once_are_durable_after_a_minute_and_survive_a_restart(tmp_p
     assert set(kept.column("endpoint").to_pylist()) == {"chat"}
 
 
-def test_segments_of_an_hour_are_merged_and_pairs_count_once_all_the_same(tmp_path: Path) -> None:
+def test_segments_of_an_hour_are_merged_and_pairs_still_count_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     for number in range(1, 4):
         desk.send(number, pair(number))

@@ -10,7 +10,7 @@ from app.experiments.statistics.quantile import FARTHEST, QuantileLook, quantile
 from app.experiments.statistics.sequences import boundary
 
 STEP = 2e-5
-"""How near the ends are."""
+"""The tolerance of the interval's ends."""
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

@@ -155,7 +155,7 @@ fields = st.sampled_from(
     st.dictionaries(fields, json, max_size=8),
     st.sampled_from(["chat", "completions", "embeddings", "rerank", "responses"]),
 )
-def test_without_text_no_line_holds_any_whatever_the_body_is(body: dict[str, Any], task: str) -> None:
+def test_without_text_no_line_holds_text_of_any_body(body: dict[str, Any], task: str) -> None:
     line = line_of(ended(recorder(), body, task=task), redacted)
     assert line.outcome == "recorded"
     assert MARKER.encode() not in line.line

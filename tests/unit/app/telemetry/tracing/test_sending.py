@@ -61,7 +61,7 @@ def test_a_full_batch_is_sent_at_once_and_the_rest_at_the_end() -> None:
     assert (exporter.batches, counts) == ([3, 1], {EXPORTED: 4})
 
 
-def test_what_does_not_fit_is_dropped_and_counted() -> None:
+def test_spans_that_do_not_fit_are_dropped_and_counted() -> None:
     exporter, counts = Exporter(), Counts()
     it = sender(exporter, counts, queue=2)
     for _ in range(5):

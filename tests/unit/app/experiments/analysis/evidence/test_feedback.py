@@ -59,7 +59,7 @@ def test_each_metric_has_its_own_window() -> None:
     assert values(found) == [1.0]
 
 
-def test_the_last_score_counts_in_whatever_order_scores_come() -> None:
+def test_the_last_score_counts_in_any_order_of_arrival() -> None:
     for order in ([0, 1], [1, 0]):
         found = pending({"request": 1})
         items = [item(1, 0.0, 1400.0), item(1, 1.0, 1500.0)]

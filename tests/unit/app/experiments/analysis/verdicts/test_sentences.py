@@ -125,7 +125,7 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         ({"mode": "aa"}, "Next: nothing to do; a difference would raise an alarm."),
     ],
 )
-def test_what_to_do_next(fields: dict[str, Any], words: str) -> None:
+def test_the_next_step_is_named(fields: dict[str, Any], words: str) -> None:
     report = msgspec.structs.replace(SHIP, **({"decision": "keep_going"} | fields))
     decisions = {GREEN: report.decision}
     earliest = (SHIP.started_at or 0.0) + 3 * 86400
