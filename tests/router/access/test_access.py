@@ -65,7 +65,7 @@ def keys(rig: Rig, tmp_path: Path) -> Keys:
     return keys
 
 
-class Spoken(NamedTuple):
+class DialectRequest(NamedTuple):
     """One dialect's request to the endpoint `chat`, and its error format."""
 
     path: str
@@ -98,14 +98,14 @@ OPENAI: Any = {
     "forbidden": ("invalid_request_error", "permission_denied", "model"),
 }
 DIALECTS = {
-    "openai": Spoken("/v1/chat/completions", CHAT, bearer, **OPENAI),
-    "azure openai": Spoken(
+    "openai": DialectRequest("/v1/chat/completions", CHAT, bearer, **OPENAI),
+    "azure openai": DialectRequest(
         "/openai/deployments/chat/chat/completions?api-version=2024-06-01",
         {"messages": MESSAGES},
         lambda key: {"api-key": key},
         **OPENAI,
     ),
-    "azure": Spoken(
+    "azure": DialectRequest(
         "/endpoints/chat/chat/completions?api-version=2024-05-01-preview",
         {"messages": MESSAGES},
         lambda key: {"api-key": key, **bearer(key)},
@@ -113,7 +113,7 @@ DIALECTS = {
         ("Unauthorized", "Unauthorized", 401),
         ("Forbidden", "Forbidden", 403),
     ),
-    "anthropic": Spoken(
+    "anthropic": DialectRequest(
         "/v1/messages",
         CHAT,
         lambda key: {"x-api-key": key},
@@ -121,7 +121,7 @@ DIALECTS = {
         ("error", "authentication_error"),
         ("error", "permission_error"),
     ),
-    "databricks": Spoken(
+    "databricks": DialectRequest(
         "/serving-endpoints/chat/invocations",
         {"messages": MESSAGES},
         bearer,
@@ -129,7 +129,7 @@ DIALECTS = {
         ("UNAUTHENTICATED",),
         ("PERMISSION_DENIED",),
     ),
-    "tgi": Spoken(
+    "tgi": DialectRequest(
         "/tgi/chat/v1/chat/completions",
         {"messages": MESSAGES, "max_tokens": 3},
         bearer,
@@ -142,14 +142,14 @@ DIALECTS = {
 every_dialect = pytest.mark.parametrize("spoken", DIALECTS.values(), ids=DIALECTS.keys())
 
 
-def ask(rig: Rig, spoken: Spoken, key: str | None) -> httpx.Response:
+def ask(rig: Rig, spoken: DialectRequest, key: str | None) -> httpx.Response:
     headers = spoken.headers(key) if key is not None else {}
     return httpx.post(rig.url + spoken.path, json=spoken.body, headers=headers)
 
 
 @every_dialect
 @pytest.mark.parametrize("which", ["all", "chat"])
-def test_a_key_opens_its_endpoints(rig: Rig, keys: Keys, spoken: Spoken, which: str) -> None:
+def test_a_key_opens_its_endpoints(rig: Rig, keys: Keys, spoken: DialectRequest, which: str) -> None:
     answer = ask(rig, spoken, getattr(keys, which))
     assert answer.status_code == 200, answer.text
 
@@ -157,7 +157,7 @@ def test_a_key_opens_its_endpoints(rig: Rig, keys: Keys, spoken: Spoken, which: 
 @every_dialect
 @pytest.mark.parametrize("which", [None, "wrong", "expired"])
 def test_without_a_valid_key_every_dialect_answers_401_in_its_format(
-    rig: Rig, keys: Keys, spoken: Spoken, which: str | None
+    rig: Rig, keys: Keys, spoken: DialectRequest, which: str | None
 ) -> None:
     key = getattr(keys, which) if which else None
     answer = ask(rig, spoken, key)
@@ -170,7 +170,9 @@ def test_without_a_valid_key_every_dialect_answers_401_in_its_format(
 
 
 @every_dialect
-def test_a_key_for_another_endpoint_gets_403_in_the_dialects_format(rig: Rig, keys: Keys, spoken: Spoken) -> None:
+def test_a_key_for_another_endpoint_gets_403_in_the_dialects_format(
+    rig: Rig, keys: Keys, spoken: DialectRequest
+) -> None:
     answer = ask(rig, spoken, keys.embed)
     assert answer.status_code == 403
     assert spoken.error(answer) == spoken.forbidden

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from app.access.guard import AccessTiming
 from app.config.access import Limits
-from tests.router.access.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers
+from tests.router.access.test_access import DIALECTS, DialectRequest, Keys, ask, every_dialect, tokenizers
 from tests.router.conftest import PROMPT, Rig
 from tests.support.engine.fake_engine import chunk, refuse, stream
 
@@ -94,7 +94,7 @@ def test_a_limit_is_a_status_on_tgis_streams_too(rig: Rig) -> None:
 
 
 @every_dialect
-def test_without_limits_there_are_no_limit_headers(rig: Rig, spoken: Spoken) -> None:
+def test_without_limits_there_are_no_limit_headers(rig: Rig, spoken: DialectRequest) -> None:
     assert not [name for name in ask(rig, spoken, None).headers if name.startswith("x-ratelimit")]
 
 

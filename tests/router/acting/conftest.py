@@ -36,7 +36,7 @@ DONE = b"data: [DONE]"
 TRAFFIC = "/api/endpoints/chat/traffic"
 
 
-class OneOfThem:
+class RouterConnection:
     """A router's connection to the controllers: always the same one, or a random one, as behind a load balancer."""
 
     def __init__(self, rig: "ActingRig", number: int) -> None:
@@ -100,7 +100,7 @@ class ActingRig:
                 RuntimeEnvironment(internal_key="internal"),
                 random=Random(number),
                 control=self.control,
-                controller=OneOfThem(self, number),
+                controller=RouterConnection(self, number),
                 send_every_s=0.02,
                 clock=partial(self._clock, number),
             )
@@ -189,12 +189,12 @@ class ActingRig:
         while not holds():
             assert time.monotonic() < deadline, (await self.acting(), await self.report())
             await self.send(requests)
-            await self.heard()
+            await self.let_routers_report()
             if seconds:
                 self.advance(seconds)
-                await self.heard()
+                await self.let_routers_report()
 
-    async def heard(self) -> None:
+    async def let_routers_report(self) -> None:
         """Gives every router time to send its records and to receive the acknowledgement."""
         await asyncio.sleep(0.2)
 

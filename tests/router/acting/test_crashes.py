@@ -48,7 +48,7 @@ async def test_a_rollback_under_a_controller_that_dies_at_every_effect(mortal: A
     await mortal.drive(lambda: killer.has_killed("after stop_lifted"), requests=12, seconds=5)
     effects = ("ramp", "stop", "plan", "done", "stop_lifted")
     assert all(killer.has_killed(f"{when} {effect}") for effect in effects for when in ("before", "after"))
-    await mortal.heard()
+    await mortal.let_routers_report()
     assert mortal.shares() == [0, 0, 0]
     assert failed(await mortal.send(60)) == []
     assert (mortal.weight, mortal.control.replaced) == (0, 1)

@@ -93,7 +93,7 @@ async def test_equal_failures_of_both_arms_move_nothing(acting: ActingRig) -> No
     await acting.send(60)
     acting.blue.answer, acting.green.answer = (some(0.5, failing, some(0.5, empty)) for _ in "bg")
     await acting.send(300)
-    await acting.heard()
+    await acting.let_routers_report()
     report = await acting.report()
     events = {it.event: it.events for it in report.guardrails}
     assert min(*events["error"].values(), *events["empty"].values()) >= 20

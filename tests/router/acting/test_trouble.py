@@ -18,7 +18,7 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     acting.advance(61)
     await acting.until(lambda: acting.weight == 0)
     acting.control.deliver()
-    await acting.heard()
+    await acting.let_routers_report()
     assert acting.shares() == [0, 0, 0]
     assert failed(await acting.send(60)) == []
     report = await acting.report(len(acting.outcomes))

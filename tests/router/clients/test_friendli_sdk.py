@@ -41,7 +41,7 @@ def friendli(engine: Rig) -> Iterator[Any]:
         yield sdk
 
 
-class Three:
+class EndpointKinds:
     """One call for the SDK's three kinds of endpoints."""
 
     def __init__(self, sdk: Any, url: str) -> None:
@@ -59,8 +59,8 @@ KINDS = pytest.mark.parametrize("kind", ["serverless", "dedicated", "container"]
 
 
 @pytest.fixture
-def ask(friendli: Any, engine: Rig) -> Three:
-    return Three(friendli, engine.url)
+def ask(friendli: Any, engine: Rig) -> EndpointKinds:
+    return EndpointKinds(friendli, engine.url)
 
 
 def error_of(error: SDKError) -> Any:
@@ -69,7 +69,7 @@ def error_of(error: SDKError) -> Any:
 
 
 @KINDS
-def test_the_sdk_completes_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
+def test_the_sdk_completes_a_prompt(ask: EndpointKinds, engine: Rig, kind: str) -> None:
     answer = ask.complete(kind, max_tokens=50, n=2)
     assert [choice.text for choice in answer.choices] == [TEXT, TEXT]
     assert answer.choices[0].tokens == IDS
@@ -83,7 +83,7 @@ def test_the_sdk_completes_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("n", [1, 2])
-def test_the_sdk_streams_a_completion(ask: Three, kind: str, n: int) -> None:
+def test_the_sdk_streams_a_completion(ask: EndpointKinds, kind: str, n: int) -> None:
     with ask.complete(kind, stream=True, n=n, logprobs=1, stream_options={"include_usage": True}) as events:
         chunks = [event.data for event in events]
     *parts, last = chunks
@@ -99,7 +99,7 @@ def test_the_sdk_streams_a_completion(ask: Three, kind: str, n: int) -> None:
 
 
 @KINDS
-def test_tokens_in_place_of_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
+def test_tokens_in_place_of_a_prompt(ask: EndpointKinds, engine: Rig, kind: str) -> None:
     ask.complete(kind, tokens=[5, 6], max_total_tokens=10)
     assert (engine.blue.requests[-1]["prompt"], engine.blue.requests[-1]["max_tokens"]) == ([5, 6], 8)
 
@@ -121,7 +121,7 @@ async def test_the_async_sdk(engine: Rig) -> None:
             await sdk.serverless.completions.complete(serverless_completions_body={**body, "n": 0}, retries=None)
 
 
-def test_all_of_the_sdks_fields_arrive(ask: Three, engine: Rig) -> None:
+def test_all_of_the_sdks_fields_arrive(ask: EndpointKinds, engine: Rig) -> None:
     ask.complete(
         "serverless",
         bad_word_tokens=[{"tokens": [7, 8]}],
@@ -184,7 +184,7 @@ def test_all_of_the_sdks_fields_arrive(ask: Three, engine: Rig) -> None:
 
 @KINDS
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> None:
+def test_a_stop_phrase_is_left_out(ask: EndpointKinds, kind: str, streamed: bool) -> None:
     answer = ask.complete(kind, stop=[" 😀"], stream=streamed)
     if not streamed:
         assert (answer.choices[0].text, answer.choices[0].tokens) == ("hello 日本", MODEL.encode("hello 日本"))
@@ -212,7 +212,7 @@ def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> Non
     ],
 )
 def test_an_invalid_field_is_an_sdk_error_that_names_it(
-    ask: Three, kind: str, streamed: bool, fields: dict[str, Any], status: int, param: str
+    ask: EndpointKinds, kind: str, streamed: bool, fields: dict[str, Any], status: int, param: str
 ) -> None:
     with pytest.raises(SDKError) as raised:
         ask.complete(kind, stream=streamed, **fields)
@@ -232,7 +232,7 @@ def test_an_invalid_field_is_an_sdk_error_that_names_it(
     ],
 )
 def test_the_engines_failures_are_sdk_errors(
-    ask: Three, engine: Rig, streamed: bool, broken: Any, status: int, param: str | None
+    ask: EndpointKinds, engine: Rig, streamed: bool, broken: Any, status: int, param: str | None
 ) -> None:
     engine.chat_endpoint(fallback=[])
     engine.blue.answer = broken
@@ -242,7 +242,7 @@ def test_the_engines_failures_are_sdk_errors(
     assert "CUDA" not in raised.value.body
 
 
-def test_a_stream_that_breaks_off_raises(ask: Three, engine: Rig) -> None:
+def test_a_stream_that_breaks_off_raises(ask: EndpointKinds, engine: Rig) -> None:
     engine.chat_endpoint(fallback=[])
     engine.blue.answer = speaks(MODEL, TEXT, sent=lambda parts: parts[:2])
     with ask.complete("serverless", stream=True) as events:

@@ -29,7 +29,7 @@ STREAM = replace(WHOLE, body={**SAY, "stream": True}, ends=b"data: [DONE]", stre
 WINDOW_S = 30.0
 
 
-class Asked:
+class FeedbackRig:
     """The experiment scores answers; requests need the key of Ann, of Bob, or of Eve, who is a manager."""
 
     def __init__(self, live: LiveRig, directory: Path) -> None:
@@ -76,8 +76,8 @@ class Asked:
 
 
 @pytest.fixture
-def calls(live: LiveRig, tmp_path: Path) -> Asked:
-    return Asked(live, tmp_path)
+def calls(live: LiveRig, tmp_path: Path) -> FeedbackRig:
+    return FeedbackRig(live, tmp_path)
 
 
 def body_id(outcome: Outcome) -> str:
@@ -96,7 +96,7 @@ def thumbs(report: Report) -> Sequence[ArmValue]:
     return compared.values
 
 
-async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: Asked) -> None:
+async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: FeedbackRig) -> None:
     outcomes = await calls.requests(60)
     async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
         early = await ann.post("/api/feedback", json=score(request_id(outcomes[0]), True))
@@ -131,7 +131,7 @@ def score(id: str, value: bool) -> dict[str, Any]:
     return {"request_id": id, "metric": "thumbs", "value": value}
 
 
-async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: Asked) -> None:
+async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: FeedbackRig) -> None:
     streamed, whole = sorted(await calls.requests(2), key=lambda it: it.lane.streamed, reverse=True)
     await calls.live.report_of(2)
     async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
@@ -144,7 +144,7 @@ async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: Asked) ->
 
 
 @pytest.fixture
-def shell(calls: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def shell(calls: FeedbackRig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs `switchyard experiments` as Eve. Returns the exit code, stdout and stderr."""
     monkeypatch.setenv("SWITCHYARD_API_KEY", calls.keys["eve"])
 
@@ -156,7 +156,7 @@ def shell(calls: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return run
 
 
-def test_the_commands_show_what_happened(calls: Asked, shell: Any) -> None:
+def test_the_commands_show_what_happened(calls: FeedbackRig, shell: Any) -> None:
     outcomes = asyncio.run(calls.requests(160))
     report = asyncio.run(calls.live.report_of(160))
     code, listed, _ = shell("list")

@@ -40,7 +40,7 @@ def marked(lane: Lane, key: str) -> Iterator[Lane]:
     yield replace(lane, body={**body, "temperature": PROMPT, PROMPT: 1}, headers=headers)
 
 
-def tells(text: str, engine: FakeEngine) -> Answer:
+def generates(text: str, engine: FakeEngine) -> Answer:
     """Generates `text` for a chat; elsewhere answers as `engine` did before."""
     other = engine.answer
 
@@ -74,7 +74,7 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
     markers = [PROMPT, ANSWER, USER, SESSION, TOOL, key]
     with log_lines() as logged:
         for engine in (live.blue, live.green):
-            engine.answer = tells(ANSWER, engine)
+            engine.answer = generates(ANSWER, engine)
         requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
         outcomes = await ask_all(live.url, requests)
         assert unexplained([it for it in outcomes if "x-request-id" in it.lane.headers]) == []

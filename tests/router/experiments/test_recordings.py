@@ -21,7 +21,7 @@ from app.ledger.recordings.wire import RecordedRequest
 from deployments.cli.experiments.directory import open_directory
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
-from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, marked, tells
+from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, generates, marked
 from tests.router.experiments.test_verdicts import CHAT, after, users
 from tests.support.engine.fake_engine import refuse
 from tests.support.processes.load import Lane, ask_all, lanes, unexplained
@@ -64,7 +64,7 @@ async def test_every_dialects_requests_are_recorded_without_text_name_or_key(liv
     live.change(access={"keys_file": str(tmp_path / "keys.yaml")})
     live.chat_endpoint(record={})
     for engine in (live.blue, live.green):
-        engine.answer = tells(ANSWER, engine)
+        engine.answer = generates(ANSWER, engine)
     requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
     outcomes = await ask_all(live.url, requests)
     answered = [it for it in outcomes if it.status == 200]

@@ -131,7 +131,7 @@ def test_discovery_must_describe_this_issuer(about: object) -> None:
         safe_url(read_discovery(json.dumps(about).encode(), ISSUER.url), "jwks_uri")
 
 
-class Net:
+class FakeFetcher:
     """A fake issuer without sockets, with a clock."""
 
     def __init__(self, issuer: LocalIssuer) -> None:
@@ -149,16 +149,16 @@ class Net:
 
 
 @pytest.fixture
-def net() -> Net:
-    return Net(LocalIssuer(keys=dict(ISSUER.keys)))
+def net() -> FakeFetcher:
+    return FakeFetcher(LocalIssuer(keys=dict(ISSUER.keys)))
 
 
-async def test_keys_are_fetched_once_for_many_tokens(net: Net) -> None:
+async def test_keys_are_fetched_once_for_many_tokens(net: FakeFetcher) -> None:
     await asyncio.gather(*(net.issuer.key("first") for _ in range(20)))
     assert net.fetched == [f"{ISSUER.url}/.well-known/openid-configuration", f"{ISSUER.url}/keys"]
 
 
-async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> None:
+async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: FakeFetcher) -> None:
     old = await net.issuer.key("first")
     net.local.keys = {"second": ("RS256", rsa_key())}
     net.now += RETRY_S
@@ -168,7 +168,7 @@ async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> Non
     assert old.key_id == "first"
 
 
-async def test_unknown_key_ids_do_not_cause_a_request_each_time(net: Net) -> None:
+async def test_unknown_key_ids_do_not_cause_a_request_each_time(net: FakeFetcher) -> None:
     await net.issuer.key("first")
     for _ in range(50):
         with pytest.raises(Unauthorized, match="does not publish"):
@@ -180,7 +180,7 @@ async def test_unknown_key_ids_do_not_cause_a_request_each_time(net: Net) -> Non
     assert len(net.fetched) == 4
 
 
-async def test_upkeep_fetches_stale_keys_again(net: Net) -> None:
+async def test_upkeep_fetches_stale_keys_again(net: FakeFetcher) -> None:
     await net.issuer.key("first")
     await net.issuer.refresh()
     assert len(net.fetched) == 2
@@ -189,7 +189,7 @@ async def test_upkeep_fetches_stale_keys_again(net: Net) -> None:
     assert len(net.fetched) == 4
 
 
-async def test_known_keys_stay_valid_while_the_issuer_is_down(net: Net) -> None:
+async def test_known_keys_stay_valid_while_the_issuer_is_down(net: FakeFetcher) -> None:
     net.local.up = False
     with pytest.raises(Unavailable) as raised:
         await net.issuer.key("first")

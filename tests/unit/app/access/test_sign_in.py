@@ -52,7 +52,7 @@ def test_a_source_of_the_policy_is_one_address_and_nothing_more(url: str, source
     assert policy_source(url) == source
 
 
-class Net:
+class FakeFetcher:
     """A fake issuer; if `about` is None, its discovery document cannot be read."""
 
     def __init__(self, **settings: Any) -> None:
@@ -70,7 +70,7 @@ class Net:
 
 
 async def test_the_endpoints_are_read_once_and_then_kept_while_the_issuer_is_away() -> None:
-    net = Net()
+    net = FakeFetcher()
     assert await net.issuer.sign_in() == await net.issuer.sign_in() == read_endpoints(ABOUT)
     assert net.fetched == 1
     net.about = {}
@@ -81,7 +81,7 @@ async def test_the_endpoints_are_read_once_and_then_kept_while_the_issuer_is_awa
 
 
 async def test_an_unreachable_issuer_is_called_at_intervals() -> None:
-    net = Net()
+    net = FakeFetcher()
     net.about = {}
     for _ in range(5):
         assert await net.issuer.sign_in() is None
@@ -92,7 +92,7 @@ async def test_an_unreachable_issuer_is_called_at_intervals() -> None:
 
 
 async def test_endpoints_that_are_no_longer_safe_are_forgotten() -> None:
-    net = Net()
+    net = FakeFetcher()
     assert await net.issuer.sign_in() is not None
     net.about["token_endpoint"] = "http://evil.example.com/token"
     net.now += FRESH_S
@@ -102,13 +102,13 @@ async def test_endpoints_that_are_no_longer_safe_are_forgotten() -> None:
 
 
 async def test_tokens_are_valid_without_discovery_if_the_keys_url_is_configured() -> None:
-    net = Net(jwks_url=f"{ISSUER}/keys")
+    net = FakeFetcher(jwks_url=f"{ISSUER}/keys")
     assert await net.issuer.sign_in() == read_endpoints(ABOUT)
-    net = Net(jwks_url=f"{ISSUER}/keys")
+    net = FakeFetcher(jwks_url=f"{ISSUER}/keys")
     net.about = {}
     assert await net.issuer.sign_in() is None
     await net.issuer.refresh()
-    net = Net(jwks_url=f"{ISSUER}/keys", console=None)
+    net = FakeFetcher(jwks_url=f"{ISSUER}/keys", console=None)
     assert await net.issuer.sign_in() is None
     await net.issuer.refresh()
     assert net.fetched == 0, "without the console nothing needs discovery"

@@ -25,7 +25,7 @@ def before(weights: Mapping[str, int], present: Mapping[str, int], until: float 
     return Replaced("chat", plan, dict(weights), until)
 
 
-class Starting:
+class StartingRouter:
     """One router's builder; its first configuration arrives at time 1000."""
 
     def __init__(self, weights: Mapping[str, int]) -> None:
@@ -48,7 +48,7 @@ class _Chance:
 
 
 def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_replaced() -> None:
-    starting = Starting(GREEN)
+    starting = StartingRouter(GREEN)
     snapshot = starting.builder.replaced([before(BLUE, GREEN)])
     assert (who(snapshot, carried=True), who(snapshot, carried=False)) == ("blue", "green")
     assert starting.pins.is_open
@@ -57,7 +57,7 @@ def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_re
 
 
 def test_a_router_that_has_seen_the_change_ignores_the_replaced_weights() -> None:
-    running = Starting(BLUE)
+    running = StartingRouter(BLUE)
     running.builder.configured(config(GREEN, pin_s=20.0), {})
     assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None
     running.now = 1022.0
@@ -65,7 +65,7 @@ def test_a_router_that_has_seen_the_change_ignores_the_replaced_weights() -> Non
 
 
 def test_earlier_weights_of_another_plan_or_endpoint_or_expired_ones_are_ignored() -> None:
-    starting = Starting(GREEN)
+    starting = StartingRouter(GREEN)
     assert starting.builder.replaced([before(BLUE, HALF)]) is None
     assert starting.builder.replaced([before(BLUE, GREEN, 1000.0)]) is None
     other = before(BLUE, GREEN)
@@ -73,12 +73,12 @@ def test_earlier_weights_of_another_plan_or_endpoint_or_expired_ones_are_ignored
 
 
 def test_a_new_router_asks_for_earlier_weights_for_a_minute() -> None:
-    starting = Starting(GREEN)
+    starting = StartingRouter(GREEN)
     asks = [starting.builder.is_watched]
     starting.now += NEW_S
     asks.append(starting.builder.is_watched)
     assert asks == [True, False]
     assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "conversations started here since would be moved"
-    unpinned = Starting(GREEN)
+    unpinned = StartingRouter(GREEN)
     unpinned.builder.configured(config(GREEN, pin_s=0.0), {})
     assert not unpinned.builder.is_watched, "nothing is ever pinned there"

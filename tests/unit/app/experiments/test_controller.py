@@ -216,8 +216,8 @@ def test_an_empty_batch_gets_an_acknowledgement_and_is_not_kept(desk: Desk) -> N
 def test_pins_go_from_one_router_to_the_others(desk: Desk) -> None:
     pinned = [Pins("chat", "blue", START + 60, [1, 2])]
     assert desk.send(batch(0, pins=pinned, oldest=1)).pins == []
-    heard = desk.send(batch(0, router="router-b", oldest=1))
-    assert (heard.pins, heard.pins_end) == (pinned, 2)
+    answer = desk.send(batch(0, router="router-b", oldest=1))
+    assert (answer.pins, answer.pins_end) == (pinned, 2)
     assert desk.send(batch(0, router="router-b", oldest=1, pins_seen=2)).pins == []
     desk.pass_time(61)
     assert desk.send(batch(0, router="router-c", oldest=1)).pins == []
@@ -231,22 +231,22 @@ def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk
         )
         return desk.config.model_copy(update={"endpoints": {"chat": moved}})
 
-    def heard() -> list[tuple[dict[str, int], float]]:
+    def sent_weights() -> list[tuple[dict[str, int], float]]:
         found = desk.send(batch(0, router="router-c", oldest=1)).replaced
         return [(it.weights, it.until) for it in found]
 
     desk.controller.configure(pinning(90))
-    assert heard() == [({"blue": 50, "green": 50}, START + 60)]
+    assert sent_weights() == [({"blue": 50, "green": 50}, START + 60)]
     desk.pass_time(40)
     desk.config = pinning(10)
     desk.controller.configure(desk.config)
     both = [({"blue": 50, "green": 50}, START + 100), ({"blue": 90, "green": 10}, START + 100)]
-    assert heard() == both
+    assert sent_weights() == both
     desk.controller.close()
     desk.start()
-    assert heard() == both, "the journal knows it"
+    assert sent_weights() == both, "the journal knows it"
     desk.pass_time(60)
-    assert heard() == []
+    assert sent_weights() == []
 
 
 def test_the_controller_does_not_wait_for_a_dropped_batch(desk: Desk) -> None:

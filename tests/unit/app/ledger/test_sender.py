@@ -260,7 +260,7 @@ def test_an_empty_batch_has_the_oldest_number_that_the_router_keeps() -> None:
     assert decode_batch(recorder.ledger.encoded(recorder.ledger.idle())).oldest == 3
 
 
-class Moody(Controller):
+class UnreliableController(Controller):
     """A controller that answers, or does not."""
 
     mood = "answers"
@@ -291,7 +291,7 @@ MOODS = ["answers", "fails", "hangs", "forgets to answer", "is flushed", "restar
 @given(st.lists(st.tuples(st.sampled_from(MOODS), st.integers(0, 120)), max_size=12), st.booleans())
 def test_rows_kept_and_rows_lost_are_the_rows_recorded(steps: Sequence[tuple[str, int]], ends_well: bool) -> None:
     """The controller fails, stalls, repeats or is absent in any order; memory stays within its bound."""
-    recorder, controller, counts = Recorder(buffer_bytes=BOUND), Moody(), Counts()
+    recorder, controller, counts = Recorder(buffer_bytes=BOUND), UnreliableController(), Counts()
     ledger = recorder.ledger
     now = 0.0
 

@@ -212,7 +212,7 @@ async def _held(desk: Desk, hold: asyncio.Event) -> str:
         return "refused"
 
 
-class Flaky(Store):
+class UnreliableStore(Store):
     """A store in memory that can be made to fail, or to hang."""
 
     fails = False
@@ -248,7 +248,7 @@ class Flaky(Store):
 
 
 async def test_while_the_store_is_down_requests_pass_by_default() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=1)
     await desk.run()
     store.fails = True
@@ -262,7 +262,7 @@ async def test_while_the_store_is_down_requests_pass_by_default() -> None:
 
 
 async def test_requests_are_rejected_while_the_store_is_down_if_configured() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     store.fails = True
     desk = Desk(store, on_store_failure="refuse", requests_per_minute=1, concurrent_requests=1)
     for _ in range(2):
@@ -274,7 +274,7 @@ async def test_requests_are_rejected_while_the_store_is_down_if_configured() -> 
 
 
 async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, tokens_per_minute=1000)
     async with desk.running(answer=Usage(500)):
         store.fails = True
@@ -282,7 +282,7 @@ async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
 
 
 async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=5, concurrent_requests=1)
     store.hang = asyncio.Event().wait
     waiting = asyncio.create_task(desk.run())
@@ -295,7 +295,7 @@ async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() ->
 
 
 async def test_an_answer_abandoned_while_its_headers_are_computed_is_settled() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=5, concurrent_requests=1)
     reported = asyncio.Event()
     store.hang_in_window = reported.wait
@@ -312,7 +312,7 @@ async def test_an_answer_abandoned_while_its_headers_are_computed_is_settled() -
 
 
 async def test_a_rejection_names_the_limit_even_if_the_store_fails_meanwhile() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=1)
     await desk.run()
     waiting = asyncio.create_task(desk.refused())

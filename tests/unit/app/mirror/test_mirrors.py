@@ -71,7 +71,7 @@ class FakeStream(ResponseStream):
         self._upstream.at_once -= 1
 
 
-class Counted:
+class CountedOutcomes:
     """The outcomes."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Bench:
     def __init__(self, **mirror: Any) -> None:
         self.now = 1000.0
         self.stopped = False
-        self.upstream, self.counted = FakeUpstream(), Counted()
+        self.upstream, self.counted = FakeUpstream(), CountedOutcomes()
         self.ledger = Ledger(lambda url: b"secret")
         self.mirrors = Mirrors(
             self.upstream,

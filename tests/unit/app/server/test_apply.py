@@ -22,7 +22,7 @@ def served(it: Router) -> Snapshot | None:
     return it.state.snapshot
 
 
-class Watched(dict[str, Any]):
+class RecordingConfiguration(dict[str, Any]):
     """A configuration that records which threads read it, and takes as long as the test says."""
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ async def test_apply_does_the_same_as_reconfigure() -> None:
 
 
 async def test_a_configuration_is_read_in_another_thread() -> None:
-    config = Watched(document(10))
+    config = RecordingConfiguration(document(10))
     await router().apply(config)
     assert config.readers
     assert threading.get_ident() not in config.readers
@@ -59,7 +59,7 @@ async def test_a_configuration_is_read_in_another_thread() -> None:
 async def test_requests_use_the_old_configuration_meanwhile() -> None:
     it = router()
     await it.apply(document(10))
-    before, slow = served(it), Watched(document(20))
+    before, slow = served(it), RecordingConfiguration(document(20))
     slow.may_go_on.clear()
     applying = asyncio.create_task(it.apply(slow))
     for _ in range(20):
@@ -71,7 +71,7 @@ async def test_requests_use_the_old_configuration_meanwhile() -> None:
 
 
 async def test_the_last_configuration_wins_however_long_the_others_take() -> None:
-    it, slow = router(), Watched(document(10))
+    it, slow = router(), RecordingConfiguration(document(10))
     slow.may_go_on.clear()
     first = asyncio.create_task(it.apply(slow))
     await asyncio.sleep(0)

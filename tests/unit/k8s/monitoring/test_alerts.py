@@ -22,7 +22,7 @@ Values = Mapping[str, str]
 
 
 class Case(NamedTuple):
-    """`fires` and `silent`: scraped series; `labels`: the alert's, without the severity; `at`: the time of the check."""
+    """`fires` and `silent`: scraped series; `labels`: the alert's without the severity; `at`: the time of the check."""
 
     fires: Values
     silent: Values

@@ -52,7 +52,7 @@ class Rig:
         )
         return decode_acknowledgement(await self.host.send(encode(sent))).stops
 
-    async def hear(self) -> list[Stop]:
+    async def receive_stops(self) -> list[Stop]:
         return decode_acknowledgement(await self.host.send(encode(batch(0)))).stops
 
 
@@ -80,7 +80,7 @@ async def stopped(rig: Rig) -> AsyncIterator[None]:
             if stops:
                 break
             await asyncio.sleep(0.02)
-            stops = await rig.hear()
+            stops = await rig.receive_stops()
         assert [it.deployment for it in stops] == ["green"]
         yield
 
@@ -88,13 +88,13 @@ async def stopped(rig: Rig) -> AsyncIterator[None]:
 async def test_an_alarm_ends_in_a_plan_and_the_stop_is_lifted_once_routers_have_it(rig: Rig) -> None:
     async with stopped(rig):
         await until(lambda: rig.green == 0)
-        assert await rig.hear() != []
+        assert await rig.receive_stops() != []
         rig.control.deliver()
         for _ in range(1500):
-            if not await rig.hear():
+            if not await rig.receive_stops():
                 break
             await asyncio.sleep(0.02)
-        assert await rig.hear() == []
+        assert await rig.receive_stops() == []
         assert rig.control.replaced == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_busy_control_plane_is_asked_until_it_takes_the_change(rig: Rig)
     rig.control.delivery = Delivery.DELIVERING
     async with stopped(rig):
         await asyncio.sleep(0.2)
-        assert (rig.green, await rig.hear() != []) == (50, True)
+        assert (rig.green, await rig.receive_stops() != []) == (50, True)
         rig.control.deliver()
         await until(lambda: rig.green == 0)
 
@@ -111,7 +111,7 @@ async def test_a_control_plane_that_fails_ends_nothing(rig: Rig) -> None:
     async with stopped(rig):
         rig.control.failure = Unavailable("away")
         await asyncio.sleep(0.2)
-        assert await rig.hear() != []
+        assert await rig.receive_stops() != []
         rig.control.failure = None
         await until(lambda: rig.green == 0)
 
@@ -121,7 +121,7 @@ async def test_an_invalid_configuration_ends_nothing(rig: Rig) -> None:
         valid = rig.control.config
         rig.control.config = {**valid, "endpoints": {}}
         await asyncio.sleep(0.2)
-        assert await rig.hear() != []
+        assert await rig.receive_stops() != []
         rig.control.config = valid
         await until(lambda: rig.green == 0)
 

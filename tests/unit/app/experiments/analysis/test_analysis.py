@@ -378,7 +378,7 @@ def _ends(effect: Effect) -> np.ndarray:
     return np.array([effect.estimate, effect.lower, effect.upper], np.float64)
 
 
-class OneAtATime(Unpaced):
+class OneLookPerTurn(Unpaced):
     """A pace at which every turn ends after one look."""
 
     def is_over(self) -> bool:
@@ -387,7 +387,7 @@ class OneAtATime(Unpaced):
 
 def test_a_turn_that_runs_out_of_time_leaves_the_other_looks_to_later_turns() -> None:
     world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
-    analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneAtATime())
+    analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneLookPerTurn())
     world.requests(8000).tell(analysis)
     answer = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
     assert answer == [["ttft"], ["duration"], [], []]

@@ -123,7 +123,7 @@ class Connection:
                 await _a_round()
 
 
-class Live:
+class EventStream:
     """The route on a feed whose rounds take no time."""
 
     def __init__(self, rig: Rig, **timing: float) -> None:
@@ -147,7 +147,7 @@ class Live:
 
 
 async def test_events_are_sent_as_they_happen(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)  # the mark: the position at which it starts
     for text in ("first", "second"):
@@ -164,7 +164,7 @@ async def test_events_are_sent_as_they_happen(rig: Rig) -> None:
 
 
 async def test_missed_events_come_first_and_none_comes_twice(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     live.happens("meanwhile")
     await client.until("meanwhile")
@@ -178,7 +178,7 @@ async def test_missed_events_come_first_and_none_comes_twice(rig: Rig) -> None:
 async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Rig) -> None:
     assert rig.controller is not None
     rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # no listener gets it
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     await client.until("ttft")
     live.happens("then")
@@ -190,7 +190,7 @@ async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Ri
 
 
 async def test_a_stream_without_visible_events_has_comments(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9, heartbeat_s=0.01)
+    live = EventStream(rig, stream_s=1e9, heartbeat_s=0.01)
     client = live.connect("embed team")
     for number in range(3):
         await client.until(": nothing new", comments=number + 1)
@@ -206,7 +206,7 @@ async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
     assert rig.controller is not None
     monkeypatch.setattr(api, "RETRY_S", 0.0)
     rig.controller.absent = True
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     new, back = live.connect(), live.connect(query=b"since=1001.5")
     for client in (new, back):
         await client.until("does not answer", comments=1)
@@ -223,7 +223,7 @@ async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
 
 async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "SEND_S", 0.05)
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)
     client.can_send.clear()
@@ -234,7 +234,7 @@ async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pyte
 
 
 async def test_a_client_that_falls_behind_gets_the_buffered_events_and_ends(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)
     client.can_send.clear()

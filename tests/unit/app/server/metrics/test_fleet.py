@@ -11,7 +11,7 @@ from tests.support.processes.fake_fleet import MemoryFleet
 ONE = Replica("r1", "router", "10.0.0.1")
 
 
-class Known:
+class FleetRig:
     """A fleet at a given time."""
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Known:
 
 
 @pytest.fixture
-def known() -> Known:
-    return Known()
+def known() -> FleetRig:
+    return FleetRig()
 
 
-async def test_the_control_plane_is_called_once_in_some_seconds(known: Known) -> None:
+async def test_the_control_plane_is_called_once_in_some_seconds(known: FleetRig) -> None:
     for _ in range(3):
         assert (await known.fleet.now()).replicas == [ONE]
     assert known.source.calls == ["fleet"]
@@ -35,7 +35,7 @@ async def test_the_control_plane_is_called_once_in_some_seconds(known: Known) ->
     assert (await known.fleet.now()).replicas == ()
 
 
-async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known) -> None:
+async def test_the_last_list_stays_while_the_control_plane_is_away(known: FleetRig) -> None:
     await known.fleet.now()
     known.source.failure = Unavailable("away")
     known.now += 10 * EVERY_S
@@ -43,7 +43,7 @@ async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known)
     assert len(known.source.calls) == 2
 
 
-async def test_a_control_plane_that_never_answered_is_an_error(known: Known) -> None:
+async def test_a_control_plane_that_never_answered_is_an_error(known: FleetRig) -> None:
     known.source.failure = Unavailable("away")
     for _ in range(2):
         with pytest.raises(Unavailable):
@@ -51,7 +51,7 @@ async def test_a_control_plane_that_never_answered_is_an_error(known: Known) -> 
     assert known.source.calls == ["fleet"], "this causes no further calls"
 
 
-async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None:
+async def test_scrapes_of_one_replica_ask_it_once_a_second(known: FleetRig) -> None:
     for _ in range(3):
         assert await known.fleet.replica_metrics("r1", None) == b"of None"
     assert known.source.calls == ["r1"]
@@ -60,12 +60,12 @@ async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None
     assert known.source.calls == ["r1", "r1"]
 
 
-async def test_readers_of_different_endpoints_do_not_get_each_others_answer(known: Known) -> None:
+async def test_readers_of_different_endpoints_do_not_get_each_others_answer(known: FleetRig) -> None:
     assert await known.fleet.replica_metrics("r1", ["chat"]) == b"of ['chat']"
     assert await known.fleet.replica_metrics("r1", None) == b"of None"
 
 
-async def test_a_replica_that_has_ended_is_not_found(known: Known) -> None:
+async def test_a_replica_that_has_ended_is_not_found(known: FleetRig) -> None:
     with pytest.raises(NotFound):
         await known.fleet.replica_metrics("r2", None)
 

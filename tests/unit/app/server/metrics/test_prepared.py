@@ -9,7 +9,7 @@ import pytest
 from app.server.metrics.prepared import FRESH_S, PreparedMetrics
 
 
-class Maker:
+class PreparedRig:
     """Makes metrics once the test allows it."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Maker:
 
 
 def test_a_reader_does_not_wait() -> None:
-    maker = Maker()
+    maker = PreparedRig()
     assert maker.prepared.look(None) is None
     assert maker.prepared.look(None) is None
     maker.may.set()
@@ -40,7 +40,7 @@ def test_a_reader_does_not_wait() -> None:
 
 
 def test_concurrent_readers_share_a_result_for_a_moment() -> None:
-    maker = Maker()
+    maker = PreparedRig()
     maker.may.set()
     assert maker.until_ready() == b"1 of None"
     assert maker.prepared.look(None) == b"1 of None"
@@ -50,7 +50,7 @@ def test_concurrent_readers_share_a_result_for_a_moment() -> None:
 
 
 def test_a_slow_result_is_still_used() -> None:
-    maker = Maker()
+    maker = PreparedRig()
     assert maker.prepared.look(None) is None
     maker.now += 10 * FRESH_S
     maker.may.set()
@@ -58,7 +58,7 @@ def test_a_slow_result_is_still_used() -> None:
 
 
 def test_readers_of_different_endpoints_get_their_own() -> None:
-    maker = Maker()
+    maker = PreparedRig()
     maker.may.set()
     assert maker.until_ready(["b", "a"]) == b"1 of ['a', 'b']"
     assert maker.until_ready() == b"2 of None"

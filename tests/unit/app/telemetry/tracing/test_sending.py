@@ -99,14 +99,14 @@ def test_a_collector_that_hangs_delays_the_end_only_so_long() -> None:
     assert counts == {FAILED: 1}
 
 
-class Defective(Exporter):
+class DefectiveExporter(Exporter):
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
         super().export(requests)
         raise ValueError(" ".join(["my", "words"]))
 
 
 def test_a_defect_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    exporter, counts = Defective(), Counts()
+    exporter, counts = DefectiveExporter(), Counts()
     it = sender(exporter, counts, batch=1)
     it.start()
     it.put(span())

@@ -58,7 +58,7 @@ def test_answers_obey_the_settings(settings: Settings, prompt: tuple[int, ...], 
     assert worth == sorted(worth, reverse=True)
     for beam in found:
         ends_as_it_says(beam, settings)
-        says_nothing_forbidden(beam, settings, prompt)
+        contains_nothing_forbidden(beam, settings, prompt)
         assert [step.logprob for step in beam.steps] == [
             model(beam.tokens[:place])[token] for place, token in enumerate(beam.tokens)
         ]
@@ -85,7 +85,7 @@ def ends_as_it_says(beam: Beam, settings: Settings) -> None:
             assert (beam.ending, beam.closing) == (FinishReason.EXHAUSTED, 0)
 
 
-def says_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ...]) -> None:
+def contains_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ...]) -> None:
     assert not any(contains(beam.tokens, ids) for ids in settings.forbidden)
     n, text = settings.no_repeat_ngram, (*prompt, *beam.tokens)
     if n > 1:
