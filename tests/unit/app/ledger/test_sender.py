@@ -188,7 +188,7 @@ STOP = Stop("stop-1", "chat", "green", "blue")
 
 
 class StoppingController:
-    """A controller that sends an acknowledgement, and keeps the batches that it gets."""
+    """A controller that sends a stop with each acknowledgement, and records the batches' numbers."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
