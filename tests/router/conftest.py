@@ -18,11 +18,11 @@ from tests.support.processes.certificates import self_signed_certificate
 from tests.support.processes.servers import ServerPool, serve
 
 PROMPT = AccessTiming(refresh_every_s=0.05)
-"""A changed keys file holds after an instant, not after a second or two."""
+"""A changed keys file takes effect almost at once instead of after a second or two."""
 
 
 class Rig:
-    """A router, the deployments behind it, and what keeps its exposures."""
+    """A router, the deployments behind it, and the keeper of its exposures."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Rig:
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
     ) -> None:
-        """`controller`: instead of `keeper`."""
+        """`controller` replaces `keeper`."""
         self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
         self.config: dict[str, Any] = {
             "endpoints": {
@@ -78,7 +78,7 @@ class Rig:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One trusted certificate: each HTTP client loads all of them, and the usual 140 take 20 to 70 ms of CPU."""
+    """Trusts a single certificate: each HTTP client loads all of them, and the usual 140 take 20 to 70 ms of CPU."""
     file = tmp_path_factory.mktemp("tls") / "certificates.pem"
     file.write_text(self_signed_certificate())
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,7 @@ def servers() -> Iterator[ServerPool]:
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
-    """The fake deployments, each below its name at one URL, for the whole run."""
+    """The fake deployments, each under its name at one URL, for the whole run."""
     fakes = {name: FakeEngine() for name in ("blue", "green", "mini")}
     with serve(Starlette(routes=[Mount(f"/{name}", fake.app) for name, fake in fakes.items()])) as url:
         yield fakes, url

@@ -1,4 +1,4 @@
-"""The pages agree with the code, with one another, and with what a reader expects of them."""
+"""The pages agree with the code and with one another, and are readable."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Imports point one way."""
+"""Imports point in one direction."""
 
 import ast
 import subprocess

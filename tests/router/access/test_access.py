@@ -1,4 +1,4 @@
-"""API keys of every dialect's clients: who may call, which endpoints, and that no key leaks."""
+"""API keys with every dialect's clients: who may call which endpoints, and that no key leaks."""
 
 import json
 import logging
@@ -51,7 +51,7 @@ class Keys:
 
 @pytest.fixture(autouse=True)
 def tokenizers(rig: Rig, tmp_path: Path) -> None:
-    """TGI speaks of tokens."""
+    """TGI calls its credentials tokens."""
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     deployments = rig.config["deployments"]
     rig.change(deployments={name: {**deployments[name], "tokenizer_dir": str(tmp_path)} for name in ("blue", "green")})
@@ -59,13 +59,13 @@ def tokenizers(rig: Rig, tmp_path: Path) -> None:
 
 @pytest.fixture
 def keys(rig: Rig, tmp_path: Path) -> Keys:
-    """The rig asks for keys."""
+    """A rig that requires keys."""
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})
     return keys
 
 
-class Spoken(NamedTuple):
+class DialectRequest(NamedTuple):
     """One dialect's request to the endpoint `chat`, and its error format."""
 
     path: str
@@ -98,14 +98,14 @@ OPENAI: Any = {
     "forbidden": ("invalid_request_error", "permission_denied", "model"),
 }
 DIALECTS = {
-    "openai": Spoken("/v1/chat/completions", CHAT, bearer, **OPENAI),
-    "azure openai": Spoken(
+    "openai": DialectRequest("/v1/chat/completions", CHAT, bearer, **OPENAI),
+    "azure openai": DialectRequest(
         "/openai/deployments/chat/chat/completions?api-version=2024-06-01",
         {"messages": MESSAGES},
         lambda key: {"api-key": key},
         **OPENAI,
     ),
-    "azure": Spoken(
+    "azure": DialectRequest(
         "/endpoints/chat/chat/completions?api-version=2024-05-01-preview",
         {"messages": MESSAGES},
         lambda key: {"api-key": key, **bearer(key)},
@@ -113,7 +113,7 @@ DIALECTS = {
         ("Unauthorized", "Unauthorized", 401),
         ("Forbidden", "Forbidden", 403),
     ),
-    "anthropic": Spoken(
+    "anthropic": DialectRequest(
         "/v1/messages",
         CHAT,
         lambda key: {"x-api-key": key},
@@ -121,7 +121,7 @@ DIALECTS = {
         ("error", "authentication_error"),
         ("error", "permission_error"),
     ),
-    "databricks": Spoken(
+    "databricks": DialectRequest(
         "/serving-endpoints/chat/invocations",
         {"messages": MESSAGES},
         bearer,
@@ -129,7 +129,7 @@ DIALECTS = {
         ("UNAUTHENTICATED",),
         ("PERMISSION_DENIED",),
     ),
-    "tgi": Spoken(
+    "tgi": DialectRequest(
         "/tgi/chat/v1/chat/completions",
         {"messages": MESSAGES, "max_tokens": 3},
         bearer,
@@ -142,14 +142,14 @@ DIALECTS = {
 every_dialect = pytest.mark.parametrize("spoken", DIALECTS.values(), ids=DIALECTS.keys())
 
 
-def ask(rig: Rig, spoken: Spoken, key: str | None) -> httpx.Response:
+def ask(rig: Rig, spoken: DialectRequest, key: str | None) -> httpx.Response:
     headers = spoken.headers(key) if key is not None else {}
     return httpx.post(rig.url + spoken.path, json=spoken.body, headers=headers)
 
 
 @every_dialect
 @pytest.mark.parametrize("which", ["all", "chat"])
-def test_a_key_opens_what_it_is_for(rig: Rig, keys: Keys, spoken: Spoken, which: str) -> None:
+def test_a_key_opens_its_endpoints(rig: Rig, keys: Keys, spoken: DialectRequest, which: str) -> None:
     answer = ask(rig, spoken, getattr(keys, which))
     assert answer.status_code == 200, answer.text
 
@@ -157,7 +157,7 @@ def test_a_key_opens_what_it_is_for(rig: Rig, keys: Keys, spoken: Spoken, which:
 @every_dialect
 @pytest.mark.parametrize("which", [None, "wrong", "expired"])
 def test_without_a_valid_key_every_dialect_answers_401_in_its_format(
-    rig: Rig, keys: Keys, spoken: Spoken, which: str | None
+    rig: Rig, keys: Keys, spoken: DialectRequest, which: str | None
 ) -> None:
     key = getattr(keys, which) if which else None
     answer = ask(rig, spoken, key)
@@ -170,7 +170,9 @@ def test_without_a_valid_key_every_dialect_answers_401_in_its_format(
 
 
 @every_dialect
-def test_a_key_for_another_endpoint_gets_403_in_the_dialects_format(rig: Rig, keys: Keys, spoken: Spoken) -> None:
+def test_a_key_for_another_endpoint_gets_403_in_the_dialects_format(
+    rig: Rig, keys: Keys, spoken: DialectRequest
+) -> None:
     answer = ask(rig, spoken, keys.embed)
     assert answer.status_code == 403
     assert spoken.error(answer) == spoken.forbidden
@@ -228,7 +230,7 @@ def shown(*credentials: tuple[bytes, bytes]) -> Callable[[Keys], list[tuple[byte
         ),
     ],
 )
-def test_one_credential_counts_and_two_different_ones_do_not(
+def test_one_credential_is_accepted_and_two_different_ones_are_not(
     rig: Rig, keys: Keys, headers: Callable[[Keys], list[tuple[bytes, bytes]]], status: int
 ) -> None:
     rig.change(access={"metrics": "restricted"})
@@ -293,7 +295,7 @@ def test_no_other_way_leads_to_what_a_caller_may_not_use(rig: Rig, keys: Keys) -
 
 
 def test_an_unauthenticated_body_is_not_read(rig: Rig, keys: Keys) -> None:
-    """The answer comes while most of the body is still to be sent."""
+    """The answer arrives while most of the body is still to be sent."""
     host, port = rig.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: 30000000\r\n\r\n"
@@ -367,13 +369,16 @@ def status(rig: Rig, key: str) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """At once: on a busy machine a file that is written in place is empty for longer than two reads are apart."""
+    """Replaces the file at once.
+
+    On a busy machine a file that is written in place can be empty for longer than the interval between two reads.
+    """
     draft = path.with_suffix(".new")
     draft.write_text(text)
     draft.replace(path)
 
 
-def test_keys_come_and_go_without_a_restart(rig: Rig, keys: Keys) -> None:
+def test_keys_are_added_and_removed_without_a_restart(rig: Rig, keys: Keys) -> None:
     fresh = keys.new("fresh team")
     assert eventually(lambda: status(rig, fresh) == 200)
     lines = keys.path.read_text().splitlines(keepends=True)
@@ -418,7 +423,7 @@ def test_without_keys_any_credential_will_do(rig: Rig) -> None:
         assert ask(rig, spoken, "unused").status_code == 200
 
 
-def test_a_keys_file_that_is_not_there_rejects_the_configuration(rig: Rig, tmp_path: Path) -> None:
+def test_a_missing_keys_file_rejects_the_configuration(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"access.keys_file: .*gone.yaml: No such file"):
         rig.change(access={"keys_file": str(tmp_path / "gone.yaml")})
     assert ask(rig, DIALECTS["openai"], None).status_code == 200
@@ -438,7 +443,7 @@ TRAFFIC = {"traffic_config": {"routes": [{"served_entity_name": "green", "traffi
 
 
 class Managed:
-    """A router with a control plane, which asks for keys."""
+    """A router with a control plane, which requires keys."""
 
     def __init__(self, rig: Rig, keys: Keys) -> None:
         self.config = {**rig.config, "access": {"keys_file": str(keys.path), "managers": ["boss"]}}
@@ -507,7 +512,7 @@ def test_anonymous_callers_from_elsewhere_move_nothing(managed: Managed) -> None
 
 @pytest.fixture
 def every_log() -> Iterator[list[str]]:
-    """Whatever any logger says at any level, with tracebacks."""
+    """Everything that any logger writes at any level, with tracebacks."""
     lines: list[str] = []
 
     class Keep(logging.Handler):
@@ -556,7 +561,7 @@ def test_the_access_log_names_the_caller(rig: Rig, keys: Keys, every_log: list[s
     assert [(line["caller"], line["status"]) for line in lines] == [("chat team", 200), ("", 401)]
 
 
-def test_what_engines_call_their_models_leads_only_to_what_a_caller_may_use(rig: Rig, keys: Keys) -> None:
+def test_an_engines_model_name_gives_no_access_beyond_the_callers(rig: Rig, keys: Keys) -> None:
     for key, expected in ((keys.embed, 404), (keys.all, 200)):
         answer = httpx.post(
             f"{rig.url}/v1/chat/completions",

@@ -1,4 +1,4 @@
-"""What the router rejects before it calls a deployment: too many requests, too long, too slow, too deep."""
+"""Requests that the router rejects before it calls a deployment: too many, too long, too slow, or too deeply nested."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ async def until_queued(rig: Rig, count: int) -> None:
 
 
 def metrics(rig: Rig) -> dict[str, float]:
-    """The endpoint's own queue: values by name, and by cause if there is one."""
+    """The endpoint's queue metrics: values by name, and by cause if there is one."""
     found = {}
     for line in httpx.get(f"{rig.url}/metrics").text.splitlines():
         shown = re.fullmatch(r'(switchyard_admission_\w+)\{(?:cause="(\w+)",)?endpoint="chat"\} (.+)', line)
@@ -61,7 +61,9 @@ async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig
     assert shown["switchyard_admission_slots"] == shown["switchyard_admission_running"] == 1.0
     assert shown["switchyard_admission_waiting"] == 1.0
     assert shown["switchyard_admission_refused_total:full"] == 1.0
-    assert "switchyard_admission_wait_seconds_count" not in shown, "the second still waits; the others never did"
+    assert "switchyard_admission_wait_seconds_count" not in shown, (
+        "the second is still waiting; the others never waited"
+    )
     assert (await first).status_code == 200
     assert (await second).status_code == 200
     assert len(rig.blue.requests) == 2
@@ -112,7 +114,7 @@ async def test_a_request_that_arrives_too_slowly_is_given_up(rig: Rig) -> None:
     await writer.wait_closed()
 
 
-async def test_headers_have_a_greatest_size(rig: Rig) -> None:
+async def test_the_size_of_headers_is_bounded(rig: Rig) -> None:
     rig.change(max_header_bytes=2048)
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{rig.url}/v1/chat/completions", json=QUESTION, headers={"x-padding": "x" * 2048})
@@ -120,7 +122,7 @@ async def test_headers_have_a_greatest_size(rig: Rig) -> None:
     assert rig.blue.requests == []
 
 
-async def test_a_conversation_has_a_greatest_length(rig: Rig) -> None:
+async def test_the_length_of_a_conversation_is_bounded(rig: Rig) -> None:
     rig.change(max_messages=2)
     assert (await ask(rig, messages=QUESTION["messages"] * 2)).status_code == 200
     refused = await ask(rig, messages=QUESTION["messages"] * 3)
@@ -128,7 +130,7 @@ async def test_a_conversation_has_a_greatest_length(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-async def test_nesting_has_a_greatest_depth(rig: Rig, opening: bytes) -> None:
+async def test_the_depth_of_nesting_is_bounded(rig: Rig, opening: bytes) -> None:
     body = b'{"model":"chat","messages":' + opening * 100_000
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{rig.url}/v1/chat/completions", content=body)

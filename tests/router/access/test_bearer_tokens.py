@@ -1,4 +1,4 @@
-"""Bearer tokens of a real issuer over HTTP: discovery, rotation, outage, and what is not let in."""
+"""Bearer tokens of a real issuer over HTTP: discovery, rotation, outages, and rejected tokens."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture(scope="module")
 def signing_keys() -> dict[str, Any]:
-    """Made once: an RSA key takes its time."""
+    """Created once, because an RSA key takes time."""
     return {"first": ("RS256", rsa_key()), "second": ("RS256", rsa_key())}
 
 

@@ -1,4 +1,4 @@
-"""Who am I, what may I use, what is left; and for managers, who has used what: `/api/me` and `/api/callers`."""
+"""A caller's identity, access and remaining limits, and for managers everyone's usage: `/api/me` and `/api/callers`."""
 
 import time
 from dataclasses import replace
@@ -20,13 +20,13 @@ USER = [{"role": "user", "content": "x" * 40}]  # estimated at 10 tokens
 
 @pytest.fixture
 def access_timing() -> AccessTiming:
-    """Limits are counted at one moment, 30 s into a minute: a slow machine must not move the window on."""
+    """Limits are counted at one moment, 30 s into a minute, so that a slow machine does not move the window."""
     now = time.time() // 60 * 60 + 30
     return replace(PROMPT, clock=lambda: now)
 
 
 class Callers:
-    """Ann may use `chat` alone, with limits of her own; Eve manages."""
+    """Ann may use only `chat`, with limits of her own; Eve is a manager."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
         self.rig = rig
@@ -82,13 +82,13 @@ def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Cal
     ]
 
 
-def test_to_ask_costs_nothing(callers: Callers) -> None:
+def test_asking_for_limits_costs_nothing(callers: Callers) -> None:
     for _ in range(12):
         (chat,) = callers.get("/api/me", "ann").json()["endpoints"]
     assert [it["used"] for it in chat["limits"]] == [0, 0, 0]
 
 
-def test_limits_are_named_though_their_store_is_away(callers: Callers) -> None:
+def test_limits_are_listed_while_their_store_is_away(callers: Callers) -> None:
     store = {"url": f"redis://127.0.0.1:{free_port()}/0"}
     callers.rig.change(access={"limits": {"default": {"requests_per_minute": 10}, "store": store}})
     me = callers.get("/api/me", "eve").json()
@@ -105,7 +105,7 @@ def test_callers_without_a_key_are_anonymous(callers: Callers, rig: Rig) -> None
     assert (me["caller"], me["anonymous"], me["manages"]) == ("anonymous", True, False)
 
 
-def test_without_access_everybody_on_the_machine_manages(rig: Rig) -> None:
+def test_without_access_settings_every_local_caller_is_a_manager(rig: Rig) -> None:
     me = httpx.get(f"{rig.url}/api/me").json()
     assert (me["anonymous"], me["manages"]) == (True, True)
     assert [it["limits"] for it in me["endpoints"]] == [[], []]

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from app.access.guard import AccessTiming
 from app.config.access import Limits
-from tests.router.access.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers
+from tests.router.access.test_access import DIALECTS, DialectRequest, Keys, ask, every_dialect, tokenizers
 from tests.router.conftest import PROMPT, Rig
 from tests.support.engine.fake_engine import chunk, refuse, stream
 
@@ -33,7 +33,7 @@ __all__ = ["tokenizers"]  # a fixture
 
 @pytest.fixture
 def access_timing() -> AccessTiming:
-    """Limits are counted at one moment, 30 s into a minute: a slow machine must not move the window on."""
+    """Limits are counted at one moment, 30 s into a minute, so that a slow machine does not move the window."""
     now = time.time() // 60 * 60 + 30
     return replace(PROMPT, clock=lambda: now)
 
@@ -84,7 +84,7 @@ def test_over_a_limit_every_dialect_answers_429_in_its_format(rig: Rig, name: st
 
 
 def test_a_limit_is_a_status_on_tgis_streams_too(rig: Rig) -> None:
-    """Where TGI would send most errors in an event after a 200."""
+    """TGI would send most errors of a stream in an event after a 200."""
     limit(rig, requests_per_minute=1)
     path, streamed = "/tgi/chat/v1/chat/completions", {**DIALECTS["tgi"].body, "stream": True}
     served, refused = (httpx.post(rig.url + path, json=streamed) for _ in range(2))
@@ -94,7 +94,7 @@ def test_a_limit_is_a_status_on_tgis_streams_too(rig: Rig) -> None:
 
 
 @every_dialect
-def test_without_limits_there_are_no_limit_headers(rig: Rig, spoken: Spoken) -> None:
+def test_without_limits_there_are_no_limit_headers(rig: Rig, spoken: DialectRequest) -> None:
     assert not [name for name in ask(rig, spoken, None).headers if name.startswith("x-ratelimit")]
 
 
@@ -173,7 +173,7 @@ async def test_embeddings_count_too(rig: Rig) -> None:
     assert [answer.headers[TOKENS] for answer in answers] == ["900", "860"]
 
 
-async def test_a_prompt_that_no_waiting_helps_is_a_413(rig: Rig) -> None:
+async def test_a_prompt_larger_than_the_limit_is_a_413(rig: Rig) -> None:
     limit(rig, tokens_per_minute=50)
     answer = await chat(rig)
     assert answer.status_code == 413
@@ -219,7 +219,7 @@ def test_naming_a_deployment_does_not_bypass_limits(rig: Rig) -> None:
 
 
 async def test_a_client_timeout_is_still_charged(rig: Rig) -> None:
-    """The engine has worked for who asks for an answer within an instant."""
+    """The engine has worked even if the client's timeout is very short."""
     limit(rig, tokens_per_minute=1000)
     rig.blue.answer = lambda body: stream([5.0])
     async with httpx.AsyncClient() as client:

@@ -1,4 +1,4 @@
-"""Two routers that count in one real Redis, and what happens when it is gone."""
+"""Two routers that share the counts of one real Redis, and what happens when it is unavailable."""
 
 import asyncio
 import time

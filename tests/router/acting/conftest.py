@@ -36,8 +36,8 @@ DONE = b"data: [DONE]"
 TRAFFIC = "/api/endpoints/chat/traffic"
 
 
-class OneOfThem:
-    """How one router reaches the controllers: always the same one, or one by chance, as a load balancer does."""
+class RouterConnection:
+    """A router's connection to the controllers: always the same one, or a random one, as behind a load balancer."""
 
     def __init__(self, rig: "ActingRig", number: int) -> None:
         self._rig, self._number, self._random = rig, number, Random(number)
@@ -100,7 +100,7 @@ class ActingRig:
                 RuntimeEnvironment(internal_key="internal"),
                 random=Random(number),
                 control=self.control,
-                controller=OneOfThem(self, number),
+                controller=RouterConnection(self, number),
                 send_every_s=0.02,
                 clock=partial(self._clock, number),
             )
@@ -108,16 +108,19 @@ class ActingRig:
         ]
         self.urls: list[str] = []
         self.outcomes: list[Outcome] = []
-        """Of every request so far."""
+        """The outcomes of every request so far."""
         self._users = count()
 
     @property
     def controller(self) -> LiveController:
-        """The first one."""
+        """The first controller."""
         return self.controllers[0]
 
     def another_controller(self) -> LiveController:
-        """On the same directory and control plane. Chance decides which one hears a batch, unless `is_partitioned`."""
+        """Starts another controller on the same directory and control plane.
+
+        Each batch goes to a random one, unless `is_partitioned`.
+        """
         controller = LiveController(self._base, self.control)
         controller.ahead_s = self.controller.ahead_s
         controller.configure(parse(self.control.config))
@@ -132,7 +135,7 @@ class ActingRig:
             router.reconfigure(_without_blue(config) if number == self.cut_off else config)
 
     def deploy(self, green: int | None = None, **experiment: Any) -> None:
-        """Applies a file, as `switchyard deploy` does: its traffic if given, else that which is applied."""
+        """Applies a file, as `switchyard deploy` does: with the given traffic, or with the present one."""
         endpoint, section = self.config["endpoints"]["chat"], self.config["experiments"]["first"]
         traffic = {"blue": 100 - green, "green": green} if green is not None else endpoint["traffic"]
         self.config = {
@@ -152,16 +155,16 @@ class ActingRig:
 
     @property
     def weight(self) -> int:
-        """Green's, as the control plane has it."""
+        """Green's share in the control plane."""
         weight: int = self.control.config["endpoints"]["chat"]["traffic"]["green"]
         return weight
 
     def shares(self) -> list[int]:
-        """Green's share on each router, stops included."""
+        """Green's share on each router, with stops applied."""
         return [_share(router) for router in self.routers]
 
     def rows_lost(self) -> list[int]:
-        """Of blue and of green, by all routers."""
+        """The lost rows of blue and of green, over all routers."""
         lost = sum((router.state.ledger.backlog.lost for router in self.routers), Counter[Arm]())
         return [sum(rows for arm, rows in lost.items() if name in arm) for name in ("blue", "green")]
 
@@ -170,7 +173,7 @@ class ActingRig:
         return [router.state.snapshot.plans["chat"] for router in self.routers if router.state.snapshot is not None]
 
     async def send(self, requests: int, *routers: int, at_once: int = 4) -> list[Outcome]:
-        """So many requests of as many new users, evenly through these routers; by default through all."""
+        """Sends that many requests of as many new users, evenly through these routers; by default through all."""
         urls = [self.urls[number] for number in routers or range(ROUTERS)]
         each = [[_lane(next(self._users)) for _ in range(requests // len(urls))] for _ in urls]
         answered = await asyncio.gather(
@@ -181,18 +184,18 @@ class ActingRig:
         return outcomes
 
     async def drive(self, holds: Callable[[], bool], *, requests: int = 60, seconds: float = 0.0) -> None:
-        """Sends requests until something holds; after each batch so much time passes."""
+        """Sends requests until a condition holds; time passes after each batch."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < deadline, (await self.acting(), await self.report())
             await self.send(requests)
-            await self.heard()
+            await self.let_routers_report()
             if seconds:
                 self.advance(seconds)
-                await self.heard()
+                await self.let_routers_report()
 
-    async def heard(self) -> None:
-        """Once every router has sent what it has recorded, and heard what follows."""
+    async def let_routers_report(self) -> None:
+        """Gives every router time to send its records and to receive the acknowledgement."""
         await asyncio.sleep(0.2)
 
     async def get(self, path: str, router: int = 0) -> Any:
@@ -200,7 +203,7 @@ class ActingRig:
             return (await client.get(path)).raise_for_status()
 
     async def report(self, requests: int = 0) -> Report:
-        """Once it has so many."""
+        """The report, once it has that many requests."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             answer = await self.get("/api/experiments/first/report")
@@ -221,7 +224,7 @@ class ActingRig:
         return plans[::-1]
 
     async def decide(self, action: str, reason: str = "as agreed") -> httpx.Response:
-        """A manager's decision."""
+        """Sends a manager's decision."""
         seen = await self.get("/api/experiments/first")
         async with httpx.AsyncClient(base_url=self.urls[1], timeout=30) as client:
             return await client.post(
@@ -231,21 +234,21 @@ class ActingRig:
             )
 
     async def put_traffic(self, green: int) -> httpx.Response:
-        """A manager's change of the traffic."""
+        """Sends a manager's change of the traffic."""
         seen = await self.get(TRAFFIC)
         async with httpx.AsyncClient(base_url=self.urls[2], timeout=30) as client:
             document = {"weights": {"blue": 100 - green, "green": green}, "reason": "by hand"}
             return await client.put(TRAFFIC, json=document, headers={"if-match": seen.headers["etag"]})
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Waits without any request."""
+        """Waits for a condition without sending requests."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < deadline, await self.acting()
             await asyncio.sleep(0.02)
 
     def kinds(self, *kinds: str) -> list[str]:
-        """The first controller's entries of these kinds in the journal, in words."""
+        """The first controller's journal entries of these kinds, in words."""
         return [f"{it.kind}: {it.detail['text']}" for it in self.controller.journal if it.kind in kinds]
 
 
@@ -267,7 +270,7 @@ def _lane(user: int) -> Lane:
 
 
 def after(seconds: float, answer: Engine = chat) -> Engine:
-    """The same stream, its first token so much later."""
+    """The same stream with a first token that comes that much later."""
 
     def later(body: dict[str, Any]) -> Any:
         text = ["Hel", "lo ", body["model"]]
@@ -277,7 +280,7 @@ def after(seconds: float, answer: Engine = chat) -> Engine:
 
 
 def some(share: float, first: Engine, other: Engine = chat) -> Engine:
-    """`first` for a share of the requests, spread evenly."""
+    """Answers with `first` for a share of the requests, spread evenly."""
     calls = count(1)
 
     def answer(body: dict[str, Any]) -> Any:
@@ -288,13 +291,13 @@ def some(share: float, first: Engine, other: Engine = chat) -> Engine:
 
 
 def empty(body: dict[str, Any]) -> Any:
-    """An answer that says nothing."""
+    """An answer without text."""
     return stream([chunk(" \n"), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
 
 
 @asynccontextmanager
 async def watched(acting: ActingRig) -> AsyncIterator[set[tuple[int, ...]]]:
-    """Every combination of green's shares on the routers that there was while the block ran."""
+    """Collects every combination of green's shares on the routers that occurred while the block ran."""
     seen: set[tuple[int, ...]] = set()
 
     async def watch() -> None:
@@ -315,7 +318,7 @@ failing = refuse(500, "broken", kind="InternalServerError")
 
 @pytest.fixture
 def acting(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, tmp_path: Path) -> Iterator[ActingRig]:
-    """The experiment is a draft until it is deployed."""
+    """A rig whose experiment is a draft until it is deployed."""
     fakes, url = engines
     for fake in fakes.values():
         fake.reset()
@@ -329,5 +332,5 @@ def acting(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, tmp_
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Those that were not answered in full."""
+    """The requests that were not answered in full."""
     return [it for it in outcomes if not it.is_whole]

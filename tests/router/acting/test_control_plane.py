@@ -1,4 +1,4 @@
-"""A rollback does not wait for the control plane: the stop acts at once, the plan follows, nothing flips in between."""
+"""A rollback does not wait for the control plane: the stop acts at once, and traffic never flips back."""
 
 import pytest
 
@@ -28,7 +28,7 @@ async def test_a_stop_acts_while_the_control_plane_cannot_be_changed(acting: Act
         acting.control.delivery, acting.control.failure = Delivery.SETTLED, None
         acting.advance(5)
         await acting.until(lambda: bool(acting.kinds("stop_lifted")))
-        await acting.heard()
+        await acting.let_routers_report()
         assert failed(await acting.send(30)) == []
     assert seen == {(0, 0, 0)}, "the stop was lifted after the plan had come to every router"
     assert acting.weight == 0
@@ -48,11 +48,11 @@ async def test_a_stop_is_not_lifted_before_every_router_has_the_plan(acting: Act
         assert acting.kinds("stop_lifted") == []
         acting.control.delivery = Delivery.UNSETTLED  # a router is being started
         acting.advance(10)
-        await acting.heard()
+        await acting.let_routers_report()
         assert acting.kinds("stop_lifted") == []
         acting.control.deliver()
         await acting.until(lambda: bool(acting.kinds("stop_lifted")))
-        await acting.heard()
+        await acting.let_routers_report()
     assert seen == {(0, 0, 0)}
 
 
@@ -60,7 +60,7 @@ async def test_a_ramp_waits_for_a_busy_control_plane(acting: ActingRig) -> None:
     acting.deploy()
     acting.control.delivery = Delivery.DELIVERING
     acting.advance(60)
-    await acting.heard()
+    await acting.let_routers_report()
     assert acting.weight == 0
     acting.control.delivery = Delivery.SETTLED
     acting.advance(60)

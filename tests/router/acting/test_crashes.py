@@ -1,4 +1,4 @@
-"""The controller dies before and after each of its effects, or there are two of them: all ends as without that."""
+"""The controller dies before and after each effect, or two controllers run: the outcome is the same."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def killer() -> Killer:
 
 @pytest.fixture
 def mortal(acting: ActingRig, killer: Killer) -> ActingRig:
-    """Its controllers die at every effect, once."""
+    """A rig whose controllers die once at every effect."""
     acting.controller.open_store, acting.control.killer = killer.open_store, killer
     acting.controller.replaced()
     return acting
@@ -43,12 +43,12 @@ async def test_a_rollback_under_a_controller_that_dies_at_every_effect(mortal: A
     mortal.deploy(green=50)
     mortal.control.delivers_at_once = False
     await mortal.drive(lambda: killer.has_killed("after done"), requests=12, seconds=5)
-    await mortal.until(lambda: mortal.shares() == [0, 0, 0])  # a controller that died is left alone for a second
+    await mortal.until(lambda: mortal.shares() == [0, 0, 0])  # a controller that died is not called for a second
     mortal.control.deliver()
     await mortal.drive(lambda: killer.has_killed("after stop_lifted"), requests=12, seconds=5)
     effects = ("ramp", "stop", "plan", "done", "stop_lifted")
     assert all(killer.has_killed(f"{when} {effect}") for effect in effects for when in ("before", "after"))
-    await mortal.heard()
+    await mortal.let_routers_report()
     assert mortal.shares() == [0, 0, 0]
     assert failed(await mortal.send(60)) == []
     assert (mortal.weight, mortal.control.replaced) == (0, 1)
@@ -82,4 +82,4 @@ async def test_two_controllers_at_once_roll_back_once(acting: ActingRig, is_part
     assert seen == {(0, 0, 0)}
     assert (acting.weight, acting.control.replaced) == (0, 1)
     for controller in (acting.controller, other):
-        assert {it.kind for it in controller.journal} & {"paused", "stop"}, "both know that it is over"
+        assert {it.kind for it in controller.journal} & {"paused", "stop"}, "both know from the journal that it is over"

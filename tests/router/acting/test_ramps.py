@@ -1,4 +1,4 @@
-"""A treatment that is good ramps to all traffic by itself; whoever else changes the traffic takes over."""
+"""A good treatment ramps to all traffic by itself; other changes of the traffic pause the ramp."""
 
 from tests.router.acting.conftest import ActingRig, after, failed, failing
 
@@ -34,7 +34,7 @@ async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_b
         assert (shown.state, shown.cause, shown.until is not None) == ("paused", "alarm", True)
         acting.advance(3000)
         assert failed(await acting.send(60)) == []
-        await acting.heard()
+        await acting.let_routers_report()
         assert acting.shares() == [0, 0, 0], "it is frozen"
         if begins_again == "resume":
             assert (await acting.decide("resume", "a new build")).status_code == 200
@@ -65,7 +65,7 @@ async def test_a_file_with_other_traffic_pauses_the_ramp_and_one_with_the_same_d
     acting.deploy()
     await acting.drive(lambda: acting.shares() == [10, 10, 10])
     acting.deploy(green=10)
-    await acting.heard()
+    await acting.let_routers_report()
     assert ((await acting.acting()).state, acting.kinds("paused")) == ("running", [])
     acting.deploy(green=20)
     await acting.until(lambda: bool(acting.kinds("paused")))

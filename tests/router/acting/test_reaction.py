@@ -1,4 +1,4 @@
-"""With the times of a real installation: how long after an alarm the last of three routers has stopped a treatment."""
+"""The time from an alarm until the last of three routers stops a treatment, with a real installation's intervals."""
 
 import asyncio
 import logging
@@ -28,14 +28,14 @@ from tests.support.processes.servers import ServerPool
 
 KEY = "internal"
 GENEROUS_S = 15.0
-"""On a machine that does much else; `--log-cli-level=INFO` says how long it took."""
+"""Allows for a busy machine; `--log-cli-level=INFO` logs the measured time."""
 
 _log = logging.getLogger(__name__)
 
 
 @pytest.fixture
 def hosted(acting: ActingRig, servers: ServerPool, tmp_path: Path) -> Iterator[ActingRig]:
-    """Its routers reach a hosted controller over HTTP, every second, as they do on Ray Serve."""
+    """A rig whose routers reach a hosted controller over HTTP, every second, as they do on Ray Serve."""
 
     async def read_configuration() -> Config | None:
         return await restore_expired(acting.control, time.time())
@@ -81,7 +81,7 @@ async def test_the_last_router_stops_soon_after_the_alarm_though_the_control_pla
 
 
 async def keep_sending(rig: ActingRig) -> None:
-    """Some 30 requests a second."""
+    """Sends about 30 requests a second."""
     while True:
-        asyncio.create_task(rig.send(3))  # noqa: RUF006  what they answer is kept
+        asyncio.create_task(rig.send(3))  # noqa: RUF006  the rig keeps their outcomes
         await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A treatment that is ill loses its traffic on every router, for the right reason; what both share moves nothing."""
+"""A bad treatment loses its traffic on every router, for the right reason; problems of both arms move nothing."""
 
 import asyncio
 from typing import Any
@@ -93,7 +93,7 @@ async def test_equal_failures_of_both_arms_move_nothing(acting: ActingRig) -> No
     await acting.send(60)
     acting.blue.answer, acting.green.answer = (some(0.5, failing, some(0.5, empty)) for _ in "bg")
     await acting.send(300)
-    await acting.heard()
+    await acting.let_routers_report()
     report = await acting.report()
     events = {it.event: it.events for it in report.guardrails}
     assert min(*events["error"].values(), *events["empty"].values()) >= 20
@@ -112,7 +112,7 @@ async def test_a_router_that_cannot_reach_control_does_not_apply_the_stop(acting
     await acting.drive(lambda: acting.shares() == [0, 0, 0])
     answered = [await acting.send(30, number) for number in range(3)]
     by = [{it.headers["azureml-model-deployment"] for it in outcomes} for outcomes in answered]
-    assert by == [{"green"}, {"blue"}, {"blue"}], "better a stopped deployment than none"
+    assert by == [{"green"}, {"blue"}, {"blue"}], "a stopped deployment is better than none"
     assert [len(failed(outcomes)) for outcomes in answered] == [0, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""While an alarm comes, the ledger's directory is full, or a router's clock is wrong: the stop acts all the same."""
+"""An alarm while the ledger's directory is full, or a router's clock is wrong: the stop still acts."""
 
 from tests.router.acting.conftest import ActingRig, after, failed, failing
 from tests.support.experiments.failing_store import Disk
@@ -18,7 +18,7 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     acting.advance(61)
     await acting.until(lambda: acting.weight == 0)
     acting.control.deliver()
-    await acting.heard()
+    await acting.let_routers_report()
     assert acting.shares() == [0, 0, 0]
     assert failed(await acting.send(60)) == []
     report = await acting.report(len(acting.outcomes))

@@ -29,7 +29,7 @@ def event(value: dict[str, Any]) -> str:
 
 
 def calls_a_tool(body: dict[str, Any]) -> Response:
-    """What vLLM answers where `tool_choice` names the tool: `end_turn`."""
+    """vLLM's answer when `tool_choice` names the tool: it has `end_turn`."""
     block = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}
     if not body.get("stream"):
         return JSONResponse({**MESSAGE, "content": [block], "stop_reason": "end_turn", "usage": USAGE})

@@ -1,4 +1,4 @@
-"""Azure's SDK, sync and async, side by side with the OpenAI SDK on the same paths, against the real router."""
+"""Azure's SDK, sync and async, and the OpenAI SDK on the same paths, against the real router."""
 
 import json
 from collections.abc import Iterator
@@ -119,7 +119,7 @@ def test_the_extra_parameters_header_decides_about_unknown_fields(
         assert "Extra parameters ['top_k'] are not allowed" in answer.json()["detail"]
 
 
-def test_what_the_model_cannot_do_is_a_422_with_the_place(azure: Rig, client: Any) -> None:
+def test_a_request_beyond_the_models_abilities_is_a_422_with_the_place(azure: Rig, client: Any) -> None:
     message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
     azure.blue.answer = refuse(400, message)
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -207,7 +207,7 @@ def test_info_and_load_client(azure: Rig) -> None:
 
 @pytest.mark.parametrize("base", ["", "/models", "/endpoints/embed"])
 def test_the_name_from_info_is_accepted_as_the_model(azure: Rig, base: str) -> None:
-    """LlamaIndex's embeddings read it from `/info` and send it, also if it is the name of a chat endpoint."""
+    """LlamaIndex reads the name from `/info` and sends it with embeddings, even if it names a chat endpoint."""
     azure.mini.answer = embeddings
     with EmbeddingsClient(azure.url + base, KEY) as client:
         shown = client.get_model_info().model_name

@@ -1,4 +1,4 @@
-"""What browsers and old clients need of the HTTP server itself: cross-origin requests, and no chunks in HTTP/1.0."""
+"""Requirements of browsers and old clients on the HTTP server: cross-origin requests, and no chunks in HTTP/1.0."""
 
 import gzip
 import json

@@ -1,7 +1,7 @@
-"""Friendli's SDK, sync and async, the one before it, and OpenAI's beside them, against the real router.
+"""Friendli's SDK, sync and async, its predecessor, and OpenAI's SDK against the real router.
 
-The SDK retries for up to an hour; retries are off here. Its predecessor, `friendli-client`, takes the same
-package name and cannot be installed beside it: `Classic` sends what it sends, and reads as it reads.
+The SDK retries for up to an hour; retries are off here. Its predecessor, `friendli-client`, has the same package name
+and cannot be installed at the same time: `Classic` sends the same requests and reads answers in the same way.
 """
 
 import json
@@ -28,7 +28,7 @@ EOS = 0
 
 @pytest.fixture
 def engine(rig: Rig) -> Rig:
-    """The rig, whose blue is a model application that says TEXT."""
+    """A rig whose blue is a model application that generates TEXT."""
     rig.blue.card = CARD
     rig.blue.answer = speaks(MODEL, TEXT, eos=[EOS])
     rig.change(defaults={"chat": "chat", "completions": "chat", "embeddings": "embed"})
@@ -41,7 +41,7 @@ def friendli(engine: Rig) -> Iterator[Any]:
         yield sdk
 
 
-class Three:
+class EndpointKinds:
     """One call for the SDK's three kinds of endpoints."""
 
     def __init__(self, sdk: Any, url: str) -> None:
@@ -59,8 +59,8 @@ KINDS = pytest.mark.parametrize("kind", ["serverless", "dedicated", "container"]
 
 
 @pytest.fixture
-def ask(friendli: Any, engine: Rig) -> Three:
-    return Three(friendli, engine.url)
+def ask(friendli: Any, engine: Rig) -> EndpointKinds:
+    return EndpointKinds(friendli, engine.url)
 
 
 def error_of(error: SDKError) -> Any:
@@ -69,7 +69,7 @@ def error_of(error: SDKError) -> Any:
 
 
 @KINDS
-def test_the_sdk_completes_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
+def test_the_sdk_completes_a_prompt(ask: EndpointKinds, engine: Rig, kind: str) -> None:
     answer = ask.complete(kind, max_tokens=50, n=2)
     assert [choice.text for choice in answer.choices] == [TEXT, TEXT]
     assert answer.choices[0].tokens == IDS
@@ -83,7 +83,7 @@ def test_the_sdk_completes_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("n", [1, 2])
-def test_the_sdk_streams_a_completion(ask: Three, kind: str, n: int) -> None:
+def test_the_sdk_streams_a_completion(ask: EndpointKinds, kind: str, n: int) -> None:
     with ask.complete(kind, stream=True, n=n, logprobs=1, stream_options={"include_usage": True}) as events:
         chunks = [event.data for event in events]
     *parts, last = chunks
@@ -99,7 +99,7 @@ def test_the_sdk_streams_a_completion(ask: Three, kind: str, n: int) -> None:
 
 
 @KINDS
-def test_tokens_in_place_of_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
+def test_tokens_in_place_of_a_prompt(ask: EndpointKinds, engine: Rig, kind: str) -> None:
     ask.complete(kind, tokens=[5, 6], max_total_tokens=10)
     assert (engine.blue.requests[-1]["prompt"], engine.blue.requests[-1]["max_tokens"]) == ([5, 6], 8)
 
@@ -121,7 +121,7 @@ async def test_the_async_sdk(engine: Rig) -> None:
             await sdk.serverless.completions.complete(serverless_completions_body={**body, "n": 0}, retries=None)
 
 
-def test_all_of_the_sdks_fields_arrive(ask: Three, engine: Rig) -> None:
+def test_all_of_the_sdks_fields_arrive(ask: EndpointKinds, engine: Rig) -> None:
     ask.complete(
         "serverless",
         bad_word_tokens=[{"tokens": [7, 8]}],
@@ -184,7 +184,7 @@ def test_all_of_the_sdks_fields_arrive(ask: Three, engine: Rig) -> None:
 
 @KINDS
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> None:
+def test_a_stop_phrase_is_left_out(ask: EndpointKinds, kind: str, streamed: bool) -> None:
     answer = ask.complete(kind, stop=[" 😀"], stream=streamed)
     if not streamed:
         assert (answer.choices[0].text, answer.choices[0].tokens) == ("hello 日本", MODEL.encode("hello 日本"))
@@ -212,7 +212,7 @@ def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> Non
     ],
 )
 def test_an_invalid_field_is_an_sdk_error_that_names_it(
-    ask: Three, kind: str, streamed: bool, fields: dict[str, Any], status: int, param: str
+    ask: EndpointKinds, kind: str, streamed: bool, fields: dict[str, Any], status: int, param: str
 ) -> None:
     with pytest.raises(SDKError) as raised:
         ask.complete(kind, stream=streamed, **fields)
@@ -232,7 +232,7 @@ def test_an_invalid_field_is_an_sdk_error_that_names_it(
     ],
 )
 def test_the_engines_failures_are_sdk_errors(
-    ask: Three, engine: Rig, streamed: bool, broken: Any, status: int, param: str | None
+    ask: EndpointKinds, engine: Rig, streamed: bool, broken: Any, status: int, param: str | None
 ) -> None:
     engine.chat_endpoint(fallback=[])
     engine.blue.answer = broken
@@ -242,7 +242,7 @@ def test_the_engines_failures_are_sdk_errors(
     assert "CUDA" not in raised.value.body
 
 
-def test_a_stream_that_breaks_off_raises(ask: Three, engine: Rig) -> None:
+def test_a_stream_that_breaks_off_raises(ask: EndpointKinds, engine: Rig) -> None:
     engine.chat_endpoint(fallback=[])
     engine.blue.answer = speaks(MODEL, TEXT, sent=lambda parts: parts[:2])
     with ask.complete("serverless", stream=True) as events:
@@ -251,7 +251,7 @@ def test_a_stream_that_breaks_off_raises(ask: Three, engine: Rig) -> None:
             list(events)
 
 
-def test_the_clients_time_is_a_429_before_the_first_token(engine: Rig) -> None:
+def test_the_clients_timeout_is_a_429_before_the_first_token(engine: Rig) -> None:
     engine.blue.answer = lambda body: stream([20.0])
     for body in ({"timeout": 50_000}, {"timeout_microseconds": 50_000, "stream": True}):
         answer = httpx.post(f"{engine.url}/v1/completions", json={"prompt": "say", **body})
@@ -259,7 +259,7 @@ def test_the_clients_time_is_a_429_before_the_first_token(engine: Rig) -> None:
     assert engine.blue.requests[-1]["prompt"] == MODEL.encode("say")
 
 
-def test_the_clients_time_breaks_the_connection_after_it(engine: Rig) -> None:
+def test_the_clients_timeout_breaks_the_connection_after_the_first_token(engine: Rig) -> None:
     engine.blue.answer = speaks(MODEL, TEXT, sent=lambda parts: [parts[0], 20.0])
     body = {"prompt": "say", "timeout_microseconds": 700_000, "stream": True}
     with httpx.stream("POST", f"{engine.url}/v1/completions", json=body) as answer:
@@ -281,7 +281,7 @@ def test_a_plain_server_rejects_fields_that_need_an_extension(engine: Rig, tmp_p
     assert len(engine.blue.requests) == 1
 
 
-# What the SDK before the present one sends: every field, those that its user did not set as null.
+# The previous SDK sends every field; those that its user did not set are null.
 EVERY_FIELD = dict.fromkeys(
     "stream prompt tokens timeout_microseconds max_tokens max_total_tokens min_tokens min_total_tokens n num_beams "
     "length_penalty early_stopping no_repeat_ngram encoder_no_repeat_ngram repetition_penalty "
@@ -296,7 +296,7 @@ DATA = "data: "
 
 
 class Classic:
-    """`friendli-client` 1.5, as far as its wire goes. `tokens` and `complete` are a stream's events."""
+    """`friendli-client` 1.5 at the level of its HTTP requests. `tokens` and `complete` are a stream's events."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -418,7 +418,7 @@ SAID = {
 
 
 def respond(body: dict[str, Any]) -> Response:
-    """A response, as vLLM gives it."""
+    """A response, as vLLM sends it."""
     response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", **FINISHED, "output": [SAID]}
     if not body.get("stream"):
         return JSONResponse(response)
@@ -436,7 +436,7 @@ def respond(body: dict[str, Any]) -> Response:
 
 
 def reply(body: dict[str, Any]) -> Response:
-    """A message, as vLLM gives it in Anthropic's form."""
+    """A message, as vLLM sends it in Anthropic's format."""
     text, stop = {"type": "text", "text": "Hello"}, {"stop_reason": "end_turn", "stop_sequence": None}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [text], **stop}
     counts = {"input_tokens": 9, "output_tokens": 3}

@@ -12,7 +12,7 @@ from tests.support.engine.other_answers import HELLO, message, response
 
 
 def chat_or_text(body: dict[str, Any]) -> Response:
-    """A chat's answer, or a completion's."""
+    """The answer to a chat or a completion."""
     if "messages" in body:
         return chat(body)
     choice = {"index": 0, "text": HELLO, "logprobs": None, "finish_reason": "stop"}

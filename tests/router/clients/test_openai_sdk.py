@@ -117,7 +117,7 @@ def test_an_error_inside_a_stream_raises_in_the_sdk(rig: Rig) -> None:
 
 
 def calls_two(body: dict[str, Any]) -> Response:
-    """A response with two function calls, whatever the request."""
+    """A response with two function calls, for any request."""
     items = [
         {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "f", "arguments": "{}"}
         for n in range(2)
@@ -155,7 +155,7 @@ def test_without_parallel_calls_a_response_has_one_call(rig: Rig, parallel: bool
 
 
 def is_cut(body: dict[str, Any]) -> Response:
-    """A response that `max_output_tokens` cut, as vLLM 0.29 sends it: its stream ends in `response.completed`."""
+    """A response that `max_output_tokens` truncated, as vLLM 0.29 sends it: its stream ends in `response.completed`."""
 
     def message(id: str, status: str, text: str = "Hel") -> dict[str, Any]:
         content = [{"type": "output_text", "text": text, "annotations": []}] if text else []

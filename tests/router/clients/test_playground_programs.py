@@ -1,4 +1,4 @@
-"""The programs that the playground shows, executed: each SDK sends the engine what the page sends."""
+"""The programs that the playground shows, executed: each SDK sends the engine the same request as the page."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from tests.support.engine.other_answers import HELLO, response
 
 URL = "http://router"
 TOKENS = list(range(9))
-"""What the engine makes of every prompt."""
+"""The tokens that the engine returns for every prompt."""
 
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
 PROMPT = 'it\'s "quoted" $(echo no) `no` \\ \\n {x} %s\n\nEOF 😀 עברית \u202e\u2028 </script>'
@@ -81,7 +81,7 @@ def runner() -> Iterator[ProgramRunner]:
 
 
 def answers(engine: FakeEngine) -> Any:
-    """An engine that answers every route as vLLM does, as far as the SDKs read it."""
+    """An engine that answers every route as vLLM does, as far as the SDKs read the answers."""
 
     def message(body: Mapping[str, Any]) -> Response:
         start: dict[str, Any] = {
@@ -164,7 +164,7 @@ def answering(rig: Rig) -> Rig:
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """The page's request of each form, and the programs by SDK."""
+    """The page's request of each kind, and the programs by SDK."""
     made = {}
     for name, form in FORMS.items():
         made[name] = call("request", form), {it["id"]: it for it in call("snippets", form, URL)}
@@ -172,7 +172,7 @@ def programs() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def received(rig: Rig, task: str) -> dict[str, Any]:
-    """The last request that an engine got, apart from counts of tokens; forgets all."""
+    """The last request that an engine got, without token counts; clears the recorded requests."""
     engines = (rig.blue, rig.green, rig.mini)
     found = [it for engine in engines for it in zip(engine.paths, engine.requests, strict=True) if it[0] != "/tokenize"]
     for engine in engines:
@@ -223,7 +223,7 @@ LEFT: Mapping[str, set[str]] = {
 
 
 def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
-    """The SDK's engine request, if the page's is `sent`."""
+    """The SDK's request to the engine, if the page's is `sent`."""
     body = {name: value for name, value in sent.items() if name not in left}
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
     if "query" in body or "instructions" in body:
@@ -248,7 +248,7 @@ def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
 
 
 def anthropic_body(body: dict[str, Any]) -> dict[str, Any]:
-    """The same request in Anthropic's words."""
+    """The same request in Anthropic's format."""
     system = [it["content"] for it in body["messages"] if it["role"] == "system"]
     messages = [it for it in body["messages"] if it["role"] != "system"]
     made: dict[str, Any] = {"max_tokens": 1024, **body, "messages": messages}

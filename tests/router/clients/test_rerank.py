@@ -73,7 +73,7 @@ def test_without_a_model_the_default_answers_and_other_endpoints_name_their_task
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_tokens_count(reranking: Rig) -> None:
+def test_tokens_count_towards_the_limit(reranking: Rig) -> None:
     reranking.change(access={"limits": {"default": {"tokens_per_minute": 1000}}})
     calls = {"model": "embed", "query": "x" * 200, "documents": ["y" * 200]}
     left = [int(post(reranking, "/v2/rerank", **calls).headers[TOKENS]) for _ in range(2)]

@@ -24,7 +24,7 @@ from tests.support.clients.samples import PROCESSORS, tokenizer
 from tests.support.engine.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.support.processes.servers import ServerPool
 
-# TGI's own client calls its pydantic models in an old way.
+# TGI's own client uses a deprecated pydantic interface.
 pytestmark = pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")
 
 TEXT = "hello 日本 😀 there"
@@ -46,7 +46,7 @@ def model(files: Path) -> Model:
 
 @pytest.fixture
 def engine(rig: Rig, files: Path, model: Model) -> Rig:
-    """The rig, whose blue says TEXT."""
+    """A rig whose blue generates TEXT."""
     for name in ("blue", "green"):
         deployment = {**rig.config["deployments"][name], "tokenizer_dir": str(files)}
         rig.change(deployments={name: deployment})

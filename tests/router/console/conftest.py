@@ -55,7 +55,7 @@ async def open_page(browser: Browser, rig: Rig) -> AsyncIterator[OpenPage]:
 
 @pytest.fixture
 async def browser_page(rig: Rig, open_page: OpenPage) -> Page:
-    """An empty page on `rig`'s router: `await browser_page.goto("/ui#/traffic")`. It closes before the router stops."""
+    """An empty page for `rig`'s router: `await browser_page.goto("/ui#/traffic")`. It closes before the router."""
     page, _ = await open_page(rig.url)
     return page
 
@@ -93,20 +93,20 @@ class Managed:
         self.take(self.config)
 
     def chat(self, requests: int, *, stream: bool = False) -> None:
-        """Sends one request for each of so many users."""
+        """Sends one request for each of that many users."""
         with httpx.Client() as client:
             for number in range(requests):
                 body = {**CHAT, "user": f"user-{number}", "stream": stream}
                 client.post(f"{self.url}/v1/chat/completions", json=body)
 
     def put(self, weights: dict[str, int], reason: str) -> None:
-        """Makes a plan with the API."""
+        """Creates a plan over the API."""
         body = {"weights": weights, "reason": reason}
         answer = httpx.put(f"{self.url}/api/endpoints/chat/traffic", json=body, headers={"if-match": "*"})
         assert answer.status_code == 200, answer.text
 
     def weights(self) -> dict[str, int]:
-        """The percentages that are applied."""
+        """The applied percentages."""
         found: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
         return found
 

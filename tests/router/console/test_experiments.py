@@ -272,7 +272,7 @@ async def test_a_draft_says_how_to_start_it(compared: Compared, open_page: OpenP
     assert await accessibility_problems(page) == []
 
 
-async def test_what_the_file_pauses_is_started_in_the_file(compared: Compared, open_page: OpenPage) -> None:
+async def test_an_experiment_paused_in_the_file_is_started_in_the_file(compared: Compared, open_page: OpenPage) -> None:
     compared.report(msgspec.structs.replace(SHOWN, state="paused"))
     compared.act(state="paused", cause="file")
     page = await opened(open_page, compared)

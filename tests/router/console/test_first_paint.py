@@ -1,5 +1,8 @@
-"""The cost of a page before it has data. `benchmarks/first_paint.py` measures the time; these tests count what it is
-spent on, which does not depend on the machine's load."""
+"""The cost of a page before it has data.
+
+`benchmarks/first_paint.py` measures the time; these tests count scripts and layouts, which do not depend on the
+machine's load.
+"""
 
 import pytest
 from playwright.async_api import Browser

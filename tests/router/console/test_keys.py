@@ -1,4 +1,4 @@
-"""The page Keys: who is calling, what is left of its limits, and for managers who uses what."""
+"""The page Keys: the caller, its remaining limits, and for managers everyone's usage."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 class Keys:
-    """Ann may use `chat`, with limits of her own; Eve manages; there are two more callers, one with a hostile name."""
+    """Ann may use `chat`, with her own limits; Eve is a manager; one of two more callers has a hostile name."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
         self.rig = rig

@@ -12,7 +12,7 @@ from tests.support.experiments.compared_router import Compared, Evidence
 
 DEPLOYMENTS = 200
 WEEK_OF_LOOKS = 7 * 24 * 60
-"""One a minute."""
+"""One look a minute."""
 
 
 def many(rig: Rig) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def says(*parts: str, finish_reason: str = "stop", tokens: int | None = None) ->
     return lambda body: stream(frames)
 
 
-class Held:
+class HeldStream:
     """Streams one part, waits for `go`, then streams the rest. `left` is set if the client disconnects before."""
 
     def __init__(self, first: str, rest: str = "") -> None:
@@ -106,7 +106,7 @@ async def playground(browser_page: Page, rig: Rig) -> Playground:
 
 
 async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground, rig: Rig) -> None:
-    rig.blue.answer = slow = Held("Good ", "morning")
+    rig.blue.answer = slow = HeldStream("Good ", "morning")
     rig.green.answer = says("Good ", "evening")
     await playground.open()
     await playground.ask()
@@ -142,7 +142,7 @@ async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground
 
 
 async def test_stop_ends_the_engines_work_and_keeps_the_text_so_far(playground: Playground, rig: Rig) -> None:
-    rig.blue.answer, rig.green.answer = endless = Held("Once "), Held("Twice ")
+    rig.blue.answer, rig.green.answer = endless = HeldStream("Once "), HeldStream("Twice ")
     await playground.open()
     await playground.ask()
     for name, part in (("blue", "Once "), ("green", "Twice ")):
@@ -157,7 +157,7 @@ async def test_stop_ends_the_engines_work_and_keeps_the_text_so_far(playground: 
 
 
 async def test_leaving_the_page_stops_the_engines(playground: Playground, rig: Rig) -> None:
-    rig.blue.answer = endless = Held("Once ")
+    rig.blue.answer = endless = HeldStream("Once ")
     await playground.open()
     await playground.ask()
     await expect(playground.text("blue")).to_have_text("Once ")
@@ -290,7 +290,7 @@ async def test_tool_calls_and_truncated_answers_are_marked(playground: Playgroun
 
 
 async def test_the_playground_works_by_keyboard_alone(playground: Playground, rig: Rig) -> None:
-    rig.blue.answer = endless = Held("Once ")
+    rig.blue.answer = endless = HeldStream("Once ")
     await playground.open()
     await playground.prompt.focus()
     await playground.page.keyboard.type("Say hello")

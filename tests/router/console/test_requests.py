@@ -1,4 +1,4 @@
-"""The page Requests: one request by its id, which deployment got it and why, and thumbs."""
+"""The page Requests: one request by its id, the deployment that answered it and the reason, and thumbs."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ async def found(page: Page, id: str) -> None:
 
 @pytest.fixture
 def judged(managed: Managed) -> Managed:
-    """An experiment runs, and takes a thumb and stars."""
+    """A running experiment that takes a thumb and stars."""
     experiment = {
         "endpoint": "chat",
         "control": "blue",

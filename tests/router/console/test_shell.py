@@ -114,7 +114,7 @@ async def test_a_hidden_page_does_not_poll(managed: Managed, open_page: OpenPage
 
 
 async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) -> None:
-    """A redraw replaces what was there."""
+    """A redraw replaces the previous elements."""
     await browser_page.goto("/ui#/traffic")
     await expect(browser_page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     counts = await browser_page.evaluate("""async () => {

@@ -40,7 +40,7 @@ def trust(rig: Rig, issuer: SignInProvider, **console: Any) -> None:
 
 async def opened(open_page: OpenPage, rig: Rig, issuer: SignInProvider, path: str = "/ui#/keys") -> tuple[Page, Watch]:
     page, watch = await open_page(rig.url)
-    # Of the issuer: the page that one visits, and the one request that the policy allows.
+    # The issuer's part: the page that the user visits, and the one request that the policy allows.
     watch.expected = ["401", f"host: {issuer.url}/authorize?", f"host: {issuer.url}/oauth/token"]
     await page.goto(path)
     return page, watch
@@ -62,7 +62,7 @@ async def screenshot_of_dialog(page: Page) -> None:
 
 
 async def refused(page: Page, words: str) -> None:
-    """The dialog shows this text, and no one is signed in."""
+    """Waits until the dialog shows this text, and asserts that no one is signed in."""
     await expect(page.get_by_role("dialog").get_by_role("alert").first).to_contain_text(words)
     await expect(page.locator("#sign-in")).to_have_text("Sign in")
     assert await page.evaluate("sessionStorage.length") == 0
@@ -221,7 +221,7 @@ async def test_the_policy_allows_the_token_endpoint_and_nothing_else_of_the_issu
     for path in ("/keys", "/oauth/token/more", "/oauth", "/"):
         failed = await page.evaluate("(url) => fetch(url).then(() => false, () => true)", f"{issuer.url}{path}")
         assert failed, path
-    assert issuer.fetches == 1, "of the router alone"
+    assert issuer.fetches == 1, "requests to the router alone"
     assert not [it for it in reached if it.startswith(issuer.url)]
 
 
@@ -253,7 +253,7 @@ async def test_the_stored_state_is_used_for_one_redirect_only(
     page, _ = await opened(open_page, rig, issuer)
     await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
     await expect(page.get_by_role("link", name="Continue as alice")).to_be_visible()
-    await page.goto("/ui#/traffic")  # they changed their mind
+    await page.goto("/ui#/traffic")  # the user changed their mind
     await expect(page.get_by_role("dialog")).to_be_visible()
     assert await page.evaluate("sessionStorage.length") == 0
 

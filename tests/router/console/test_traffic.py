@@ -1,4 +1,4 @@
-"""The page Traffic: what it shows, and changes of the split with a dry run, a reason and a rollback."""
+"""The page Traffic: its contents, and changes of the split with a dry run, a reason and a rollback."""
 
 import re
 from typing import Any

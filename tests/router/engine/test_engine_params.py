@@ -1,4 +1,4 @@
-"""Parameters of the engine that only the operator may open to callers."""
+"""Engine parameters that only the operator may open to callers."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def post(rig: Rig, way: str, **fields: Any) -> httpx.Response:
 
 @pytest.fixture
 def rig(rig: Rig) -> Rig:
-    """With reranking at the endpoint of the embeddings."""
+    """A rig with reranking at the embeddings endpoint."""
     tasks = list(POOLING)
     endpoints, deployments = rig.config["endpoints"], rig.config["deployments"]
     rig.change(

@@ -1,4 +1,4 @@
-"""Forced tool calls that `max_tokens` cuts short: the whole answer is what the stream adds up to."""
+"""Forced tool calls that `max_tokens` truncates: the whole answer equals the sum of its stream."""
 
 import json
 from typing import Any
@@ -82,7 +82,7 @@ def test_a_stream_that_breaks_off_is_retried_on_another_deployment(rig: Rig) -> 
 
 
 def cut_message(body: dict[str, Any]) -> Response:
-    """The same at `/v1/messages`: `max_tokens` ends the call of a named tool, `tool_use` that of any."""
+    """The same at `/v1/messages`: `max_tokens` ends a call of a named tool, `tool_use` a call of any tool."""
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
     usage = {"input_tokens": 9, "output_tokens": 3}
     if not body.get("stream"):

@@ -1,4 +1,4 @@
-"""How the router learns of a deployment's model, and keeps what it knows."""
+"""How the router fetches a deployment's model card, and caches it."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ CARD = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len"
 
 
 class CardServer:
-    """A model application that serves its card, and keeps the ETags of the requests."""
+    """A model application that serves its card, and records the ETags of the requests."""
 
     def __init__(self) -> None:
         self.card: dict[str, Any] = CARD
@@ -47,7 +47,7 @@ class CardServer:
 
 @pytest.fixture
 async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
-    """Parametrized indirectly with `Upstream`'s arguments."""
+    """A rig, parametrized indirectly with `Upstream`'s arguments."""
     async with Upstream(**getattr(request, "param", {})) as upstream:
         yield upstream
 

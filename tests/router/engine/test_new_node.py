@@ -36,7 +36,7 @@ async def test_an_application_is_waited_for_while_the_ingress_does_not_listen() 
             assert await calls == b"{}"
 
 
-async def test_it_is_not_waited_for_longer_than_a_connection_may_take() -> None:
+async def test_an_application_is_not_waited_for_longer_than_a_connection_may_take() -> None:
     async with Upstream() as upstream:
         with pytest.raises(Unavailable):
             await upstream.unary(application(free_port()), "/x", {}, request_id="1", timeouts=Timeouts(connect_s=0.05))

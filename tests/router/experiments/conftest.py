@@ -31,7 +31,7 @@ class LiveRig(Rig):
     def __init__(self, engines: dict[str, FakeEngine], url: str, timing: AccessTiming, base: Path) -> None:
         self.controller = LiveController(base)
         self.headers: dict[str, str] = {}
-        """What `report` sends: a key, where one is needed."""
+        """The headers of `report`'s requests: a key, where one is needed."""
         super().__init__(engines, url, timing, self.controller, self.controller)
         self.change(
             ledger={"url": "ledger"},
@@ -62,7 +62,7 @@ class LiveRig(Rig):
         self.change(experiments={"first": {**self.config["experiments"]["first"], **fields}})
 
     async def report(self, holds: Callable[[Report], bool] = lambda report: True) -> Report:
-        """The experiment's report over HTTP, once it is as it should be."""
+        """The experiment's report over HTTP, once the condition holds."""
         deadline = time.monotonic() + _PATIENCE_S
         async with httpx.AsyncClient(base_url=self.url, headers=self.headers) as client:
             while True:
@@ -74,7 +74,7 @@ class LiveRig(Rig):
                 await asyncio.sleep(0.05)
 
     async def report_of(self, requests: int) -> Report:
-        """Once so many requests have arrived."""
+        """The report, once that many requests have arrived."""
         return await self.report(lambda report: sum(report.requests.values()) >= requests)
 
 

@@ -1,4 +1,4 @@
-"""The controller is away, dies, or cannot write: requests do not notice, and the report says what was lost."""
+"""The controller is away, dies, or cannot write: requests are not affected, and the report has the losses."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ CHATS = [lane for lane in lanes(tokens=50) if lane.name in ("openai", "anthropic
 
 
 def traffic(count: int, first: int = 0) -> Iterator[Lane]:
-    """So many requests of as many users."""
+    """That many requests of as many users."""
     for number in range(first, first + count):
         lane = CHATS[number % len(CHATS)]
         yield replace(lane, headers={**lane.headers, "x-user": f"user-{number}"})
 
 
 async def sent(live: LiveRig, count: int, first: int = 0) -> list[Outcome]:
-    """Requests that are all answered in full."""
+    """Sends requests, and asserts that all are answered in full."""
     outcomes = await ask_all(live.url, traffic(count, first))
     assert unexplained(outcomes) == []
     return outcomes
 
 
 async def rows_in_batches(live: LiveRig, count: int) -> None:
-    """Waits until the router has put so many rows into batches: it makes them once a second."""
+    """Waits until the router has put that many rows into batches, which happens once a second."""
     async with asyncio.timeout(60), httpx.AsyncClient(base_url=live.url) as http:
         while True:
             families = text_string_to_metric_families((await http.get("/metrics")).text)
@@ -88,7 +88,7 @@ async def test_an_unwritable_directory_is_reported_and_loses_nothing(live: LiveR
     await live.report_of(40)
     live.controller.advance(61.0)
     report = await live.report(lambda report: any("directory has failed" in it for it in report.warnings))
-    assert sum(report.requests.values()) == 40, "it judges all the same"
+    assert sum(report.requests.values()) == 40, "it still judges"
     await sent(live, 10, first=40)
     (tmp_path / "blocked").unlink()
     live.controller.advance(61.0)

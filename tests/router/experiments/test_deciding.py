@@ -24,7 +24,7 @@ EXPERIMENT = "/api/experiments/first"
 _PATIENCE_S = 30.0
 
 
-class Ramped:
+class RampRig:
     """The experiment `first` on the endpoint `chat`: a ramp to 50 % that waits for a manager, from 1 %."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
@@ -58,7 +58,7 @@ class Ramped:
         return httpx.get(f"{self.url}{EXPERIMENT}", params=query).raise_for_status()
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> httpx.Response:
-        """The experiment, once what is done with it is as it should be."""
+        """The experiment, once its acting state is as expected."""
         deadline = time.monotonic() + _PATIENCE_S
         while not holds((answer := self.get()).json()["acting"]):
             assert time.monotonic() < deadline, answer.text
@@ -78,15 +78,15 @@ class Ramped:
 
 
 @pytest.fixture
-def ramped(rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ramped]:
+def ramped(rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RampRig]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
-    ramped = Ramped(rig, tmp_path)
+    ramped = RampRig(rig, tmp_path)
     with servers.host(ramped.router.app) as ramped.url:
         yield ramped
     ramped.controller.close()
 
 
-class Listening:
+class EventListener:
     """A client of `/api/events`, in a thread until its stream ends or the server does."""
 
     def __init__(self, url: str, **query: str) -> None:
@@ -110,9 +110,9 @@ class Listening:
         return found[-1]
 
 
-def test_a_step_is_decided_applied_and_reported(ramped: Ramped) -> None:
+def test_a_step_is_decided_applied_and_reported(ramped: RampRig) -> None:
     seen = ramped.until(lambda acting: acting["step"] == 0 and acting["next_share"] == 25 and acting["revision"] > 0)
-    listening = Listening(ramped.url, since="0")
+    listening = EventListener(ramped.url, since="0")
     listening.until("ramp", "green 1 %")
     assert "a manager's `advance`" in ramped.report()
     assert "switchyard experiments decide first advance --reason TEXT" in ramped.report()
@@ -134,7 +134,7 @@ def test_a_step_is_decided_applied_and_reported(ramped: Ramped) -> None:
     assert ramped.decide("advance", seen.headers["etag"]).status_code == 412
 
 
-def test_a_rollback_and_the_way_back(ramped: Ramped) -> None:
+def test_a_rollback_and_the_way_back(ramped: RampRig) -> None:
     ramped.until(lambda acting: acting["revision"] > 0)
     body = {"action": "rollback", "reason": "what if"}
     dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()
@@ -151,7 +151,7 @@ def test_a_rollback_and_the_way_back(ramped: Ramped) -> None:
     ramped.until(lambda acting: acting["state"] == "running" and acting["share"] == 1)
 
 
-def test_an_inapplicable_decision_is_refused_with_the_reason(ramped: Ramped) -> None:
+def test_an_inapplicable_decision_is_refused_with_the_reason(ramped: RampRig) -> None:
     seen = ramped.until(lambda acting: acting["revision"] > 0)
     body = {"action": "pause", "reason": "what if"}
     dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()
@@ -163,7 +163,7 @@ def test_an_inapplicable_decision_is_refused_with_the_reason(ramped: Ramped) -> 
     )
 
 
-def test_the_command_decides_and_the_metrics_say_so(ramped: Ramped, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_decides_and_the_metrics_say_so(ramped: RampRig, capsys: pytest.CaptureFixture[str]) -> None:
     ramped.until(lambda acting: acting["revision"] > 0)
     decide = ["experiments", "decide", "first", "pause", "--reason", "lunch", "--yes", "--url", ramped.url]
     assert main(decide) == 0
@@ -179,13 +179,13 @@ def test_the_command_decides_and_the_metrics_say_so(ramped: Ramped, capsys: pyte
     assert "paused" in capsys.readouterr().out
 
 
-def test_a_client_that_comes_back_has_missed_nothing_though_the_controller_was_replaced(ramped: Ramped) -> None:
+def test_a_client_that_comes_back_has_missed_nothing_though_the_controller_was_replaced(ramped: RampRig) -> None:
     ramped.until(lambda acting: acting["revision"] > 0)
-    first = Listening(ramped.url, since="0")
+    first = EventListener(ramped.url, since="0")
     begun = first.until("ramp")
     ramped.controller.replaced()
     ramped.decide("pause", "*").raise_for_status()
-    second = Listening(ramped.url, since=str(begun["at"]))
+    second = EventListener(ramped.url, since=str(begun["at"]))
     second.until("decision", "pause")
     first.until("decision", "pause")
     assert [it["kind"] for it in second.events].count("ramp") == 0

@@ -1,4 +1,4 @@
-"""What callers and managers ask and tell about running traffic, over HTTP and by the command line."""
+"""Questions and feedback of callers and managers about running traffic, over HTTP and by the command line."""
 
 import asyncio
 import itertools
@@ -29,8 +29,8 @@ STREAM = replace(WHOLE, body={**SAY, "stream": True}, ends=b"data: [DONE]", stre
 WINDOW_S = 30.0
 
 
-class Asked:
-    """The experiment scores answers; requests need a key: of Ann, of Bob, or of Eve, who is a manager."""
+class FeedbackRig:
+    """The experiment scores answers; requests need the key of Ann, of Bob, or of Eve, who is a manager."""
 
     def __init__(self, live: LiveRig, directory: Path) -> None:
         self.live = live
@@ -64,7 +64,7 @@ class Asked:
         )
 
     async def requests(self, count: int) -> list[Outcome]:
-        """Ann's, in order, of one user each, streamed and whole in turn."""
+        """Sends Ann's requests, in order, of one user each, alternately whole and streamed."""
         headers = {"authorization": f"Bearer {self.keys['ann']}"}
         lanes = [
             replace((WHOLE, STREAM)[number % 2], headers={**headers, "x-user": f"user-{number}"})
@@ -76,8 +76,8 @@ class Asked:
 
 
 @pytest.fixture
-def calls(live: LiveRig, tmp_path: Path) -> Asked:
-    return Asked(live, tmp_path)
+def calls(live: LiveRig, tmp_path: Path) -> FeedbackRig:
+    return FeedbackRig(live, tmp_path)
 
 
 def body_id(outcome: Outcome) -> str:
@@ -96,7 +96,7 @@ def thumbs(report: Report) -> Sequence[ArmValue]:
     return compared.values
 
 
-async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: Asked) -> None:
+async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: FeedbackRig) -> None:
     outcomes = await calls.requests(60)
     async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
         early = await ann.post("/api/feedback", json=score(request_id(outcomes[0]), True))
@@ -115,7 +115,7 @@ async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: Asked) ->
         wrong = await ann.post("/api/feedback", json={**score(ids[0], True), "value": 3})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "value")
     outcomes += await calls.requests(1)
-    await calls.live.report_of(61)  # what was told before has arrived, too
+    await calls.live.report_of(61)  # earlier feedback has arrived, too
     deployments = [it.headers["azureml-model-deployment"] for it in outcomes]
     calls.live.controller.advance(WINDOW_S + GRACE_S + 1)
     report = await calls.live.report(lambda report: sum(it.requests for it in thumbs(report)) == 50)
@@ -131,7 +131,7 @@ def score(id: str, value: bool) -> dict[str, Any]:
     return {"request_id": id, "metric": "thumbs", "value": value}
 
 
-async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: Asked) -> None:
+async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: FeedbackRig) -> None:
     streamed, whole = sorted(await calls.requests(2), key=lambda it: it.lane.streamed, reverse=True)
     await calls.live.report_of(2)
     async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
@@ -144,8 +144,8 @@ async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: Asked) ->
 
 
 @pytest.fixture
-def shell(calls: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`switchyard experiments`, as Eve: the exit code, stdout and stderr."""
+def shell(calls: FeedbackRig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs `switchyard experiments` as Eve. Returns the exit code, stdout and stderr."""
     monkeypatch.setenv("SWITCHYARD_API_KEY", calls.keys["eve"])
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -156,7 +156,7 @@ def shell(calls: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return run
 
 
-def test_the_commands_show_what_happened(calls: Asked, shell: Any) -> None:
+def test_the_commands_show_what_happened(calls: FeedbackRig, shell: Any) -> None:
     outcomes = asyncio.run(calls.requests(160))
     report = asyncio.run(calls.live.report_of(160))
     code, listed, _ = shell("list")

@@ -1,4 +1,4 @@
-"""A treatment that fails, says nothing or hangs: the alarm, and its reason. What both deployments share raises none."""
+"""A treatment that fails, answers nothing or hangs raises an alarm; problems of both deployments do not."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def requests(count: int, first: int = 0, headers: Mapping[str, str] = {}) -> Ite
 
 
 def some(share: float, first: Answer, other: Answer) -> Answer:
-    """`first` for a share of the requests, spread evenly."""
+    """Answers with `first` for a share of the requests, spread evenly."""
     calls = 0
 
     def answer(body: dict[str, Any]) -> Response:
@@ -47,7 +47,7 @@ def guardrail(report: Report, event: str) -> GuardrailStatus:
 
 
 async def until_alarm(live: LiveRig, event: str) -> tuple[Report, list[Outcome]]:
-    """Sends requests of ever new users until the guardrail's alarm."""
+    """Sends requests of new users until the guardrail's alarm."""
     outcomes: list[Outcome] = []
     for batch in range(MOST_BATCHES):
         outcomes += await ask_all(live.url, requests(BATCH, first=batch * BATCH))
@@ -97,7 +97,7 @@ async def test_a_treatment_that_hangs_is_found_while_it_hangs(live: LiveRig) -> 
         await live.report(lambda report: guardrail(report, "slow").alarm)
         hanging = [task for task in tasks if not task.done()]
         report = await live.report(lambda report: guardrail(report, "slow").events["green"] == len(hanging))
-        assert report.requests["green"] == 0, "none of them has ended"
+        assert report.requests["green"] == 0, "no request has ended"
         assert only_alarm(report, "slow").startswith("Guardrail slow: green exceeds the limit")
         for task in hanging:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Where the controller lives: over HTTP for several routers, or inside `switchyard router`."""
+"""The controller's host: a Serve application that several routers reach over HTTP, or `switchyard router` itself."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def traffic(count: int) -> Iterator[Lane]:
 
 
 def report(url: str, requests: int) -> dict[str, Any]:
-    """The report, once so many requests have arrived."""
+    """The report, once that many requests have arrived."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = httpx.get(f"{url}/api/experiments/first/report", timeout=30)
@@ -61,7 +61,7 @@ def report(url: str, requests: int) -> dict[str, Any]:
 
 @pytest.fixture
 def routers(live: LiveRig, servers: ServerPool, tmp_path: Path) -> Iterator[list[str]]:
-    """The URLs of two routers beside one controller, which they reach over HTTP as they do on Ray Serve."""
+    """The URLs of two routers with one controller, which they reach over HTTP as they do on Ray Serve."""
     config = parse({**live.config, "ledger": {"url": "shared"}})
 
     async def read_configuration() -> Config:

@@ -1,4 +1,4 @@
-"""Every metric of experiments and queues that a dashboard or an alert asks for is on a live router."""
+"""Every metric of experiments and queues that a dashboard or an alert uses exists on a live router."""
 
 import httpx
 

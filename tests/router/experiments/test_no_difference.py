@@ -1,4 +1,4 @@
-"""Two deployments that do not differ, live traffic through every dialect: nothing is found, and nothing is missing."""
+"""Two equal deployments, live traffic through every dialect: no difference is found, and no request is missing."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,14 +25,14 @@ CERTAIN = 1e-6
 
 
 def traffic() -> Iterator[Lane]:
-    """Every dialect in turn, whole and streamed, from every user in turn."""
+    """Requests of every dialect in turn, whole and streamed, from every user in turn."""
     for number in range(REQUESTS):
         lane = DIALECTS[number % len(DIALECTS)]
         yield replace(lane, headers={**lane.headers, "x-user": f"user-{number % USERS}"})
 
 
 def nothing_is_missing(report: Report, requests: int) -> bool:
-    """Every request is counted, for the deployment that it was drawn for, and answered by it."""
+    """True if every request is counted for the deployment that it was drawn for, and was answered by it."""
     return (
         sum(report.requests.values()) == requests
         and all(served == {arm: report.requests[arm]} for arm, served in report.served.items())
@@ -56,7 +56,7 @@ async def test_equal_deployments_do_not_differ_and_no_request_is_missing(live: L
     assert {it.alarm for it in report.guardrails} == {False}
 
 
-async def test_what_is_stored_is_every_request_once(live: LiveRig) -> None:
+async def test_every_request_is_stored_once(live: LiveRig) -> None:
     outcomes = await ask_all(live.url, traffic())
     before = await live.report_of(len(outcomes))
     live.controller.replaced()

@@ -1,4 +1,4 @@
-"""Nothing that a client or an engine says is kept or told: in the ledger, the journal, logs, metrics, the API."""
+"""No text of a client or an engine is stored or exposed: in the ledger, the journal, logs, metrics, or the API."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,13 +20,13 @@ from tests.support.processes.log_lines import log_lines
 PROMPT, ANSWER, USER, SESSION, TOOL, ID = (
     f"marker-{it}" for it in ("prompt", "answer", "user", "session", "tool", "id")
 )
-"""A request id is the only one of them that may be in a log line: that is what it is for."""
+"""Of these only the request id may be in a log line, because that is its purpose."""
 
 TOOLS = [{"type": "function", "function": {"name": TOOL, "parameters": {"type": "object"}}}]
 
 
 def marked(lane: Lane, key: str) -> Iterator[Lane]:
-    """The request with a marker wherever a client may write something, and the same with an error."""
+    """The request with a marker wherever a client may write text, and the same with an error."""
     body: dict[str, Any] = dict(lane.body)
     if "messages" in body:
         body["messages"] = [{"role": "user", "content": PROMPT}]
@@ -40,8 +40,8 @@ def marked(lane: Lane, key: str) -> Iterator[Lane]:
     yield replace(lane, body={**body, "temperature": PROMPT, PROMPT: 1}, headers=headers)
 
 
-def tells(text: str, engine: FakeEngine) -> Answer:
-    """Says `text` in a chat; elsewhere as `engine` did before."""
+def generates(text: str, engine: FakeEngine) -> Answer:
+    """Generates `text` for a chat; elsewhere answers as `engine` did before."""
     other = engine.answer
 
     def answer(body: dict[str, Any]) -> Response:
@@ -56,7 +56,7 @@ def tells(text: str, engine: FakeEngine) -> Answer:
 
 
 def written(directory: Path) -> Sequence[str]:
-    """Every file as it is, but for those that are being written, and what Parquet files hold, decompressed."""
+    """Every file's bytes, except those being written, and the decompressed contents of Parquet files."""
     found = []
     for path in sorted(it for it in directory.rglob("*") if it.is_file() and it.suffix != TEMPORARY):
         found.append(path.read_bytes().decode("latin-1"))
@@ -74,7 +74,7 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
     markers = [PROMPT, ANSWER, USER, SESSION, TOOL, key]
     with log_lines() as logged:
         for engine in (live.blue, live.green):
-            engine.answer = tells(ANSWER, engine)
+            engine.answer = generates(ANSWER, engine)
         requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
         outcomes = await ask_all(live.url, requests)
         assert unexplained([it for it in outcomes if "x-request-id" in it.lane.headers]) == []
@@ -92,7 +92,7 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
 
 
 async def calls(live: LiveRig, key: str) -> Sequence[str]:
-    """Everything that the API and the metrics tell."""
+    """Everything that the API and the metrics return."""
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:
         score = {"request_id": f"{ID}-openai", "metric": "thumbs", "value": True}

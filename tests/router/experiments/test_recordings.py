@@ -1,4 +1,4 @@
-"""Live traffic is written down, nothing of it that should not be, and a replay says what the live experiment said."""
+"""Live traffic is recorded without forbidden contents, and a replay gives the same result as the live experiment."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from app.ledger.recordings.wire import RecordedRequest
 from deployments.cli.experiments.directory import open_directory
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
-from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, marked, tells
+from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, generates, marked
 from tests.router.experiments.test_verdicts import CHAT, after, users
 from tests.support.engine.fake_engine import refuse
 from tests.support.processes.load import Lane, ask_all, lanes, unexplained
@@ -31,7 +31,7 @@ PHONE = "555-0123"
 
 
 async def recorded(live: LiveRig, count: int) -> Sequence[RecordedRequest]:
-    """The recording, once it has so many requests."""
+    """The recording, once it has that many requests."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -64,7 +64,7 @@ async def test_every_dialects_requests_are_recorded_without_text_name_or_key(liv
     live.change(access={"keys_file": str(tmp_path / "keys.yaml")})
     live.chat_endpoint(record={})
     for engine in (live.blue, live.green):
-        engine.answer = tells(ANSWER, engine)
+        engine.answer = generates(ANSWER, engine)
     requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
     outcomes = await ask_all(live.url, requests)
     answered = [it for it in outcomes if it.status == 200]
@@ -83,7 +83,7 @@ def chats(count: int, text: str) -> list[Lane]:
     return [replace(CHAT, body=body, headers={"x-user": f"{USER}-{number}"}) for number in range(count)]
 
 
-async def test_full_recordings_hold_what_was_asked_without_what_is_redacted(live: LiveRig) -> None:
+async def test_full_recordings_hold_the_requests_without_redacted_text(live: LiveRig) -> None:
     live.chat_endpoint(record={"text": "full", "redact": [r"\d{3}-\d{4}", "marker-name"]})
     await ask_all(live.url, chats(3, f"Call {PHONE}, says marker-name."))
     found = await recorded(live, 3)
@@ -127,7 +127,7 @@ async def test_requests_do_not_notice_a_directory_that_fails(live: LiveRig) -> N
 
 
 def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of a replay of what was recorded."""
+    """Replays the recording. Returns the exit code, stdout and stderr."""
     directory = str(live.controller.directory)
     command = ["experiments", "replay", directory, "--arms", "blue,green", "--url", live.url, "--speed", "1000"]
     code = main([*command, *arguments])
@@ -136,7 +136,7 @@ def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -
 
 
 @pytest.mark.parametrize("text", ["none", "full"])
-async def test_a_replay_says_what_the_live_experiment_said(
+async def test_a_replay_gives_the_verdict_of_the_live_experiment(
     live: LiveRig, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     live.blue.answer, live.green.answer = after(0.01), after(0.06)

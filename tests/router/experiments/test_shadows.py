@@ -24,7 +24,7 @@ def says(text: str) -> Answer:
 
 @pytest.fixture
 def shadowed(live: LiveRig) -> LiveRig:
-    """Green is the shadow of an endpoint that blue answers; no experiment runs."""
+    """Green is the shadow of an endpoint that blue serves; no experiment runs."""
     live.blue.answer = live.green.answer = says("It rains.")
     live.change(experiments={"first": {**live.config["experiments"]["first"], "state": "draft"}})
     live.chat_endpoint(traffic={"blue": 100, "green": 0}, mirror={"deployment": "green", "percent": 100})
@@ -38,7 +38,7 @@ def say(live: LiveRig, user: str, **headers: str) -> None:
 
 
 def until_counted(live: LiveRig, count: int) -> None:
-    """The router has said what became of so many requests."""
+    """Waits until the router has counted the outcomes of that many requests."""
     deadline = time.monotonic() + 30
     while True:
         lines = httpx.get(f"{live.url}/metrics").text.splitlines()
@@ -50,7 +50,7 @@ def until_counted(live: LiveRig, count: int) -> None:
 
 
 def report(live: LiveRig, copies: int) -> dict[str, Any]:
-    """The report, once it has so many copies."""
+    """The report, once it has that many copies."""
     deadline = time.monotonic() + 30
     while True:
         found: dict[str, Any] = httpx.get(live.url + PATH, headers=live.headers).json()

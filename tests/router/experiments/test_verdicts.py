@@ -1,4 +1,4 @@
-"""A treatment that is slower, in every dialect: the verdict, its history, and the plan for the next experiment."""
+"""A slower treatment, in every dialect: the verdict, its history, and the plan for the next experiment."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -25,19 +25,19 @@ STREAMS = [lane for lane in DIALECTS if lane.streamed]
 
 
 def users(count: int, each: int, lanes: Sequence[Lane] = (CHAT,)) -> Iterator[Lane]:
-    """So many users, with so many streams each, in one dialect after the other."""
+    """That many streams for each of that many users, in one dialect after the other."""
     for number in range(count * each):
         lane = lanes[number % len(lanes)]
         yield replace(lane, headers={**lane.headers, "x-user": f"user-{number % count}"})
 
 
 def hello(body: dict[str, Any]) -> Response:
-    """A stream of a chat."""
+    """A streamed chat answer."""
     return stream([chunk("Hel"), chunk("lo", finish_reason="stop"), "data: [DONE]\n\n"])
 
 
 def after(seconds: float, answers: Answer = hello) -> Answer:
-    """Streams whose first token comes after so long."""
+    """Streams whose first token comes after that delay."""
 
     async def late(parts: Any) -> AsyncIterator[Any]:
         await asyncio.sleep(seconds)
@@ -65,7 +65,7 @@ async def test_a_slower_treatment_is_worse(live: LiveRig) -> None:
     assert ttft.effect.estimate is not None
     assert 0 < ttft.effect.lower < ttft.effect.estimate
     assert report.headline == "first on chat: green is worse than blue."
-    assert report.alarms == [], "slower is no guardrail's business as long as it is not too slow"
+    assert report.alarms == [], "a slower treatment breaks no guardrail as long as it is not too slow"
     async with httpx.AsyncClient(base_url=live.url) as http:
         history = (await http.get("/api/experiments/first/history", params={"metric": "ttft"})).json()
         assert history["points"][-1]["verdict"] == "worse"

@@ -1,4 +1,4 @@
-"""How many cases are tried: 2,000 in every run, always the same ones; 20,000 new ones where SWITCHYARD_NIGHTLY=1."""
+"""The number of test cases: 2,000 in every run, always the same ones; 20,000 new ones where SWITCHYARD_NIGHTLY=1."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,7 +14,7 @@ Case = TypeVar("Case")
 
 
 def attempt(strategy: SearchStrategy[Case], share: float, check: Callable[[Case], None]) -> None:
-    """Tries `share` of all cases; raises what `check` raises, for the smallest case that does it."""
+    """Tries `share` of all cases; raises the error of `check` for the smallest failing case."""
     wanted = round(CASES * share)
     tried = 0
 

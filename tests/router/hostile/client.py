@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 
 HANGS_S = 120.0
-"""An answer that takes longer does not come: the router gives up after 20 s, and a busy machine is slow."""
+"""The longest wait for an answer: the router gives up after 20 s, and a busy machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Reply:
 
 
 class Client:
-    """One connection at a time, kept while the server keeps it."""
+    """One connection at a time, kept open while the server does."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -40,7 +40,7 @@ class Client:
     def request(
         self, method: str, target: str, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None
     ) -> Reply:
-        """The answer to a request with these headers as they are, and a length."""
+        """Sends a request with exactly these headers, and a content length. Returns the answer."""
         lines = [f"{method} {target} HTTP/1.1".encode("latin-1"), b"host: switchyard"]
         lines += [name + b": " + value for name, value in headers or []]
         lines.append(b"content-length: %d" % len(body))
@@ -49,7 +49,7 @@ class Client:
         return reply
 
     def close(self) -> None:
-        """Forgets the connection."""
+        """Closes and drops the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

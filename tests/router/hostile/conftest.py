@@ -15,7 +15,7 @@ def standing() -> Iterator[HostileRig]:
 
 @pytest.fixture
 def hostile(standing: HostileRig) -> Iterator[HostileRig]:
-    """The router; after the test nothing of its requests is left in it, and none has raised unnoticed."""
+    """The router; after the test nothing of its requests is left in it, and no exception went unnoticed."""
     with standing.watched():
         standing.engine.pieces = None
         standing.client.request("GET", "/health")

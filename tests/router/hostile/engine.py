@@ -19,7 +19,7 @@ MAX_LOGPROBS = 20
 """vLLM's default. Without a bound, one generated number makes this fake fill the machine's memory."""
 
 MAX_CHOICES = 128
-"""Of one request. vLLM allows 16,384, which would take this fake minutes."""
+"""The most choices of one request. vLLM allows 16,384, which would take this fake minutes."""
 
 
 def _completions(body: dict[str, Any]) -> Response:
@@ -118,7 +118,7 @@ class HostileEngine:
         path = "/" + request.path_params["path"]
         if self.pieces is not None:
             return StreamingResponse(self._pieces(self.pieces), media_type=self.media_type)
-        # What this fake cannot do it refuses: a failure of its own would look like the router's.
+        # The fake refuses what it cannot do, because its own failure would look like the router's.
         with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
             return ANSWERS[path](body)
         return refuse(400, "this engine cannot do that")(body)

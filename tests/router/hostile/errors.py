@@ -1,4 +1,4 @@
-"""Which dialects' documented error format a body has."""
+"""Recognises the dialects whose documented error format a body has."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tests.router.hostile.client import Reply
 
 
 def dialects(reply: Reply) -> set[str]:
-    """The dialects whose error format `reply` has; empty for none."""
+    """The dialects whose error format `reply` has; empty if there are none."""
     if not reply.body:  # TGI answers unauthorized requests, and its health check always, with a status alone
         return {"tgi"}
     try:

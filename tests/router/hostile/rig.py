@@ -1,4 +1,4 @@
-"""The real router in front of a deployment that accepts everything, and what must hold for every answer."""
+"""The real router in front of a deployment that accepts everything, and the rules for every answer."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ class _Loop:
 
 
 class HostileRig:
-    """A router whose chat endpoint does everything, its deployment, and a client.
+    """A router whose chat endpoint supports everything, its deployment, and a client.
 
     Traffic may be moved between its two variants: whatever hostile requests do, both answer alike.
     """
@@ -89,7 +89,7 @@ class HostileRig:
     def check(
         self, reply: Reply, allowed: set[str], *, impatient: bool = False, needs_controller: bool = False
     ) -> None:
-        """What holds for every answer: nothing of it is the router's fault, and an error is in a form of `allowed`.
+        """Asserts the rules for every answer: it shows no fault of the router, and an error has a format of `allowed`.
 
         `impatient`: the client set a timeout, which may be over. `needs_controller`: it asks for what a controller of
         experiments knows, and there is none.
@@ -109,7 +109,7 @@ class HostileRig:
             time.sleep(0.02)
 
     def in_flight(self) -> float:
-        """The requests that a deployment works on, as the metrics tell."""
+        """The requests that a deployment is working on, by the metrics."""
         text = self.client.request("GET", "/metrics").body.decode()
         return sum(
             float(line.rpartition(" ")[2])
@@ -118,7 +118,7 @@ class HostileRig:
         )
 
     def tasks(self) -> int:
-        """How many tasks run on the router's event loop, the one that counts them left out."""
+        """The number of tasks on the router's event loop, without the one that counts them."""
 
         async def count() -> int:
             return len(asyncio.all_tasks()) - 1
@@ -134,7 +134,7 @@ class HostileRig:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Collects defects. Only while a test of this folder runs: other tests in this process log failures too."""
-        # Here and not where the server starts: a server's start takes handlers away.
+        # Here and not where the server starts, because a starting server removes handlers.
         loggers = [logging.getLogger(name) for name in ("switchyard", "uvicorn.error", "asyncio")]
         for logger in loggers:
             logger.addHandler(self.defects)

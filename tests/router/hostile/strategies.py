@@ -79,7 +79,7 @@ def _places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | in
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: dict[str, Any]) -> dict[str, Any]:
-    """A valid body in which one to three things are something else, too many, or missing."""
+    """A valid body with one to three values changed, added, or removed."""
     body = deepcopy(valid)
     for _ in range(draw(st.integers(1, 3))):
         if not (places := _places(body)):
@@ -108,7 +108,7 @@ DEPTHS = (10, 150, 199, 201, 1_000, 60_000)
 
 
 def _nested(body: bytes, depth: int, opening: bytes, closing: bytes) -> bytes:
-    """The body with a field that nests so deep."""
+    """The body with a field that is nested that deep."""
     return body[:-1] + b',"metadata":' + opening * depth + b"1" + closing * depth + b"}"
 
 
@@ -238,7 +238,7 @@ _VALUES = st.one_of(
 )
 
 headers = st.lists(st.tuples(_NAMES, _VALUES), min_size=1, max_size=6).flatmap(
-    # What comes twice comes with the same value, or with another one.
+    # Repeated headers have the same value, or different ones.
     lambda given: st.lists(st.sampled_from(given), max_size=3).map(lambda again: given + again)
 )
 

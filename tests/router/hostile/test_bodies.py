@@ -37,7 +37,7 @@ def test_a_token_count_beyond_the_histogram_is_counted(hostile: HostileRig) -> N
     hostile.check(hostile.client.request("GET", "/metrics"), set())
 
 
-def test_a_batch_has_a_greatest_size(hostile: HostileRig) -> None:
+def test_the_size_of_a_batch_is_bounded(hostile: HostileRig) -> None:
     body = {"prompt": ["a"] * 5_000, "error_behavior": "truncate", "n": 1_000}
     reply = hostile.client.request("POST", "/serving-endpoints/chat/invocations", compact(body))
     hostile.check(reply, {"databricks"})

@@ -21,7 +21,7 @@ SHARE = 0.28 / len(DIALECTS)
 NO_CONTROLLER = b"No controller of experiments runs beside this router"
 
 MAX_RULES = 4
-"""How many alternatives of one schema schemathesis combines."""
+"""The number of alternatives of one schema that schemathesis combines."""
 
 NAMES = st.sampled_from(["chat", "embed", "blue", "green", "unknown"])
 

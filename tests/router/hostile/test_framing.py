@@ -1,5 +1,8 @@
-"""Deployments that answer with anything: the client gets an orderly end, or a broken connection where its dialect has
-no other; nobody waits, and no defect shows."""
+"""Deployments that answer with anything.
+
+The client gets an orderly end, or a broken connection where its dialect has no other; no client hangs, and no defect
+appears.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -88,7 +91,7 @@ def test_no_stream_of_a_deployment_breaks_the_router(hostile: HostileRig) -> Non
 
 
 def test_an_answer_that_is_no_json_is_the_deployments_fault(hostile: HostileRig) -> None:
-    """A lookup's too, of which the client knows nothing."""
+    """A lookup's answer too, which the client does not know about."""
     hostile.engine.pieces, hostile.engine.media_type = [b"garbage"], "application/json"
     for path, body in (
         ("/completions?api-version=2024-05-01-preview", {"prompt": "hi"}),

@@ -24,7 +24,7 @@ def test_no_headers_break_the_router(hostile: HostileRig) -> None:
         (method, target, body), given = case
         reply = hostile.client.request(method, target, body, given)
         if reply.status == 400 and reply.body == b"Invalid HTTP request received.":
-            return  # the server's own word, before the router sees anything
+            return  # the server's own answer, before the router sees anything
         names = {name for name, _ in given}
         if method not in ("TRACE", "OPTIONS") or reply.status != 405:
             hostile.check(reply, EVERYBODY, impatient=b"x-request-timeout-s" in names)

@@ -1,4 +1,4 @@
-"""Hostile requests leave nothing behind: the same ones, again and again, take no more memory."""
+"""Hostile requests leave nothing behind: repeating the same ones takes no more memory."""
 
 import gc
 import tracemalloc
@@ -11,7 +11,7 @@ from tests.router.hostile.strategies import VALID
 ROUNDS = 4
 REQUESTS = 150
 LARGEST_LEAK = 150
-"""Bytes a request: half of what one leaves that leaves its headers. pytest itself keeps some log records."""
+"""Bytes per request: half of what a request leaves that leaves its headers. pytest itself keeps some log records."""
 
 
 def one_round(hostile: HostileRig, number: int) -> None:
@@ -30,7 +30,7 @@ def one_round(hostile: HostileRig, number: int) -> None:
 
 
 def test_memory_does_not_grow(hostile: HostileRig) -> None:
-    one_round(hostile, 0)  # what is made once: connections, compiled patterns, metrics' labels
+    one_round(hostile, 0)  # created once: connections, compiled patterns, metrics' labels
     one_round(hostile, 1)
     tracemalloc.start()
     try:
@@ -42,7 +42,7 @@ def test_memory_does_not_grow(hostile: HostileRig) -> None:
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    # The least of the growths: what is leaked grows in every round, what is kept for a while only in some.
+    # The smallest growth: a leak grows in every round, a cache only in some.
     grown = min(after - before for before, after in pairwise(sizes))
     assert grown < LARGEST_LEAK * REQUESTS, sizes
 

@@ -1,6 +1,6 @@
 """Bytes on the wire that two servers could read differently, as far as this one reads them.
 
-What must hold: a request that is smuggled inside another's body is never answered as one of its own, and no header that
+The rule: a request that is smuggled inside another's body is never answered as a separate one, and no header that
 a client sends becomes two, or one of the router's own.
 """
 
@@ -70,7 +70,7 @@ def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
     host, _, port = hostile.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
         received = b""
-        with suppress(ConnectionError):  # a server may close on what it does not like, and not wait for the rest
+        with suppress(ConnectionError):  # a server may close on bytes that it rejects, without waiting for the rest
             connection.sendall(raw)
             _end_after(connection, waits_s)
             while data := connection.recv(65536):
@@ -80,7 +80,7 @@ def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
 
 
 def _end_after(connection: socket.socket, silence_s: float) -> None:
-    """Ends the input if nothing arrives for so long."""
+    """Ends the input if nothing arrives for that long."""
     if select.select([connection], [], [], silence_s)[0]:
         return
     try:
@@ -99,7 +99,7 @@ def test_an_ambiguous_request_smuggles_no_other(hostile: HostileRig, raw: bytes)
 
 
 def test_two_pipelined_requests_are_answered(hostile: HostileRig) -> None:
-    """The oracle of the tests above: bytes that are not a body are a request, and answered."""
+    """The oracle of the tests above: bytes that are not part of a body are a request, and are answered."""
     received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)
     assert b"x-request-id: smuggled" in received
 

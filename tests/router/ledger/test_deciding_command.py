@@ -24,7 +24,7 @@ from tests.support.experiments.deciding_controller import DecidingController
 from tests.support.processes.servers import ServerPool
 
 
-class Deciding(ExperimentsCommand):
+class DecidingCommand(ExperimentsCommand):
     """A controller that takes decisions."""
 
     def __init__(self, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,15 +38,15 @@ class Deciding(ExperimentsCommand):
 @pytest.fixture
 def running(
     rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Deciding]:
+) -> Iterator[DecidingCommand]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
-    monkeypatch.setattr(moves, "MADE_UP_KEYS", 500)  # each decision counts twice what would move
-    running = Deciding(rig, capsys)
+    monkeypatch.setattr(moves, "MADE_UP_KEYS", 500)  # each decision counts the keys that would move twice
+    running = DecidingCommand(rig, capsys)
     with servers.host(running.router.app) as running.url:
         yield running
 
 
-def test_a_decision_shows_what_holds_and_what_it_does(running: Deciding) -> None:
+def test_a_decision_shows_what_holds_and_what_it_does(running: DecidingCommand) -> None:
     code, out, shown = running.decide("advance", "--yes")
     assert code == 0
     assert "Now: running, smollm2-green has 5 % of the traffic (step 2).\n" in shown
@@ -57,13 +57,13 @@ def test_a_decision_shows_what_holds_and_what_it_does(running: Deciding) -> None
     assert decision == {"action": "advance", "reason": "as agreed", "by": decision["by"], "revision": 7}
 
 
-def test_a_treatment_can_be_named(running: Deciding) -> None:
+def test_a_treatment_can_be_named(running: DecidingCommand) -> None:
     assert running.decide("promote", "--treatment", "green", "--yes")[0] == 0
     assert running.controller.decisions[0]["treatment"] == "green"
 
 
-def test_without_confirmation_no_decision_is_made(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
+def test_without_confirmation_no_decision_is_made(running: DecidingCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # no one answers the prompt
     code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
@@ -73,17 +73,17 @@ def test_without_confirmation_no_decision_is_made(running: Deciding, monkeypatch
         assert len(running.controller.decisions) == decided
 
 
-def test_a_decision_on_a_stale_state_is_refused(running: Deciding) -> None:
+def test_a_decision_on_a_stale_state_is_refused(running: DecidingCommand) -> None:
     running.controller.overtaken = True
     code, out, shown = running.decide("advance", "--yes")
     assert (code, out) == (ExitCode.WRONG, "")
     assert "the experiment has gone on since" in shown
-    assert running.decide("pause", "--yes")[0] == 0, "right whatever happens meanwhile"
+    assert running.decide("pause", "--yes")[0] == 0, "correct regardless of what happens meanwhile"
 
 
 @pytest.mark.parametrize(("action", "code"), [("rollback", 0), ("advance", ExitCode.WRONG)])
 def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
-    running: Deciding, monkeypatch: pytest.MonkeyPatch, action: str, code: int
+    running: DecidingCommand, monkeypatch: pytest.MonkeyPatch, action: str, code: int
 ) -> None:
     foreseen = decisions.foreseen
 
@@ -98,7 +98,7 @@ def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
     assert len(running.controller.decisions) == (1 if code == 0 else 0)
 
 
-def test_inapplicable_decisions_are_refused(running: Deciding) -> None:
+def test_inapplicable_decisions_are_refused(running: DecidingCommand) -> None:
     running.controller.refuse("The experiment runs: there is nothing to resume")
     code, out, shown = running.decide("resume", "--yes")
     assert (code, out, shown.splitlines()[-1]) == (1, "", "The experiment runs: there is nothing to resume")
@@ -111,8 +111,8 @@ def test_inapplicable_decisions_are_refused(running: Deciding) -> None:
     assert running.decide("stop", "--yes")[0] == ExitCode.UNREACHABLE
 
 
-class Interrupting(list[str]):
-    """Printed lines; Ctrl-C at the `last`."""
+class InterruptingOutput(list[str]):
+    """Records printed lines; raises Ctrl-C at the `last`."""
 
     def __init__(self, last: int) -> None:
         super().__init__()
@@ -126,16 +126,16 @@ class Interrupting(list[str]):
             raise KeyboardInterrupt
 
 
-def happened(running: Deciding, at: float, what: str, experiment: str | None, **detail: Any) -> None:
+def happened(running: DecidingCommand, at: float, what: str, experiment: str | None, **detail: Any) -> None:
     running.controller.reader.journal.append(Entry(at, what, experiment, detail, "w"))
 
 
-def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_followed_until_ctrl_c(running: DecidingCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     happened(running, 1762956300.0, "controller_started", None)
     happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.")
     plan = {"endpoint": "elsewhere", "generation": 2, "weights": {"blue": 100}}
     happened(running, 1762956302.0, "plan", None, **plan)
-    printed = Interrupting(3)
+    printed = InterruptingOutput(3)
     monkeypatch.setattr(typer, "echo", printed.print)
     later = threading.Timer(0.2, happened, (running, 1762956303.0, "verdict", NAME), {"text": "green is better"})
     later.start()
@@ -148,9 +148,9 @@ def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: p
     ]
 
 
-def test_events_as_json(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_as_json(running: DecidingCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.", kind="guardrail")
-    printed = Interrupting(1)
+    printed = InterruptingOutput(1)
     monkeypatch.setattr(typer, "echo", printed.print)
     assert main(["experiments", "watch", "--since", "0", "--json", "--url", running.url]) == 0
     assert json.loads(printed[0]) == {
@@ -162,20 +162,22 @@ def test_events_as_json(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-def test_watch_without_an_experiment_a_time_or_a_server_fails(running: Deciding) -> None:
+def test_watch_without_an_experiment_a_time_or_a_server_fails(running: DecidingCommand) -> None:
     assert running.switchyard("watch", "red")[0] == ExitCode.WRONG
     assert running.switchyard("watch", "--since", "yesterday")[0] == ExitCode.USAGE
     assert main(["experiments", "watch", "--url", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE
 
 
-def test_the_command_knows_every_action(running: Deciding) -> None:
+def test_the_command_knows_every_action(running: DecidingCommand) -> None:
     for action in get_args(Action):
         assert running.decide(action, "--yes")[0] == 0, action
         assert running.controller.acting is not None
         running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=7)
 
 
-def test_a_split_by_hand_says_that_it_pauses_a_ramp(running: Deciding, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_split_by_hand_says_that_it_pauses_a_ramp(
+    running: DecidingCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
     def shown(*arguments: str) -> str:
         main(["traffic", "chat", *arguments, "--url", running.url])
         return capsys.readouterr().err
@@ -192,7 +194,7 @@ def test_a_split_by_hand_says_that_it_pauses_a_ramp(running: Deciding, capsys: p
     assert not shown("blue=50", "green=50", "--dry-run").startswith("warning")
 
 
-def test_the_list_has_the_state(running: Deciding) -> None:
+def test_the_list_has_the_state(running: DecidingCommand) -> None:
     acting = running.controller.acting
     assert acting is not None
     running.controller.acting = msgspec.structs.replace(acting, state="paused", stopped=["green"])

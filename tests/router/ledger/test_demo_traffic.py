@@ -9,7 +9,7 @@ from tests.router.conftest import Rig
 ARGUMENTS = ["--minutes", "0.03", "--rate", "20", "--users", "5", "--max-tokens", "4"]
 
 
-def test_it_prints_what_every_deployment_answered(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_every_deployments_answers(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     rig.chat_endpoint(traffic={"blue": 50, "green": 50})
     assert main(["demo", "traffic", "chat", *ARGUMENTS, "--url", rig.url]) == 0
     header, *rows = capsys.readouterr().out.splitlines()

@@ -39,8 +39,8 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-class Later(Clock):
-    """The time, and how far the controller is ahead of it."""
+class SkewedClock(Clock):
+    """The time, and how far the controller's clock is ahead of it."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -49,15 +49,15 @@ class Later(Clock):
         return time.time() + self.now
 
 
-class Here:
+class LocalController:
     """The controller in the router's own process: a `ControllerClient`."""
 
     def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
-        self.clock = Later()
+        self.clock = SkewedClock()
         self.controller = controller_of(directory, parse(config), self.clock)
         self.answers = Answers(self.controller)
         self.scores = 0
-        """That have arrived."""
+        """The number of requests that have arrived."""
 
     async def send(self, batch: bytes) -> bytes:
         acknowledgement = self.controller.ingest(batch)
@@ -70,7 +70,7 @@ class Here:
 
 
 def says(body: dict[str, Any]) -> Response:
-    """A chat whose id is its own, as engines make them."""
+    """A chat answer with its own id, as engines create them."""
     id = f"chatcmpl-{body['messages'][0]['content']}"
     parts = [chunk("Hello"), chunk("", finish_reason="stop")]
     if body.get("stream_options", {}).get("include_usage"):
@@ -78,7 +78,7 @@ def says(body: dict[str, Any]) -> Response:
     return stream([part.replace('"chatcmpl-1"', f'"{id}"') for part in [*parts, "data: [DONE]\n\n"]])
 
 
-class Live:
+class LedgerRig:
     """A router with an experiment, two teams that share it, and their manager."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
@@ -96,7 +96,7 @@ class Live:
             "experiments": {NAME: EXPERIMENT},
             "access": {"keys_file": str(file), "managers": ["boss"]},
         }
-        self.here = Here(directory, self.config)
+        self.here = LocalController(directory, self.config)
         environment = RuntimeEnvironment(internal_key="internal")
         self.router = Router(environment, random=Random(7), controller=self.here)
         self.router.reconfigure(self.config)
@@ -106,7 +106,7 @@ class Live:
         return httpx.request(method, self.url + path, headers={"authorization": f"Bearer {self.keys[key]}"}, **more)
 
     def ask(self, number: int, key: str = "team a") -> str:
-        """One request in a session of its own; returns its id."""
+        """Sends one request in its own session. Returns its id."""
         body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": str(number)}]}
         answer = self.call("POST", "/v1/chat/completions", key, json=body)
         assert answer.status_code == 200
@@ -114,7 +114,7 @@ class Live:
         return str(answer.headers["x-request-id"])
 
     def report(self, requests: int) -> Any:
-        """The report, once it has so many requests."""
+        """The report, once it has that many requests."""
         deadline = time.monotonic() + PATIENCE_S
         while sum((report := self.call("GET", REPORT).json())["requests"].values()) < requests:
             assert time.monotonic() < deadline, report["requests"]
@@ -123,13 +123,13 @@ class Live:
 
 
 @pytest.fixture
-def live(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Live]:
-    live = Live(rig, tmp_path)
+def live(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[LedgerRig]:
+    live = LedgerRig(rig, tmp_path)
     with servers.host(live.router.app) as live.url:
         yield live
 
 
-def test_the_report_counts_what_clients_asked(live: Live) -> None:
+def test_the_report_counts_what_clients_asked(live: LedgerRig) -> None:
     for number in range(40):
         live.ask(number)
     report = live.report(40)
@@ -146,7 +146,7 @@ def test_the_report_counts_what_clients_asked(live: Live) -> None:
     assert f'switchyard_experiment_units{{arm="blue",endpoint="chat",experiment="{NAME}"}}' in shown
 
 
-def test_a_request_is_found_by_its_id_and_by_the_answers(live: Live) -> None:
+def test_a_request_is_found_by_its_id_and_by_the_answers(live: LedgerRig) -> None:
     id = live.ask(1)
     live.report(1)
     exposure = live.call("GET", f"/api/requests/{id}", "team a").json()["exposures"][0]
@@ -156,7 +156,7 @@ def test_a_request_is_found_by_its_id_and_by_the_answers(live: Live) -> None:
     assert live.call("GET", f"/api/requests/{id}", "team b").status_code == 404
 
 
-def test_feedback_counts_once_its_window_is_over(live: Live) -> None:
+def test_feedback_counts_once_its_window_is_over(live: LedgerRig) -> None:
     ids = [live.ask(number) for number in range(20)]
     live.report(20)
     by_answer = {"request_id": "chatcmpl-0", "metric": "thumbs", "value": True}
@@ -177,12 +177,12 @@ def test_feedback_counts_once_its_window_is_over(live: Live) -> None:
     assert sum(it["value"] * it["requests"] for it in thumbs(live)) == pytest.approx(1.0)
 
 
-def thumbs(live: Live) -> Any:
-    """The metric in both arms."""
+def thumbs(live: LedgerRig) -> Any:
+    """The metric's values in both arms."""
     return next(it for it in live.report(20)["secondary"] if it["metric"] == "thumbs")["values"]
 
 
-def test_scores_of_other_callers_answers_do_not_count(live: Live) -> None:
+def test_scores_of_other_callers_answers_do_not_count(live: LedgerRig) -> None:
     id = live.ask(1, "team a")
     live.report(1)
     score = {"request_id": id, "metric": "thumbs", "value": True}
@@ -191,7 +191,7 @@ def test_scores_of_other_callers_answers_do_not_count(live: Live) -> None:
     assert live.call("POST", "/api/feedback", "team a", json=score).json()["pending"] == 0
 
 
-def test_the_api_returns_no_names_keys_or_texts(live: Live) -> None:
+def test_the_api_returns_no_names_keys_or_texts(live: LedgerRig) -> None:
     id = live.ask(424242)
     live.report(1)
     paths = ["/api/experiments", REPORT, f"/api/requests/{id}", "/metrics"]
@@ -200,8 +200,8 @@ def test_the_api_returns_no_names_keys_or_texts(live: Live) -> None:
     assert [secret for secret in secrets if secret in view] == []
 
 
-def test_what_the_controller_keeps_is_read_without_a_server(
-    live: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_controllers_directory_is_read_without_a_server(
+    live: LedgerRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(10):
         live.ask(number)

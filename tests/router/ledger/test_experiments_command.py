@@ -17,7 +17,7 @@ from tests.support.experiments.reports import SHIP
 from tests.support.processes.servers import ServerPool
 
 
-class Experimenting(ExperimentsCommand):
+class ReportingCommand(ExperimentsCommand):
     """A controller that has a report."""
 
     def __init__(self, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,14 +28,14 @@ class Experimenting(ExperimentsCommand):
 @pytest.fixture
 def running(
     rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Experimenting]:
+) -> Iterator[ReportingCommand]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
-    running = Experimenting(rig, capsys)
+    running = ReportingCommand(rig, capsys)
     with servers.host(running.router.app) as running.url:
         yield running
 
 
-def test_the_list_and_the_report(running: Experimenting) -> None:
+def test_the_list_and_the_report(running: ReportingCommand) -> None:
     code, out, _ = running.switchyard("list")
     assert code == 0
     assert out.splitlines()[1].startswith(NAME)
@@ -43,7 +43,7 @@ def test_the_list_and_the_report(running: Experimenting) -> None:
     assert json.loads(running.switchyard("report", NAME, "--format", "json")[1])["headline"] == SHIP.headline
 
 
-def test_the_check_exits_by_the_decision(running: Experimenting) -> None:
+def test_the_check_exits_by_the_decision(running: ReportingCommand) -> None:
     assert running.switchyard("report", NAME, "--check")[0] == Check.SHIP
     running.controller.absent = True
     code, out, error = running.switchyard("report", NAME, "--check")
@@ -51,18 +51,18 @@ def test_the_check_exits_by_the_decision(running: Experimenting) -> None:
     assert running.switchyard("report", NAME)[0] == ExitCode.UNREACHABLE
 
 
-def test_history_planner_and_aa_runs(running: Experimenting) -> None:
+def test_history_planner_and_aa_runs(running: ReportingCommand) -> None:
     assert "-20.0 % to +6.0 %" in running.switchyard("history", NAME, "--metric", "ttft")[1]
     assert "26,002 units" in running.switchyard("planner", NAME, "--effect", "0.05")[1]
     assert "35.4 %" in running.switchyard("aa", NAME, "--runs", "20")[1]
 
 
-def test_a_name_that_does_not_exist(running: Experimenting) -> None:
+def test_a_name_that_does_not_exist(running: ReportingCommand) -> None:
     code, out, error = running.switchyard("report", "red")
     assert (code, out, error) == (ExitCode.WRONG, "", f"No experiment 'red'; known: {NAME}\n")
 
 
-def test_a_key_is_explained(running: Experimenting) -> None:
+def test_a_key_is_explained(running: ReportingCommand) -> None:
     code, out, _ = running.switchyard("explain", "chat", "session-1")
     assert code == 0
     first, why = out.splitlines()[:2]
@@ -73,7 +73,7 @@ def test_a_key_is_explained(running: Experimenting) -> None:
     assert "drawn for each request" in running.switchyard("explain", "embed")[1]
 
 
-def test_what_is_explained_is_what_answers(running: Experimenting) -> None:
+def test_the_explained_deployment_is_the_one_that_answers(running: ReportingCommand) -> None:
     chat = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
     sessions = [f"session-{number}" for number in range(8)]
     explained = [json.loads(running.switchyard("explain", "chat", it, "--json")[1])["deployment"] for it in sessions]
@@ -84,13 +84,13 @@ def test_what_is_explained_is_what_answers(running: Experimenting) -> None:
     assert set(explained) == {"blue", "green"}
 
 
-def test_a_request_is_shown_as_json(running: Experimenting) -> None:
+def test_a_request_is_shown_as_json(running: ReportingCommand) -> None:
     running.controller.reader.rows[request_hash("r1")] = [{"assigned": "blue", "caller": "00"}]
     assert json.loads(running.switchyard("request", "r1")[1]) == [{"assigned": "blue"}]
     assert running.switchyard("request", "r2")[0] == ExitCode.WRONG
 
 
-def test_feedback_is_sent_one_by_one_or_from_a_file(running: Experimenting, tmp_path: Path) -> None:
+def test_feedback_is_sent_one_by_one_or_from_a_file(running: ReportingCommand, tmp_path: Path) -> None:
     code, out, _ = running.switchyard("feedback", "r1", "thumbs", "true")
     assert code == 0
     kept = "those of answers under way are kept for a minute"
@@ -112,26 +112,26 @@ def test_feedback_is_sent_one_by_one_or_from_a_file(running: Experimenting, tmp_
         (["r1", "thumbs", "yes"], "'yes': expected true, false or a number"),
     ],
 )
-def test_an_invalid_score_is_refused(running: Experimenting, arguments: list[str], message: str) -> None:
+def test_an_invalid_score_is_refused(running: ReportingCommand, arguments: list[str], message: str) -> None:
     code, _, error = running.switchyard("feedback", *arguments)
     assert (code, error) == (ExitCode.USAGE, f"{message}\n")
 
 
-def test_a_file_of_scores_with_a_mistake_names_the_line(running: Experimenting, tmp_path: Path) -> None:
+def test_a_file_of_scores_with_a_mistake_names_the_line(running: ReportingCommand, tmp_path: Path) -> None:
     file = tmp_path / "scores.jsonl"
     file.write_text("{}\n\nno json\n")
     assert running.switchyard("feedback", "--file", str(file))[2] == f"{file}:3: is not a JSON object\n"
     assert running.switchyard("feedback", "--file", str(tmp_path))[2].startswith(f"{tmp_path}: ")
 
 
-def test_metrics_show_the_experiment_and_the_plans(running: Experimenting) -> None:
+def test_metrics_show_the_experiment_and_the_plans(running: ReportingCommand) -> None:
     shown = httpx.get(f"{running.url}/metrics").text
     assert 'switchyard_experiment_units{arm="smollm2-green",endpoint="chat",experiment="green-float32"} 1198.0' in shown
     assert shown.count("\nswitchyard_plan_info{") == 2
     assert shown.count("# TYPE switchyard_experiment_lift gauge") == 1
 
 
-def test_metrics_are_shown_while_the_controller_is_away(running: Experimenting) -> None:
+def test_metrics_are_shown_while_the_controller_is_away(running: ReportingCommand) -> None:
     running.controller.absent = True
     shown = httpx.get(f"{running.url}/metrics")
     assert shown.status_code == 200

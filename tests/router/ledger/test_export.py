@@ -38,12 +38,12 @@ NAME, REQUESTS, KEY = "green-float32", 3000, "internal"
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day, recorded by a controller that has ended."""
+    """A day of traffic, recorded by a controller that has ended."""
     return Path(recorded_ledger(tmp_path_factory.mktemp("recorded"), World(), config(), REQUESTS))
 
 
-class Exporting:
-    """A router with a manager and a team, beside a controller on a recorded ledger."""
+class ExportRig:
+    """A router with a manager and a team, and a controller on a recorded ledger."""
 
     def __init__(self, section: Mapping[str, Any], directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.keys: dict[str, str] = {}
@@ -77,8 +77,8 @@ def exporting(
     servers: ServerPool,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> Iterator[Exporting]:
-    exporting = Exporting({**rig.config, "ledger": {"url": str(ledger)}}, tmp_path, capsys)
+) -> Iterator[ExportRig]:
+    exporting = ExportRig({**rig.config, "ledger": {"url": str(ledger)}}, tmp_path, capsys)
     host = host_controller(exporting.read, tmp_path)
     with ExitStack() as stack:
         controller: HttpController | ControllerHost = host
@@ -98,7 +98,7 @@ def exporting(
 
 
 def test_a_server_exports_what_its_directory_has(
-    exporting: Exporting, ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exporting: ExportRig, ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for form in ("csv", "jsonl", "parquet"):
         files = [tmp_path / f"{name}.{form}" for name in ("server", "directory")]
@@ -112,7 +112,7 @@ def test_a_server_exports_what_its_directory_has(
     assert pq.read_table(tmp_path / "server.parquet").num_rows == REQUESTS
 
 
-def test_a_part_is_exported(exporting: Exporting) -> None:
+def test_a_part_is_exported(exporting: ExportRig) -> None:
     answer = exporting.get(experiment=NAME, since=str(START + 3600), until="2027-01-15T10:00", format="csv")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     times = [float(row["at"]) for row in csv.DictReader(io.StringIO(answer.text))]
@@ -121,7 +121,7 @@ def test_a_part_is_exported(exporting: Exporting) -> None:
     assert exporting.get(endpoint="embed").text == ""
 
 
-def test_a_trace_is_made_of_an_experiments_exposures(exporting: Exporting) -> None:
+def test_a_trace_is_made_of_an_experiments_exposures(exporting: ExportRig) -> None:
     code, out, error = exporting.export(NAME, "--format", "vllm-bench")
     lines = [json.loads(line) for line in out.splitlines()]
     assert (code, error.splitlines()[0]) == (0, f"{len(lines)} requests.")
@@ -131,7 +131,7 @@ def test_a_trace_is_made_of_an_experiments_exposures(exporting: Exporting) -> No
     assert (code, error.startswith("Recordings are read from a directory: --ledger")) == (ExitCode.USAGE, True)
 
 
-def test_only_managers_export(exporting: Exporting) -> None:
+def test_only_managers_export(exporting: ExportRig) -> None:
     answer = exporting.get("team")
     assert answer.status_code == 403
     assert answer.json()["error"]["message"].endswith("it is not listed in `access.managers`")
@@ -147,17 +147,17 @@ def test_only_managers_export(exporting: Exporting) -> None:
         ({"limit": "3"}, 400, "limit"),
     ],
 )
-def test_a_wrong_parameter_is_named(exporting: Exporting, query: dict[str, str], status: int, param: str) -> None:
+def test_a_wrong_parameter_is_named(exporting: ExportRig, query: dict[str, str], status: int, param: str) -> None:
     answer = exporting.get(**query)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
-def test_an_unknown_experiment_is_one_line(exporting: Exporting) -> None:
+def test_an_unknown_experiment_is_one_line(exporting: ExportRig) -> None:
     assert exporting.export("red") == (ExitCode.WRONG, "", f"The ledger has no run of 'red'; it has {NAME}\n")
 
 
-class Breaking:
-    """An `ExportClient` whose controller goes away in the middle."""
+class BreakingExportClient:
+    """An `ExportClient` whose controller disappears in the middle."""
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
@@ -171,8 +171,8 @@ class Breaking:
 def test_an_export_that_ends_early_is_no_export(
     rig: Rig, servers: ServerPool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exporting = Exporting(rig.config, tmp_path, capsys)
-    router = Router(RuntimeEnvironment(), exports=Breaking())
+    exporting = ExportRig(rig.config, tmp_path, capsys)
+    router = Router(RuntimeEnvironment(), exports=BreakingExportClient())
     router.reconfigure(exporting.config)
     with servers.host(router.app) as exporting.url:
         code, _, error = exporting.export("--output", str(tmp_path / "exposures.csv"))
@@ -183,7 +183,7 @@ def test_an_export_that_ends_early_is_no_export(
 def test_a_router_without_a_controller_says_so(
     rig: Rig, servers: ServerPool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exporting = Exporting(rig.config, tmp_path, capsys)
+    exporting = ExportRig(rig.config, tmp_path, capsys)
     router = Router(RuntimeEnvironment())
     router.reconfigure(exporting.config)
     with servers.host(router.app) as exporting.url:

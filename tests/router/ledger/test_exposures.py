@@ -1,4 +1,4 @@
-"""What the router records of requests: one start and one row each, with what happened, and nothing that was said."""
+"""The router's records of requests: one start and one row each, with the outcome, and no text."""
 
 import json
 from typing import Any
@@ -193,7 +193,7 @@ def test_a_failure_of_all_has_no_server(recorded: Rig) -> None:
     assert (row.assigned, row.served, row.error, row.item.status) == ("blue", None, Failure.UNREACHABLE, 503)
 
 
-def test_what_the_engine_rejects_is_the_clients_fault(recorded: Rig) -> None:
+def test_a_rejection_by_the_engine_is_the_clients_fault(recorded: Rig) -> None:
     recorded.blue.answer = refuse(400, "too long")
     assert post(recorded).status_code == 400
     row = recorded.keeper.the_row()

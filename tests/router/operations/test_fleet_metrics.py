@@ -1,4 +1,4 @@
-"""Two routers of one cluster, scraped through whichever answers."""
+"""The metrics of two routers of one cluster, scraped through either of them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ LOCAL: dict[str, Any] = {
 
 
 class Cluster:
-    """Routers on nodes of their own, which know one another through the fleet, and an engine."""
+    """Routers on separate nodes, which know one another through the fleet, and an engine."""
 
     def __init__(self, rig: Rig, servers: ServerPool, stack: ExitStack) -> None:
         self.fleet = MemoryFleet(Fleet(states={"router": {"RUNNING": 2}}, proxies=["10.0.0.1", "10.0.0.2"]))
@@ -67,7 +67,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(rig: Rig, servers: ServerPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    for name in ("EVERY_S", "FRESH_S"):  # every scrape sees what is there
+    for name in ("EVERY_S", "FRESH_S"):  # every scrape reads fresh values
         monkeypatch.setattr(f"app.server.metrics.fleet.{name}", 0.0)
     with ExitStack() as stack:
         yield Cluster(rig, servers, stack)
@@ -127,8 +127,8 @@ def test_counters_survive_replicas_that_come_and_go(cluster: Cluster) -> None:
     assert scraper.increase("gen_ai_server_request_duration_seconds_count") == 4 + 5 + 2 + 1
 
 
-def test_one_address_for_several_routers_counts_wrong(cluster: Cluster) -> None:
-    """Why the replicas are scraped: what a scraper sees behind an ingress that takes turns."""
+def test_scraping_several_routers_at_one_address_counts_wrongly(cluster: Cluster) -> None:
+    """The reason for scraping replicas: what a scraper sees behind an ingress that alternates between them."""
     cluster.chat("r1", 4)
     cluster.chat("r2", 1)
     seen = []

@@ -42,7 +42,7 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
 
 
 def test_ready_wakes_no_application(rig: Rig, servers: ServerPool) -> None:
-    """Nothing listens where the applications are: a probed one is not healthy."""
+    """Nothing listens where the applications are, so a probed one is not healthy."""
     applications = {name: {"app": name, "model": "m"} for name in ("blue", "green")}
     config = {**rig.config, "deployments": {**rig.config["deployments"], **applications}}
     control = MemoryControl(config, lambda config: None)
@@ -56,7 +56,9 @@ def test_ready_wakes_no_application(rig: Rig, servers: ServerPool) -> None:
     assert answer.json()["asleep"] == ["green"]
 
 
-def test_what_has_no_replica_is_reported_to_the_control_plane(rig: Rig, servers: ServerPool) -> None:
+def test_demand_for_applications_without_a_replica_is_reported_to_the_control_plane(
+    rig: Rig, servers: ServerPool
+) -> None:
     config = {**rig.config, "deployments": {**rig.config["deployments"], "blue": {"app": "llama", "model": "m"}}}
     control = MemoryControl(config, lambda config: None)
     router = Router(RuntimeEnvironment("http://127.0.0.1:1"), random=Random(1), control=control)

@@ -86,7 +86,7 @@ def test_requests_that_a_failing_deployment_should_have_had_are_marked(rig: Rig)
     assert {name: (it["requests"], it["diverted"]) for name, it in found.items()} == {"blue": (0, 0), "green": (2, 2)}
 
 
-class Guarded:
+class ManagedRig:
     """A router with a control plane, a manager and two teams."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
@@ -108,13 +108,13 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[Guarded]:
-    guarded = Guarded(rig, tmp_path)
+def guarded(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[ManagedRig]:
+    guarded = ManagedRig(rig, tmp_path)
     with servers.host(guarded.router.app) as guarded.url:
         yield guarded
 
 
-def test_a_caller_sees_its_own_endpoints(guarded: Guarded) -> None:
+def test_a_caller_sees_its_own_endpoints(guarded: ManagedRig) -> None:
     assert httpx.get(f"{guarded.url}/api/overview").status_code == 401
     for name, endpoints in (("boss", ["chat", "embed"]), ("chat team", ["chat"]), ("embed team", ["embed"])):
         shown = overview(guarded.url, guarded.keys[name])
@@ -128,7 +128,7 @@ def test_a_caller_sees_its_own_endpoints(guarded: Guarded) -> None:
     )
 
 
-def test_replicas_are_the_control_planes(guarded: Guarded) -> None:
+def test_replicas_are_the_control_planes(guarded: ManagedRig) -> None:
     guarded.control.running = Replicas({"blue": {"RUNNING": 2, "STARTING": 1}}, {"RUNNING": 3})
     shown = overview(guarded.url, guarded.keys["boss"])
     assert shown["routers"] == 3
@@ -136,7 +136,7 @@ def test_replicas_are_the_control_planes(guarded: Guarded) -> None:
     assert deployments(shown)["green"]["replicas"] is None
 
 
-def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: Guarded) -> None:
+def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: ManagedRig) -> None:
     guarded.control.failure = Unavailable("The Serve controller is not available")
     shown = overview(guarded.url, guarded.keys["boss"])
     assert shown["routers"] is None
@@ -170,7 +170,7 @@ def test_a_body_that_is_no_section_is_refused(rig: Rig) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "experiment")
 
 
-def test_a_caller_checks_against_what_it_may_use(guarded: Guarded) -> None:
+def test_a_caller_checks_against_what_it_may_use(guarded: ManagedRig) -> None:
     shown = check(guarded.url, {"name": "a", "experiment": SECTION}, guarded.keys["embed team"]).json()
     assert shown["yaml"] is None
     assert not any("blue" in line and "green" in line for line in shown["problems"])

@@ -1,4 +1,4 @@
-"""`switchyard router`: the router alone, as a process of its own, in front of servers elsewhere."""
+"""`switchyard router`: the router alone, as its own process, in front of external servers."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def document(url: str) -> dict[str, Any]:
     }
 
 
-def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
+def test_the_router_serves_an_external_deployment_on_loopback_and_stops_on_sigterm(
     engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
 ) -> None:
     fakes, url = engines
@@ -65,7 +65,7 @@ def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
 
 
 def test_an_idle_connection_is_kept_longer_than_by_the_server_itself(tmp_path: Path) -> None:
-    """uvicorn's own 5 s are httpx's: a request could be on its way when the connection closes."""
+    """uvicorn's default of 5 s equals httpx's: a request could be on its way when the connection closes."""
     port, config = free_port(), tmp_path / "router.yaml"
     config.write_text(yaml.safe_dump(document("http://127.0.0.1:1")))
     process = start(config, port, FAR_KEY="theirs")

@@ -1,4 +1,4 @@
-"""Callers' traces: what is continued, what deployments get, and which requests are traced."""
+"""Callers' traces: which are continued, which contexts deployments get, and which requests are traced."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,14 +21,14 @@ def ask(rig: Rig, **headers: str) -> httpx.Response:
 
 
 def given(rig: Rig) -> tuple[str, str, str]:
-    """Trace, parent and flags of the context that the deployment got last."""
+    """The trace, parent and flags of the last context that the deployment got."""
     version, trace, parent, flags = rig.blue.headers[-1]["traceparent"].split("-")
     assert version == "00"
     return trace, parent, flags
 
 
 def sent(rig: Rig) -> Iterator[str]:
-    """The headers of traces that the deployment got last."""
+    """The trace headers that the deployment got last."""
     return (name for name in rig.blue.headers[-1] if name.startswith("trace"))
 
 
@@ -50,7 +50,7 @@ def test_a_callers_trace_is_continued_and_handed_to_the_deployment(traced: Rig, 
 def test_deployments_get_the_context_of_unsampled_requests(
     traced: Rig, collector: OtlpReceiver, sender: str | None
 ) -> None:
-    """Else an engine that traces would begin a trace of its own for each of them."""
+    """Otherwise an engine that traces would start a separate trace for each of them."""
     tracing(traced, percent=0 if sender is None else 100)
     ask(traced, **({"traceparent": sender} if sender else {}))
     trace, parent, flags = given(traced)

@@ -1,4 +1,4 @@
-"""Spans on their way to the collector: when it is away, when the configuration changes, and when the router ends."""
+"""Sending spans to the collector: when it is away, when the configuration changes, and when the router stops."""
 
 import socket
 import time
@@ -51,7 +51,7 @@ def test_requests_are_served_while_the_collector_is_away(traced: Rig, collector:
     assert len({line for line in lines if '"spans_not_sent"' in line}) == 1, "a line for each change, not each batch"
 
 
-def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(
+def test_spans_that_do_not_fit_into_the_queue_are_dropped_and_counted(
     traced: Rig, collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")

@@ -1,4 +1,4 @@
-"""What a collector gets of requests."""
+"""The spans of requests that a collector gets."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ WAYS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "tgi": ("/tgi/chat/v1/chat/completions", CHAT, "tgi", "/tgi/{endpoint}/v1/chat/completions"),
     "friendli": ("/serverless/v1/chat/completions", CHAT, "friendli", "/serverless/v1/chat/completions"),
 }
-"""By dialect: a path, its body, the dialect's name, the path's pattern."""
+"""For each dialect a path, its body, the dialect's name, and the path's pattern."""
 
 
 def request_of(answer: httpx.Response, collector: OtlpReceiver) -> tuple[Span, list[Span]]:
@@ -97,7 +97,7 @@ def test_completions_and_embeddings_have_their_own_operations(traced: Rig, colle
     assert "gen_ai.response.finish_reasons" not in span.attributes
 
 
-def test_what_no_model_works_on_is_named_by_its_route(traced: Rig, collector: OtlpReceiver) -> None:
+def test_requests_without_a_model_are_named_by_their_route(traced: Rig, collector: OtlpReceiver) -> None:
     span, calls = request_of(httpx.get(f"{traced.url}/v1/models/chat"), collector)
     assert (span.name, span.events, calls) == ("GET /v1/models/{model:path}", [], [])
     assert not any(name.startswith("gen_ai.") for name in span.attributes)
@@ -188,7 +188,7 @@ def test_the_wait_for_a_slot_lies_between_queued_and_upstream(traced: Rig, colle
 
 
 def test_no_word_of_a_caller_is_in_any_span(traced: Rig, collector: OtlpReceiver) -> None:
-    """Texts, names, keys, session ids, query, host and unknown paths; the request id alone is the caller's."""
+    """Texts, names, keys, session ids, query, host and unknown paths; only the request id comes from the caller."""
     traced.chat_endpoint(sticky={"by": "conversation"})
     headers = {
         "authorization": f"Bearer {SECRET}",

@@ -1,4 +1,4 @@
-"""The key that the ingress gets: one for each conversation, whatever the client itself says."""
+"""The affinity key that the ingress gets: one for each conversation, regardless of the client's own header."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ TURNS: list[list[dict[str, str]]] = [
 
 @contextmanager
 def router(servers: ServerPool, applications: Mapping[str, FakeEngine], **endpoint: Any) -> Iterator[httpx.Client]:
-    """A client of a router in front of applications, behind what stands for Serve's ingress."""
+    """A client of a router in front of applications, behind a stand-in for Serve's ingress."""
     mounts = [Mount(f"{APP_PREFIX}{name}", engine.app) for name, engine in applications.items()]
     with servers.host(Starlette(routes=mounts)) as ingress:
         router = Router(RuntimeEnvironment(ingress, internal_key="internal"), controller=Keeper(), send_every_s=0.02)

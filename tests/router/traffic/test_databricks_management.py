@@ -186,7 +186,7 @@ def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -
     assert answer.headers["retry-after"] == "1"
 
 
-# --- what is not offered ---------------------------------------------------------------------------
+# --- calls that are not offered --------------------------------------------------------------------
 
 
 def test_every_other_documented_call_is_an_error_that_it_is_not_offered(rig: Rig) -> None:

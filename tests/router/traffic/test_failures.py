@@ -1,4 +1,4 @@
-"""What happens when a deployment fails, stalls or breaks off, and when the client leaves."""
+"""The router's behaviour when a deployment fails, stalls or breaks off, and when the client disconnects."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ async def test_a_rejection_by_the_engine_is_the_clients_error_and_is_not_retried
 
 
 async def test_a_stream_that_begins_with_a_rejection_is_an_error_response(rig: Rig) -> None:
-    """vLLM looks at `logit_bias` and at grammars only once it has begun to stream."""
+    """vLLM checks `logit_bias` and grammars only after it has started to stream."""
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = lambda body: stream([failed(400, "logit_bias: out of vocabulary"), "data: [DONE]\n\n"])
     answer = await ask(rig, stream=True, logit_bias={"999999": 1})
@@ -131,7 +131,7 @@ async def test_a_deployment_that_the_client_chose_is_not_replaced(rig: Rig) -> N
     assert rig.green.requests == []
 
 
-async def test_without_anybody_to_ask_the_answer_is_503_with_retry_after(rig: Rig) -> None:
+async def test_without_an_available_deployment_the_answer_is_503_with_retry_after(rig: Rig) -> None:
     rig.blue.answer = refuse(503, "full")
     answer = await ask(rig)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

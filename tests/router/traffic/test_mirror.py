@@ -1,4 +1,4 @@
-"""Shadow copies on the real router: what the shadow gets, what is recorded, and that clients never notice."""
+"""Shadow copies on the real router: the shadow's requests, the records, and that clients never notice."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def like_blue(answer: Answer) -> Answer:
 
 @pytest.fixture
 def mirrored(rig: Rig) -> Rig:
-    """A rig whose endpoint `chat` is mirrored to green, which says what blue says."""
+    """A rig whose endpoint `chat` is mirrored to green, which answers the same as blue."""
     rig.green.answer = like_blue(chat)
     rig.chat_endpoint(mirror=MIRROR)
     return rig
@@ -55,7 +55,7 @@ def the_pair(rig: Rig) -> SeenPair:
 
 
 def outcomes(rig: Rig) -> dict[str, int]:
-    """How often each outcome was counted."""
+    """The count of each outcome."""
     lines = httpx.get(f"{rig.url}/metrics").text.splitlines()
     found = [line for line in lines if line.startswith("switchyard_mirrored_requests_total{")]
     return {line.partition('outcome="')[2].partition('"')[0]: int(float(line.rpartition(" ")[2])) for line in found}
@@ -99,7 +99,7 @@ def test_the_shadow_gets_the_engines_request_and_its_answer_is_compared(mirrored
 
 
 @pytest.mark.parametrize("lane", [lane for lane in lanes(tokens=50) if lane.name in ("tgi", "friendli")])
-def test_what_was_made_for_the_primarys_tokenizer_is_not_copied(mirrored: Rig, lane: Lane) -> None:
+def test_requests_made_for_the_primarys_tokenizer_are_not_copied(mirrored: Rig, lane: Lane) -> None:
     mirrored.blue.card = mirrored.green.card = CARD
     mirrored.blue.answer = every_route(mirrored.blue)
     assert post(mirrored, lane.path, lane.body, **dict(lane.headers)).status_code == 200
@@ -351,7 +351,7 @@ def test_a_primary_that_failed_is_not_copied(mirrored: Rig) -> None:
     assert mirrored.green.requests == []
 
 
-def test_what_the_shadow_answered_itself_is_not_compared_with_itself(mirrored: Rig) -> None:
+def test_requests_that_the_shadow_answered_are_not_copied(mirrored: Rig) -> None:
     mirrored.chat_endpoint(traffic={"blue": 99, "green": 1}, fallback=["green"])
     mirrored.blue.answer = refuse(503, "busy")
     assert post(mirrored).status_code == 200
@@ -367,7 +367,7 @@ def test_conversations_that_began_under_other_weights_are_not_copied(mirrored: R
 
 
 def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
-    """The controller says so with an acknowledgement, and takes it back with another."""
+    """The controller sends the stop with an acknowledgement, and lifts it with another."""
     mirrored.change(experiments={"first": EXPERIMENT})
     stop = Stop("s-1", "chat", "green", "blue")
     for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):
@@ -447,7 +447,7 @@ def test_units_are_drawn_whole_and_in_proportion(mirrored: Rig) -> None:
     assert 0 < len(set(units)) < len({row.item.unit for row in rows})
 
 
-def test_no_word_leaves_the_routers_memory(mirrored: Rig) -> None:
+def test_no_text_leaves_the_routers_memory(mirrored: Rig) -> None:
     assert post(mirrored).status_code == 200
     the_pair(mirrored)
     for word in (b"secret", b"Hel", b"blue-model"):

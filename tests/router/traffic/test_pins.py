@@ -29,13 +29,13 @@ SESSION = {"x-session-id": "s-1"}
 
 
 def said(opening: str, turns: int = 0) -> dict[str, Any]:
-    """A chat with so many earlier turns of the model's."""
+    """A chat with that many earlier turns of the model."""
     more = [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}] * turns
     return {"model": "chat", "messages": [{"role": "user", "content": opening}, *more]}
 
 
-class Stopping(LiveController):
-    """One that also sends stops of the test's."""
+class StoppingController(LiveController):
+    """A controller that also sends the test's stops."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
@@ -45,12 +45,12 @@ class Stopping(LiveController):
         return encode_acknowledgement(replace(decode_acknowledgement(await super().send(batch)), stops=self.stops))
 
 
-class Talking:
+class ChatRouters:
     """Routers that serve `chat` with one controller, and two callers."""
 
     def __init__(self, rig: Rig, serve: Callable[[Router], str], directory: Path) -> None:
         self.rig, self._serve = rig, serve
-        self.controller = Stopping(directory / "ledger")
+        self.controller = StoppingController(directory / "ledger")
         self.routers: list[Router] = []
         self.urls: list[str] = []
         self.keys: dict[str, str] = {}
@@ -73,7 +73,7 @@ class Talking:
         self.urls.append(self._serve(router))
 
     def change(self, **fields: Any) -> None:
-        """As a file that is delivered to all routers."""
+        """Applies a file that is delivered to all routers."""
         self.rig.chat_endpoint(**fields)
         self.controller.configure(parse(self.rig.config))
         for router in self.routers:
@@ -82,7 +82,7 @@ class Talking:
     def ask(
         self, opening: str, turns: int = 0, *, router: int = 0, caller: str = "ann", headers: Mapping[str, str] = {}
     ) -> str:
-        """Who answers."""
+        """The deployment that answers."""
         sent = {"authorization": f"Bearer {self.keys[caller]}", **headers}
         url = f"{self.urls[router]}/v1/chat/completions"
         answer = httpx.post(url, json=said(opening, turns), headers=sent, timeout=30)
@@ -90,8 +90,8 @@ class Talking:
         name: str = answer.headers["azureml-model-deployment"]
         return name
 
-    def everybody_has(self, pins: int) -> None:
-        """Waits until all routers have so many pins."""
+    def wait_for_pins(self, pins: int) -> None:
+        """Waits until all routers have that many pins."""
         for router in self.routers:
             eventually(lambda router=router: router.state.pins.sizes().get("chat", 0) >= pins)  # type: ignore[misc]
 
@@ -101,9 +101,9 @@ class Talking:
 
 
 @pytest.fixture
-def talking(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Talking]:
+def talking(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[ChatRouters]:
     with ExitStack() as stack:
-        both = Talking(rig, lambda router: stack.enter_context(servers.host(router.app)), tmp_path)
+        both = ChatRouters(rig, lambda router: stack.enter_context(servers.host(router.app)), tmp_path)
         both.controller.configure(parse(rig.config))
         for _ in range(2):
             both.start()
@@ -111,15 +111,15 @@ def talking(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Talking]:
     both.controller.close()
 
 
-def test_a_running_chat_keeps_its_deployment_and_a_new_one_follows_the_weights(talking: Talking) -> None:
+def test_a_running_chat_keeps_its_deployment_and_a_new_one_follows_the_weights(talking: ChatRouters) -> None:
     assert talking.ask("old") == "blue"
     talking.change(traffic=ALL_GREEN)
     for router in (0, 1):
-        assert talking.ask("old", 1, router=router) == "blue", "it began before the change"
+        assert talking.ask("old", 1, router=router) == "blue", "it started before the change"
     assert talking.ask("new") == "green"
-    talking.everybody_has(1)
+    talking.wait_for_pins(1)
     for router in (0, 1):
-        assert talking.ask("new", 1, router=router) == "green", "it began after the change"
+        assert talking.ask("new", 1, router=router) == "green", "it started after the change"
         assert talking.ask("old", 2, router=router) == "blue"
     labels = 'deployment="blue",dialect="openai",endpoint="chat",reason="pinned",status="200"'
     metrics = talking.routers[0].state.telemetry.expose().decode()
@@ -127,50 +127,52 @@ def test_a_running_chat_keeps_its_deployment_and_a_new_one_follows_the_weights(t
     eventually(lambda: 'switchyard_pins{endpoint="chat"} 1.0' in talking.routers[1].state.telemetry.expose().decode())
 
 
-def test_several_changes_in_a_row_move_no_chat_that_runs(talking: Talking) -> None:
+def test_several_changes_in_a_row_move_no_chat_that_runs(talking: ChatRouters) -> None:
     began = {"first": talking.ask("first")}
     for name, traffic in (("second", ALL_GREEN), ("third", {"blue": 50, "green": 50}), ("fourth", ALL_BLUE)):
         talking.change(traffic=traffic)
         began[name] = talking.ask(name)
-        talking.everybody_has(len(began) - 1)
+        talking.wait_for_pins(len(began) - 1)
         for turn, (opening, deployment) in enumerate(began.items()):
             assert talking.ask(opening, 1, router=turn % 2) == deployment
     assert (began["first"], began["second"], began["fourth"]) == ("blue", "green", "blue")
 
 
-def test_a_router_that_starts_after_a_plan_follows_its_earlier_weights(talking: Talking) -> None:
+def test_a_router_that_starts_after_a_plan_follows_its_earlier_weights(talking: ChatRouters) -> None:
     earlier = [{"weights": ALL_BLUE, "until": 4e9}]
     talking.change(traffic=ALL_GREEN, plan={"generation": 1, "earlier": earlier})
     assert talking.ask("new") == "green"
     talking.start()
-    talking.everybody_has(1)
+    talking.wait_for_pins(1)
     assert (talking.ask("old", 1, router=2), talking.ask("new", 1, router=2)) == ("blue", "green")
 
 
-def test_a_router_that_starts_after_a_file_gets_the_weights_that_it_replaced(talking: Talking) -> None:
+def test_a_router_that_starts_after_a_file_gets_the_weights_that_it_replaced(talking: ChatRouters) -> None:
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("new") == "green"
     running = [router.state.snapshot for router in talking.routers]
     talking.start()
     started = talking.routers[2].state
     eventually(lambda: started.snapshot is not None and "chat" in started.snapshot.rules)
-    talking.everybody_has(1)
+    talking.wait_for_pins(1)
     assert (talking.ask("old", 1, router=2), talking.ask("new", 1, router=2)) == ("blue", "green")
     assert talking.ask("newer", router=2) == "green"
-    talking.everybody_has(2)
+    talking.wait_for_pins(2)
     assert [talking.ask("newer", 1, router=router) for router in range(3)] == ["green"] * 3
-    assert all(it.state.snapshot is before for it, before in zip(talking.routers, running, strict=False)), "they knew"
+    assert all(it.state.snapshot is before for it, before in zip(talking.routers, running, strict=False)), (
+        "the running routers needed no new snapshot"
+    )
     talking.change(traffic={"blue": 50, "green": 50})
     assert (talking.ask("old", 2, router=2), talking.ask("new", 2, router=2)) == ("blue", "green"), "over another file"
 
 
-def test_two_callers_with_the_same_words_and_the_same_session_share_no_pin(talking: Talking) -> None:
+def test_two_callers_with_the_same_words_and_the_same_session_share_no_pin(talking: ChatRouters) -> None:
     talking.change(sticky={"by": "header", "name": "x-tenant"})
     named = {"x-tenant": "t", **SESSION}
     assert talking.ask("hi", caller="ann", headers=named) == "blue"
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("hi", caller="bob", headers=named) == "green"
-    talking.everybody_has(1)
+    talking.wait_for_pins(1)
     assert talking.ask("hi", 1, caller="ann", headers=named) == "blue"
     assert talking.ask("hi", 1, caller="bob", headers=named) == "green"
     assert talking.ask("hi", 1, caller="bob", headers={"x-tenant": "t", "x-session-id": "s-2"}) == "blue", (
@@ -178,11 +180,11 @@ def test_two_callers_with_the_same_words_and_the_same_session_share_no_pin(talki
     )
 
 
-def test_a_pinned_chat_leaves_a_stopped_deployment_for_control_and_stays_there(talking: Talking) -> None:
+def test_a_pinned_chat_leaves_a_stopped_deployment_for_control_and_stays_there(talking: ChatRouters) -> None:
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("chat") == "green"
     talking.change(traffic={"blue": 50, "green": 50})
-    talking.everybody_has(1)
+    talking.wait_for_pins(1)
     assert talking.ask("chat", 1) == "green"
     talking.controller.stops = [Stop("1", "chat", "green", "blue")]
     for router in talking.routers:
@@ -196,7 +198,7 @@ def test_a_pinned_chat_leaves_a_stopped_deployment_for_control_and_stays_there(t
     assert talking.ask("chat", 4) == talking.ask("chat", 5, router=1) == "blue", "it does not go back and forth"
 
 
-def test_a_pin_of_a_deployment_that_fails_or_is_gone_counts_as_a_miss(talking: Talking) -> None:
+def test_a_pin_of_a_deployment_that_fails_or_is_gone_counts_as_a_miss(talking: ChatRouters) -> None:
     assert talking.ask("chat") == "blue"
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("chat", 1) == "blue"
@@ -214,19 +216,19 @@ def test_a_pin_of_a_deployment_that_fails_or_is_gone_counts_as_a_miss(talking: T
     assert talking.misses("gone", 1) == 1
 
 
-def test_without_a_controller_a_pin_stays_on_its_router_and_is_a_miss_when_it_comes_late(talking: Talking) -> None:
+def test_without_a_controller_a_pin_stays_on_its_router_and_is_a_miss_when_it_comes_late(talking: ChatRouters) -> None:
     talking.controller.absent = True
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("new") == "green"
     assert talking.ask("new", 1) == "green"
-    assert talking.ask("new", 1, router=1) == "blue", "it looks as if it had begun before"
+    assert talking.ask("new", 1, router=1) == "blue", "it looks as if it had started before"
     talking.controller.absent = False
-    talking.everybody_has(1)
+    talking.wait_for_pins(1)
     assert talking.ask("new", 2, router=1) == "green"
     assert (talking.misses("late", 1), talking.misses("late", 0)) == (1.0, 0.0)
 
 
-def test_without_pin_s_and_without_sticky_nothing_is_pinned(talking: Talking) -> None:
+def test_without_pin_s_and_without_sticky_nothing_is_pinned(talking: ChatRouters) -> None:
     talking.change(pin_s=0)
     assert talking.ask("chat") == "blue"
     talking.change(traffic=ALL_GREEN)
@@ -237,7 +239,7 @@ def test_without_pin_s_and_without_sticky_nothing_is_pinned(talking: Talking) ->
     assert talking.routers[0].state.snapshot.rules == {}  # type: ignore[union-attr]
 
 
-def test_what_is_recorded_of_pinned_requests(rig: Rig) -> None:
+def test_pinned_requests_are_recorded(rig: Rig) -> None:
     rig.change(experiments={"first": EXPERIMENT})
     rig.chat_endpoint(traffic=ALL_BLUE, sticky={"by": "conversation"}, pin_s=600)
 

@@ -31,7 +31,7 @@ CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_t
 SEED = {"blue": 90, "green": 10}
 
 
-class Planned:
+class PlanRig:
     """Two routers with one control plane and one controller, a manager, and two teams."""
 
     def __init__(self, rig: Rig, directory: Path) -> None:
@@ -104,8 +104,8 @@ class Planned:
 
 
 @pytest.fixture
-def planned(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Planned]:
-    planned = Planned(rig, tmp_path)
+def planned(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[PlanRig]:
+    planned = PlanRig(rig, tmp_path)
     with servers.host(planned.routers[0].app) as one, servers.host(planned.routers[1].app) as other:
         planned.urls = [one, other]
         yield planned
@@ -115,7 +115,7 @@ def planned(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Planned]:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> None:
+def test_a_plan_that_came_with_the_file_has_generation_0(planned: PlanRig) -> None:
     shown = planned.get("chat team")
     assert shown == {
         "endpoint": "chat",
@@ -136,7 +136,7 @@ def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> No
     assert shown == planned.get(router=1)
 
 
-def test_every_answer_names_the_plan_in_all_dialects(planned: Planned, rig: Rig) -> None:
+def test_every_answer_names_the_plan_in_all_dialects(planned: PlanRig, rig: Rig) -> None:
     plan = planned.get()["plan"]
     calls: list[tuple[str, dict[str, Any]]] = [
         ("/v1/chat/completions", CHAT),
@@ -160,7 +160,7 @@ def test_every_answer_names_the_plan_in_all_dialects(planned: Planned, rig: Rig)
     assert series in planned.call("GET", "/metrics").text
 
 
-def test_reading_needs_access_and_changing_a_manager(planned: Planned) -> None:
+def test_reading_needs_access_and_changing_a_manager(planned: PlanRig) -> None:
     assert planned.call("GET", TRAFFIC, "embed team").status_code == 403
     assert planned.call("GET", f"{TRAFFIC}/history", "embed team").status_code == 403
     assert planned.call("GET", "/api/endpoints/gone/traffic").status_code == 404
@@ -178,7 +178,7 @@ def test_reading_needs_access_and_changing_a_manager(planned: Planned) -> None:
 # --- changing --------------------------------------------------------------------------------------
 
 
-def test_a_change_is_the_next_generation_on_every_router(planned: Planned, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_is_the_next_generation_on_every_router(planned: PlanRig, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "switchyard"):
         shown = planned.change(weights={"green": 100}, reason="green is better")
     assert (shown["generation"], shown["by"], shown["reason"]) == (1, "boss", "green is better")
@@ -192,7 +192,7 @@ def test_a_change_is_the_next_generation_on_every_router(planned: Planned, caplo
     assert [it["plan"] for it in lines if it["event"] == "traffic_changed"] == [shown["plan"]]
 
 
-def test_the_same_document_again_is_the_same_generation(planned: Planned) -> None:
+def test_the_same_document_again_is_the_same_generation(planned: PlanRig) -> None:
     document = {
         "weights": {"blue": 50, "green": 50},
         "ttl_s": 3600,
@@ -205,7 +205,7 @@ def test_the_same_document_again_is_the_same_generation(planned: Planned) -> Non
     assert planned.change(weights=document["weights"])["generation"] == 2
 
 
-def test_a_change_names_the_plan_that_it_was_made_for(planned: Planned) -> None:
+def test_a_change_names_the_plan_that_it_was_made_for(planned: PlanRig) -> None:
     seen = planned.get()["plan"]
     missing = planned.put({"weights": {"green": 100}}, tag="")
     assert (missing.status_code, missing.json()["error"]["param"]) == (428, "If-Match")
@@ -222,7 +222,7 @@ def test_a_change_names_the_plan_that_it_was_made_for(planned: Planned) -> None:
     assert planned.control.replaced == 1
 
 
-def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(planned: Planned) -> None:
+def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(planned: PlanRig) -> None:
     refused = planned.put({"weights": {"pink": 90}, "overrides": [{"deployment": "green"}], "ttl_s": -1})
     assert refused.status_code == 400
     assert [it.partition(":")[0] for it in refused.json()["problems"]] == [
@@ -237,7 +237,7 @@ def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(p
     assert planned.control.replaced == 0
 
 
-def test_a_change_in_progress_is_a_conflict(planned: Planned) -> None:
+def test_a_change_in_progress_is_a_conflict(planned: PlanRig) -> None:
     planned.control.delivers_at_once = False
     shown = planned.change(weights={"green": 100})
     assert (shown["delivery"], shown["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])
@@ -250,13 +250,13 @@ def test_a_change_in_progress_is_a_conflict(planned: Planned) -> None:
     assert planned.get()["served"] == shown["plan"]
 
 
-def test_without_the_control_plane_plans_can_be_read(planned: Planned) -> None:
+def test_without_the_control_plane_plans_can_be_read(planned: PlanRig) -> None:
     planned.control.failure = Unavailable("down")
     assert planned.get()["delivery"] == "unsettled"
     assert planned.put({"weights": {"green": 100}}).status_code == 503
 
 
-def test_a_configuration_that_no_router_takes_is_no_plan(planned: Planned) -> None:
+def test_a_configuration_that_no_router_takes_is_no_plan(planned: PlanRig) -> None:
     planned.control.config = with_traffic(planned.config, "chat", {"blue": 1})
     planned.control.delivery = Delivery.FAILED
     assert planned.get()["weights"] == SEED
@@ -277,7 +277,7 @@ def test_a_router_alone_is_changed_by_its_file(rig: Rig) -> None:
 # --- overrides -------------------------------------------------------------------------------------
 
 
-def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: Planned) -> None:
+def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: PlanRig) -> None:
     planned.deploy(ledger="always")
     planned.change(weights={"blue": 100})
     assert planned.ask("ann").headers["azureml-model-deployment"] == "blue"
@@ -298,7 +298,7 @@ def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: Planned) 
         time.sleep(0.05)
 
 
-def test_requests_of_an_override_are_recorded_as_forced(planned: Planned) -> None:
+def test_requests_of_an_override_are_recorded_as_forced(planned: PlanRig) -> None:
     planned.deploy(ledger="always")
     planned.change(weights={"blue": 100}, overrides=[{"unit_key": "ann", "deployment": "green"}])
     answer = planned.ask("ann")
@@ -315,7 +315,7 @@ def test_requests_of_an_override_are_recorded_as_forced(planned: Planned) -> Non
 # --- dry runs --------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: Planned) -> None:
+def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: PlanRig) -> None:
     planned.change(weights=SEED, overrides=[{"unit_key": "ann", "deployment": "green"}])
     served = {f"user-{n}": planned.ask(f"user-{n}").headers["azureml-model-deployment"] for n in range(40)}
     replaced = planned.control.replaced
@@ -339,13 +339,13 @@ def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: Planned)
     }
 
 
-def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: Planned) -> None:
+def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: PlanRig) -> None:
     planned.change(weights={"blue": 50, "green": 50})
     for number in range(20):
         planned.ask(f"user-{number}", messages=[{"role": "user", "content": f"Question {number}"}])
     begun = planned.routers[0].state.pins.by_deployment("chat")
     assert list(begun) == ["green"], "only keys that the change moved"
-    planned.controller.absent = True  # else it would say that there is no stop
+    planned.controller.absent = True  # otherwise it would send that there is no stop
     planned.routers[0]._stop([Stop("1", "chat", "green", "blue")])
     document = {"weights": {"blue": 80, "green": 20}}
     shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
@@ -360,7 +360,7 @@ def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: Planned) ->
     assert explained["pins"]["conversations"] == begun["green"]
 
 
-def test_a_dry_run_of_the_present_plan_moves_nothing(planned: Planned) -> None:
+def test_a_dry_run_of_the_present_plan_moves_nothing(planned: PlanRig) -> None:
     shown = planned.put({"weights": SEED}, params={"dry_run": "true"}).json()
     assert shown["before"] == shown["after"]
     assert shown["moves"]["made_up_keys"] == {"keys": 20_000, "share": 0.0, "pairs": []}
@@ -369,7 +369,7 @@ def test_a_dry_run_of_the_present_plan_moves_nothing(planned: Planned) -> None:
 # --- history and rollback --------------------------------------------------------------------------
 
 
-def test_the_history_has_every_plan_of_every_author(planned: Planned) -> None:
+def test_the_history_has_every_plan_of_every_author(planned: PlanRig) -> None:
     first = planned.change(weights={"blue": 80, "green": 20}, reason="a step")
     body = {"traffic_config": {"routes": [{"served_entity_name": "green", "traffic_percentage": 100}]}}
     assert planned.call("PUT", "/api/2.0/serving-endpoints/chat/config", json=body).status_code == 200
@@ -384,7 +384,7 @@ def test_the_history_has_every_plan_of_every_author(planned: Planned) -> None:
     assert planned.change(weights={"blue": 100})["generation"] == 4
 
 
-def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: Planned) -> None:
+def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: PlanRig) -> None:
     planned.change(weights={"green": 100}, overrides=[{"unit_key": "ann", "deployment": "blue"}])
     answer = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0})
     shown = answer.json()
@@ -401,7 +401,7 @@ def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: Planned
         assert planned.call("POST", f"{TRAFFIC}/rollback", json=body).status_code == 400
 
 
-def test_without_the_controller_there_is_no_history_and_changes_still_work(planned: Planned) -> None:
+def test_without_the_controller_there_is_no_history_and_changes_still_work(planned: PlanRig) -> None:
     planned.change(weights={"blue": 80, "green": 20})
     planned.controller.absent = True
     assert planned.call("GET", f"{TRAFFIC}/history").status_code == 503
@@ -414,7 +414,7 @@ def test_without_the_controller_there_is_no_history_and_changes_still_work(plann
     assert [it["generation"] for it in planned.history()] == [2, 1, 0]
 
 
-def test_the_history_survives_the_controller(planned: Planned) -> None:
+def test_the_history_survives_the_controller(planned: PlanRig) -> None:
     planned.change(weights={"green": 100})
     before = planned.history()
     planned.controller.replaced()
@@ -424,7 +424,7 @@ def test_the_history_survives_the_controller(planned: Planned) -> None:
 # --- temporary plans -------------------------------------------------------------------------------
 
 
-async def test_a_temporary_plan_ends_in_the_one_before_and_the_history_shows_it(planned: Planned) -> None:
+async def test_a_temporary_plan_ends_in_the_one_before_and_the_history_shows_it(planned: PlanRig) -> None:
     shown = planned.change(weights={"green": 100}, ttl_s=3600)
     assert shown["expires"] == {"at": shown["since"] + 3600, "restores": {"generation": 0, "weights": SEED}}
     assert planned.ask().headers["azureml-model-deployment"] == "green"

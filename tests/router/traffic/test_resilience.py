@@ -1,4 +1,4 @@
-"""Retries stay within their budget, and a deployment that keeps failing is left alone for a while."""
+"""Retries stay within their budget, and a deployment that keeps failing is not called for a while."""
 
 import json
 import time
@@ -61,7 +61,7 @@ def test_without_another_deployment_another_replica_is_called(rig: Rig, client: 
 
 
 def counted(client: httpx.Client, begins: str) -> dict[str, float]:
-    """A metric's values by the rest of its labels."""
+    """A metric's values by its other labels."""
     lines = [it.removeprefix(begins) for it in client.get("/metrics").text.splitlines() if it.startswith(begins)]
     return {label: float(value) for label, _, value in (it.partition("} ") for it in lines)}
 
@@ -74,13 +74,13 @@ def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Clie
     calls = len([path for path in rig.blue.paths if path == "/v1/chat/completions"])  # the rest are the router's checks
     assert count < calls <= count + RESERVE + SHARE * count
     retried = counted(client, 'switchyard_retries_total{deployment="blue",endpoint="chat",error_type="broken",outcome=')
-    # The check finds blue ill after some requests: until then it is asked again itself.
+    # The check finds blue failing after some requests; until then blue itself is called again.
     assert retried.keys() == {'"same"', '"withheld"'}
     assert retried['"same"'] == calls - count
     assert sum(retried.values()) == count
 
 
-def test_a_deployment_that_keeps_failing_is_left_alone(rig: Rig, client: httpx.Client) -> None:
+def test_a_deployment_that_keeps_failing_is_not_called_for_a_while(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(500, "out of memory")
     answers = [ask(client) for _ in range(FAULTS_IN_A_ROW)]
@@ -93,7 +93,7 @@ def test_a_deployment_that_keeps_failing_is_left_alone(rig: Rig, client: httpx.C
     retried = counted(client, 'switchyard_retries_total{deployment="blue",endpoint="chat",error_type="broken",outcome=')
     assert retried == {'"other"': FAULTS_IN_A_ROW}
     fell_back = counted(client, 'switchyard_fallbacks_total{deployment="blue",endpoint="chat",fallback=')
-    assert fell_back == {'"green"': len(answers)}, "also those that blue was not asked for any more"
+    assert fell_back == {'"green"': len(answers)}, "also those for which blue was no longer called"
 
 
 def test_an_open_breaker_is_visible(rig: Rig, client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +111,7 @@ def test_an_open_breaker_is_visible(rig: Rig, client: httpx.Client, caplog: pyte
 
 
 def is_full(body: dict[str, Any]) -> Response:
-    """As Ray Serve rejects what a replica has no room for."""
+    """The rejection that Ray Serve sends when a replica is full."""
     return PlainTextResponse("Request dropped due to backpressure", 503)
 
 
@@ -222,7 +222,7 @@ def fails_after_the_role(body: dict[str, Any]) -> Response:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_constraint_that_a_healthy_engine_fails_on_is_the_clients(
+def test_a_constraint_that_a_healthy_engine_fails_on_is_the_clients_fault(
     rig: Rig, client: httpx.Client, streamed: bool
 ) -> None:
     rig.chat_endpoint(fallback=["green"])

@@ -1,4 +1,4 @@
-"""Who answers, and how the answer says so; live changes of the configuration."""
+"""Which deployment answers, how the answer names it, and live changes of the configuration."""
 
 import re
 from collections import Counter
@@ -135,7 +135,7 @@ def test_a_deployment_elsewhere_gets_its_own_key_and_not_the_callers(rig: Rig, m
 
 
 def named(body: dict[str, Any]) -> Response:
-    """An answer as vLLM's: under the engine's own name, with a fingerprint."""
+    """An answer like vLLM's: with the engine's own name and a fingerprint."""
     head = {"id": "c", "created": 1, "model": body["model"], "system_fingerprint": "vllm-1"}
     message = {"role": "assistant", "content": "hi"}
     if not body.get("stream"):

@@ -1,4 +1,4 @@
-"""Deployments that share an engine, as LoRA adapters do: each is its own in traffic, and they fail together."""
+"""Deployments that share an engine, as LoRA adapters do: their traffic is separate, and they fail together."""
 
 from collections import Counter
 from typing import Any
@@ -96,7 +96,7 @@ def test_an_unknown_adapter_is_a_clear_error(
 
 
 def lacks(model: str) -> Any:
-    """An engine without this model, in vLLM's words."""
+    """An engine's answer for an unknown model, in vLLM's words."""
     missing = refuse(404, f"The model `{model}` does not exist.", "model", "NotFoundError")
     return lambda body: missing(body) if body["model"] == model else chat(body)
 
@@ -111,14 +111,14 @@ def test_an_adapter_that_the_engine_lacks_is_no_fault_of_the_clients_nor_of_the_
     assert set(open_breakers(shared)) <= {"adapter-0"}
 
 
-def test_an_engine_that_is_not_reached_is_so_for_all_of_its_deployments(shared: Rig) -> None:
+def test_an_unreachable_engine_is_unreachable_for_all_of_its_deployments(shared: Rig) -> None:
     declare(shared, f"http://127.0.0.1:{free_port()}")
     answers = [ask(shared) for _ in range(FAULTS_IN_A_ROW)]
     assert {it.status_code for it in answers} == {200}
     assert sorted(open_breakers(shared)) == sorted([*ADAPTERS, "blue"]), "five faults, spread over ten adapters"
 
 
-def test_an_answer_of_one_shows_that_the_engine_is_reached(shared: Rig) -> None:
+def test_an_answer_of_one_deployment_shows_that_the_engine_is_reachable(shared: Rig) -> None:
     url = shared.config["deployments"]["blue"]["url"]
     for _ in range(3):
         declare(shared, f"http://127.0.0.1:{free_port()}")
@@ -126,7 +126,7 @@ def test_an_answer_of_one_shows_that_the_engine_is_reached(shared: Rig) -> None:
             ask(shared)
         declare(shared, url)
         assert ask(shared, "adapter-0").status_code == 200
-    # The failures of an adapter are its own until it answers itself: only theirs may have added up.
+    # An adapter's failures count until it answers itself: only those of the others may have added up.
     assert "blue" not in open_breakers(shared)
 
 

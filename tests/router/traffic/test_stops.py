@@ -1,4 +1,4 @@
-"""Stops of the controller on real routers: they take traffic away at once, and change nothing else."""
+"""The controller's stops on real routers: they move traffic away at once, and change nothing else."""
 
 from collections.abc import Iterator
 from random import Random
@@ -28,8 +28,8 @@ SAY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content":
 ALL_GREEN = {"blue": 0, "green": 100}
 
 
-class Stoppable:
-    """Two routers with one controller; all traffic is green's, unless a test says otherwise."""
+class StoppableRouters:
+    """Two routers with one controller; all traffic goes to green, unless a test changes it."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig, self.keeper = rig, rig.keeper
@@ -53,7 +53,7 @@ class Stoppable:
         return name
 
     def stops(self, *stops: Stop) -> None:
-        """Waits until both routers have got it, without any request."""
+        """Sets the controller's stops, and waits until both routers have them, without any request."""
         self.keeper.stops = list(stops)
         wanted = {"chat": {it.deployment: it.control for it in stops}} if stops else {}
         for router in (self.rig.router, self.other):
@@ -61,14 +61,14 @@ class Stoppable:
 
 
 @pytest.fixture
-def stoppable(rig: Rig, servers: ServerPool) -> Iterator[Stoppable]:
-    both = Stoppable(rig)
+def stoppable(rig: Rig, servers: ServerPool) -> Iterator[StoppableRouters]:
+    both = StoppableRouters(rig)
     with servers.host(both.other.app) as other:
         both.urls = [rig.url, other]
         yield both
 
 
-def test_two_idle_routers_apply_a_stop_and_its_end(stoppable: Stoppable) -> None:
+def test_two_idle_routers_apply_a_stop_and_its_end(stoppable: StoppableRouters) -> None:
     assert stoppable.keeper.batches == {}
     stoppable.stops(GREEN)
     assert stoppable.keeper.batches == {}, "there was no request"
@@ -78,7 +78,7 @@ def test_two_idle_routers_apply_a_stop_and_its_end(stoppable: Stoppable) -> None
     assert [stoppable.serving(router=n) for n in (0, 1)] == ["green", "green"]
 
 
-def test_header_and_model_still_reach_a_stopped_deployment(stoppable: Stoppable) -> None:
+def test_header_and_model_still_reach_a_stopped_deployment(stoppable: StoppableRouters) -> None:
     stoppable.stops(GREEN)
     assert stoppable.serving(headers={"azureml-model-deployment": "green"}) == "green"
     assert stoppable.serving(model="green") == "green"
@@ -86,7 +86,7 @@ def test_header_and_model_still_reach_a_stopped_deployment(stoppable: Stoppable)
     assert [(row.reason, row.flags) for row in rows] == [(Reason.HEADER, Flag.FORCED), (Reason.MODEL, Flag.FORCED)]
 
 
-def test_a_stop_beats_an_override(stoppable: Stoppable) -> None:
+def test_a_stop_beats_an_override(stoppable: StoppableRouters) -> None:
     unit = f"{stoppable.rig.router.state.ledger.unit('ann'):016x}"
     plan = {"generation": 1, "overrides": [{"unit": unit, "deployment": "green"}]}
     stoppable.rig.chat_endpoint(traffic={"blue": 100, "green": 0}, plan=plan)
@@ -97,7 +97,7 @@ def test_a_stop_beats_an_override(stoppable: Stoppable) -> None:
     assert stoppable.keeper.wait_for(rows=2)[1].flags & Flag.FORCED
 
 
-def test_a_stopped_deployment_is_no_fallback(stoppable: Stoppable) -> None:
+def test_a_stopped_deployment_is_no_fallback(stoppable: StoppableRouters) -> None:
     stoppable.rig.chat_endpoint(traffic={"blue": 60, "green": 40}, fallback=["green"])
     stoppable.stops(GREEN)
     stoppable.rig.blue.answer = refuse(500, "out of memory")
@@ -106,7 +106,7 @@ def test_a_stopped_deployment_is_no_fallback(stoppable: Stoppable) -> None:
     assert stoppable.rig.green.requests == []
 
 
-def test_what_is_recorded_is_by_the_weights_in_force(stoppable: Stoppable) -> None:
+def test_records_use_the_weights_in_force(stoppable: StoppableRouters) -> None:
     stoppable.rig.chat_endpoint(traffic={"blue": 50, "green": 50})
     users = [f"user-{n}" for n in range(8)]
     before = {user: stoppable.ask(user).headers for user in users}
@@ -133,7 +133,9 @@ def test_what_is_recorded_is_by_the_weights_in_force(stoppable: Stoppable) -> No
     assert 'switchyard_stops{deployment="green",endpoint="chat"} 0.0' in metrics
 
 
-def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_is_0(stoppable: Stoppable) -> None:
+def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_is_0(
+    stoppable: StoppableRouters,
+) -> None:
     stoppable.stops(GREEN)
     stoppable.rig.chat_endpoint(traffic={"blue": 10, "green": 90})
     assert stoppable.serving() == "blue"
@@ -144,7 +146,7 @@ def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_i
     assert stoppable.ask().headers["x-switchyard-plan"] == with_stop
 
 
-def test_stops_of_what_is_not_there_change_nothing(stoppable: Stoppable) -> None:
+def test_stops_of_unknown_deployments_change_nothing(stoppable: StoppableRouters) -> None:
     plan = stoppable.ask().headers["x-switchyard-plan"]
     stoppable.keeper.stops = [
         Stop("1", "nowhere", "green", "blue"),
@@ -156,7 +158,7 @@ def test_stops_of_what_is_not_there_change_nothing(stoppable: Stoppable) -> None
     assert (stoppable.serving(), stoppable.ask().headers["x-switchyard-plan"]) == ("green", plan)
 
 
-def test_without_a_controller_the_last_stops_stay(stoppable: Stoppable) -> None:
+def test_without_a_controller_the_last_stops_stay(stoppable: StoppableRouters) -> None:
     stoppable.stops(GREEN)
     stoppable.keeper.failing = True
     calls = stoppable.keeper.calls
@@ -166,7 +168,7 @@ def test_without_a_controller_the_last_stops_stay(stoppable: Stoppable) -> None:
     assert stoppable.serving() == "blue"
 
 
-def test_a_stop_waits_while_controls_breaker_is_open(stoppable: Stoppable) -> None:
+def test_a_stop_waits_while_controls_breaker_is_open(stoppable: StoppableRouters) -> None:
     rig = stoppable.rig
     configured = stoppable.ask().headers["x-switchyard-plan"]
     stoppable.stops(GREEN)
@@ -177,7 +179,7 @@ def test_a_stop_waits_while_controls_breaker_is_open(stoppable: Stoppable) -> No
             client.post("/v1/chat/completions", json=SAY)
         eventually(lambda: open_breakers(client) == ["blue"])
         answer = stoppable.ask()
-        assert answer.headers["azureml-model-deployment"] == "green", "better a stopped deployment than none"
+        assert answer.headers["azureml-model-deployment"] == "green", "a stopped deployment is better than none"
         assert answer.headers["x-switchyard-plan"] == configured != stopped
         assert stoppable.serving(router=1, headers={"azureml-model-deployment": "green"}) == "green"
         rows = stoppable.keeper.wait_for(rows=4 + FAULTS_IN_A_ROW // 2)

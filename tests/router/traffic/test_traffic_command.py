@@ -1,4 +1,4 @@
-"""`switchyard traffic` on plans: dry runs, temporary changes, the history and the way back, against real routers."""
+"""`switchyard traffic` with plans: dry runs, temporary changes, the history and rollbacks, against real routers."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
 
 
-class Commanded:
+class TrafficCommand:
     """A router with a control plane and a controller, and `switchyard traffic chat` against it."""
 
     def __init__(self, rig: Rig, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,14 +48,16 @@ class Commanded:
 
 
 @pytest.fixture
-def commanded(rig: Rig, servers: ServerPool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Commanded]:
-    commanded = Commanded(rig, tmp_path, capsys)
+def commanded(
+    rig: Rig, servers: ServerPool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[TrafficCommand]:
+    commanded = TrafficCommand(rig, tmp_path, capsys)
     with servers.host(commanded.router.app) as commanded.url:
         yield commanded
     commanded.controller.close()
 
 
-def test_a_dry_run_reports_which_keys_would_move(commanded: Commanded) -> None:
+def test_a_dry_run_reports_which_keys_would_move(commanded: TrafficCommand) -> None:
     code, out, err = commanded.traffic("blue=40", "green=60", "--dry-run")
     split, made_up, recent = out.rsplit("\n", 3)[:3]
     assert (code, split) == (0, "chat\n  blue   90 % → 40 %\n  green  10 % → 60 %")
@@ -66,7 +68,7 @@ def test_a_dry_run_reports_which_keys_would_move(commanded: Commanded) -> None:
     assert commanded.control.replaced == 0
 
 
-def test_a_temporary_change_shows_when_it_ends(commanded: Commanded) -> None:
+def test_a_temporary_change_shows_when_it_ends(commanded: TrafficCommand) -> None:
     code, out, err = commanded.traffic("green=100", "--ttl", "90m", "--reason", "load test")
     assert (code, out) == (0, "chat\n  blue   90 % → 0 %\n  green  10 % → 100 %\n")
     assert "After 90m, the previous split is restored." in err
@@ -80,7 +82,7 @@ def test_a_temporary_change_shows_when_it_ends(commanded: Commanded) -> None:
     assert err.endswith(": load test\n")
 
 
-def test_a_change_of_weights_keeps_the_overrides(commanded: Commanded) -> None:
+def test_a_change_of_weights_keeps_the_overrides(commanded: TrafficCommand) -> None:
     override = {"unit": "00000000000000ab", "deployment": "green", "until": time.time() + 3600}
     document = {"weights": {"blue": 90, "green": 10}, "overrides": [override]}
     url = f"{commanded.url}/api/endpoints/chat/traffic"
@@ -91,7 +93,7 @@ def test_a_change_of_weights_keeps_the_overrides(commanded: Commanded) -> None:
     assert ", 1 override:" in commanded.traffic()[2]
 
 
-def test_the_history_is_a_table_and_leads_back(commanded: Commanded) -> None:
+def test_the_history_is_a_table_and_leads_back(commanded: TrafficCommand) -> None:
     commanded.traffic("blue=50", "green=50")
     commanded.traffic("green=100", "--reason", "all of it")
     code, out, err = commanded.traffic("--rollback", "1", "--reason", "too slow")
@@ -118,20 +120,20 @@ def test_the_history_is_a_table_and_leads_back(commanded: Commanded) -> None:
         (["--rollback", "-1"], "--rollback"),
     ],
 )
-def test_what_makes_no_sense_together_is_refused(arguments: list[str], said: str, commanded: Commanded) -> None:
+def test_contradictory_options_are_refused(arguments: list[str], said: str, commanded: TrafficCommand) -> None:
     code, out, err = commanded.traffic(*arguments)
     assert (code, out) == (ExitCode.USAGE, "")
     assert said in err
     assert commanded.control.replaced == 0
 
 
-def test_an_unknown_generation_is_an_error(commanded: Commanded) -> None:
+def test_an_unknown_generation_is_an_error(commanded: TrafficCommand) -> None:
     code, _, err = commanded.traffic("--rollback", "7")
     assert code == ExitCode.WRONG
     assert "no generation 7; the latest: 0" in err
 
 
-def test_without_the_controller_the_history_is_not_there(commanded: Commanded) -> None:
+def test_without_the_controller_the_history_is_unavailable(commanded: TrafficCommand) -> None:
     commanded.controller.absent = True
     assert commanded.traffic("--history")[0] == ExitCode.UNREACHABLE
     assert commanded.traffic("green=100")[0] == 0

@@ -1,4 +1,4 @@
-"""Tasks that run in the background of a block."""
+"""Tasks that run in the background of a `with` block."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def test_work_runs_while_the_block_runs_and_ends_with_it() -> None:
     assert ended.is_set()
 
 
-async def test_what_it_raised_is_raised_at_the_end() -> None:
+async def test_an_error_of_the_task_is_raised_at_the_end() -> None:
     async def broken() -> None:
         raise ValueError("broken")
 

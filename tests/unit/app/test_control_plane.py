@@ -1,4 +1,4 @@
-"""The change of an endpoint's traffic in the control plane: as a whole or not at all."""
+"""Changes of an endpoint's traffic in the control plane: applied as a whole or not at all."""
 
 import asyncio
 import copy
@@ -79,13 +79,13 @@ async def test_an_update_in_progress_refuses_the_next(control: MemoryControl) ->
 
 
 @pytest.mark.parametrize("delivery", [Delivery.UNSETTLED, Delivery.FAILED])
-async def test_what_is_no_update_does_not_stand_in_the_way(control: MemoryControl, delivery: Delivery) -> None:
+async def test_an_entry_that_is_no_update_blocks_nothing(control: MemoryControl, delivery: Delivery) -> None:
     control.delivery = delivery
     await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.replaced == 1
 
 
-async def test_of_concurrent_changes_exactly_one_is_made(control: MemoryControl) -> None:
+async def test_exactly_one_of_concurrent_changes_is_made(control: MemoryControl) -> None:
     wanted = [{"blue": share, "green": 100 - share} for share in range(10)]
     changes = [change_traffic(control, "chat", seen=SEEN, wanted=traffic, author=ALICE) for traffic in wanted]
     outcomes = await asyncio.gather(*changes, return_exceptions=True)
@@ -94,7 +94,7 @@ async def test_of_concurrent_changes_exactly_one_is_made(control: MemoryControl)
 
 
 class Interrupted(MemoryControl):
-    """Somebody else applies another configuration between the look and the change."""
+    """Another client applies another configuration between the read and the change."""
 
     async def applied(self) -> Applied:
         seen = await super().applied()
@@ -275,11 +275,11 @@ OTHER = parse(with_traffic(DATA, "chat", MOVED))
 
 
 @pytest.mark.parametrize("delivery", [Delivery.DELIVERING, Delivery.UNSETTLED, Delivery.FAILED])
-def test_what_is_not_settled_elsewhere_is_not_settled_here(delivery: Delivery) -> None:
+def test_an_update_pending_in_serve_is_pending_here(delivery: Delivery) -> None:
     assert delivery_seen(Applied(DATA, delivery, 1), SERVED, SERVED) is delivery
 
 
-def test_settled_is_what_this_router_serves_too() -> None:
+def test_an_update_is_settled_once_this_router_serves_it() -> None:
     applied = Applied(copy.deepcopy(DATA), Delivery.SETTLED, 1)
     assert delivery_seen(applied, SERVED, SERVED) is Delivery.SETTLED
     assert delivery_seen(applied, OTHER, SERVED) is Delivery.SETTLED
@@ -291,7 +291,7 @@ def test_a_configuration_that_this_router_has_and_does_not_serve_has_failed(conf
     assert delivery_seen(Applied(config, Delivery.SETTLED, 1), SERVED, SERVED) is Delivery.FAILED
 
 
-# --- what running conversations follow -------------------------------------------------------------
+# --- weights that running conversations follow -----------------------------------------------------
 
 
 def chat_endpoint(**fields: Any) -> Endpoint:
@@ -300,7 +300,7 @@ def chat_endpoint(**fields: Any) -> Endpoint:
 
 
 def changed(endpoint: Endpoint, *weights: Mapping[str, int], **more: Any) -> list[tuple[Mapping[str, int], float]]:
-    """After these changes, ten seconds apart: the earlier weights, and until when they count."""
+    """The earlier weights after these changes, ten seconds apart, and until when they count."""
     for number, wanted in enumerate(weights):
         endpoint = planned(endpoint, Wanted(wanted, **more), Authorship("alice", 1000.0 + 10 * number))
     return [(dict(it.weights), it.until) for it in endpoint.plan.earlier]
@@ -311,18 +311,18 @@ HALF = {"blue": 50, "green": 50}
 
 def test_a_change_keeps_the_weights_before_for_as_long_as_conversations_are_pinned() -> None:
     assert changed(chat_endpoint(), MOVED) == [(SEEN, 1060.0)]
-    assert changed(chat_endpoint(), MOVED, HALF) == [(SEEN, 1070.0), (MOVED, 1070.0)], "the time begins anew"
-    assert changed(chat_endpoint(pin_s=10.0), MOVED, HALF) == [(MOVED, 1020.0)], "what is over goes"
-    assert changed(chat_endpoint(), MOVED, SEEN, MOVED) == [(SEEN, 1080.0), (MOVED, 1080.0)], "each once"
+    assert changed(chat_endpoint(), MOVED, HALF) == [(SEEN, 1070.0), (MOVED, 1070.0)], "the time starts over"
+    assert changed(chat_endpoint(pin_s=10.0), MOVED, HALF) == [(MOVED, 1020.0)], "expired weights are removed"
+    assert changed(chat_endpoint(), MOVED, SEEN, MOVED) == [(SEEN, 1080.0), (MOVED, 1080.0)], "each is listed once"
 
 
-def test_what_moves_no_conversation_keeps_nothing() -> None:
+def test_a_change_that_moves_no_conversation_keeps_no_earlier_weights() -> None:
     assert changed(chat_endpoint(), SEEN, overrides=(GREEN,)) == []
     assert changed(chat_endpoint(pin_s=0), MOVED) == changed(chat_endpoint(sticky=None), MOVED) == []
     assert changed(chat_endpoint(), MOVED, MOVED) == [(SEEN, 1060.0)], "a change of something else does not prolong it"
 
 
-def test_the_oldest_weights_go_beyond_the_bound() -> None:
+def test_beyond_the_bound_the_oldest_weights_are_dropped() -> None:
     weights = [{"blue": share, "green": 100 - share} for share in range(1, MAX_EARLIER + 5)]
     found = changed(chat_endpoint(pin_s=10_000.0), *weights)
     assert [it for it, _ in found] == weights[-MAX_EARLIER - 1 : -1]
@@ -335,7 +335,9 @@ def test_a_deployment_stays_withdrawn_until_it_has_a_share_again() -> None:
     still = planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 1010.0))
     assert still.plan.withdrawn == withdrawn
     assert planned(out, Wanted(HALF), Authorship("alice", 1010.0)).plan.withdrawn == {}
-    assert planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 2000.0)).plan.withdrawn == {}, "nobody is pinned"
+    assert planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 2000.0)).plan.withdrawn == {}, (
+        "no conversation is pinned"
+    )
 
 
 def test_a_conversation_that_left_a_withdrawn_deployment_does_not_go_back_when_it_has_a_share_again() -> None:
@@ -346,4 +348,6 @@ def test_a_conversation_that_left_a_withdrawn_deployment_does_not_go_back_when_i
         (MOVED, {}),
     ]
     then = planned(again, Wanted(HALF), Authorship("alice", 1020.0))
-    assert (SEEN, {}) in [(dict(it.weights), it.withdrawn) for it in then.plan.earlier], "who began since stays on blue"
+    assert (SEEN, {}) in [(dict(it.weights), it.withdrawn) for it in then.plan.earlier], (
+        "conversations started since stay on blue"
+    )

@@ -1,4 +1,4 @@
-"""Time limits, with event loops whose limits have passed already: nothing here waits for a clock."""
+"""Time limits, with event loops whose limits have already passed: nothing here waits for a clock."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def _forever() -> None:
 async def _uncancelled() -> bool:
     task = asyncio.current_task()
     assert task is not None
-    await asyncio.sleep(0)  # a cancellation that was left behind would come here
+    await asyncio.sleep(0)  # a leftover cancellation would be raised here
     return task.cancelling() == 0
 
 

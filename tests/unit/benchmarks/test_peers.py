@@ -1,4 +1,4 @@
-"""What the benchmark of peers makes of its turns, and how its load generator reads answers."""
+"""The results of the benchmark against peers, and how its load generator reads answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def test_a_row_has_medians_of_turns_and_percentiles_of_all_answers() -> None:
 
 
 def test_a_comparison_takes_its_ratios_within_each_round() -> None:
-    """The machine slowed down threefold between two rounds, which says nothing about either way."""
+    """The machine becomes three times slower between two rounds, which affects both sides alike."""
     mine, theirs = [a_turn(300, [5]), a_turn(100, [15])], [a_turn(200, [6]), a_turn(80, [18])]
     it = comparison(mine, theirs)
     assert it.ratio == pytest.approx(1.375)
@@ -42,7 +42,7 @@ def test_a_comparison_takes_its_ratios_within_each_round() -> None:
         (90, 7, "behind in throughput and at the first"),
     ],
 )
-def test_the_table_says_where_the_router_stands(per_s: float, first_ms: float, standing: str) -> None:
+def test_the_table_shows_how_the_router_compares(per_s: float, first_ms: float, standing: str) -> None:
     given = {ENGINE: (120, 4), SWITCHYARD: (per_s, first_ms), VLLM_ROUTER: (100, 6), LITELLM: (20, 90), FLOOR: (999, 1)}
     found = {name: {n: [a_turn(rate, [ms])] for n in CHAT.requests} for name, (rate, ms) in given.items()}
     lines = list(tables(CHAT, found))

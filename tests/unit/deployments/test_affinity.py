@@ -29,7 +29,7 @@ KEYS = [f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}" for number in range(1, 201
 
 
 AMPLE = 16
-"""A bound that leaves room where a connection is not quite over."""
+"""A bound that leaves room while a previous connection is still ending."""
 
 
 class Replica(NamedTuple):
@@ -82,7 +82,7 @@ class Ingress:
                 yield response
 
     def replica(self, header: str | None) -> str:
-        """Which one answers."""
+        """The name of the replica that answers."""
         with self.open("/name", header) as response:
             assert response.status == 200
             assert response.getheader("x-seen-key") == "none", "the key is for the ingress"
@@ -116,7 +116,7 @@ def ingress(directory: Path, replicas: Sequence[Replica], application: str = "mo
 
 
 def application(name: str) -> Starlette:
-    """Says its name: at once, or in a stream that lasts until the client leaves."""
+    """Answers with its name: at once, or in a stream that lasts until the client disconnects."""
 
     async def whole(request: Request) -> Response:
         return PlainTextResponse(name, headers={"x-seen-key": request.headers.get(AFFINITY_HEADER, "none")})
@@ -167,7 +167,7 @@ def test_every_node_computes_the_same_and_a_new_replica_takes_only_its_share(
 
 
 def under_way(four: Ingress, key: str, bound: str, number: int, opened: ExitStack) -> list[str]:
-    """The replicas of so many requests with the key that last, in the order of the requests."""
+    """The replicas that served that many requests with the key, in order."""
     found = []
     for _ in range(number):
         response = opened.enter_context(four.open("/lasting", f"{key} {bound}"))
@@ -176,7 +176,7 @@ def under_way(four: Ingress, key: str, bound: str, number: int, opened: ExitStac
 
 
 def room(requests: int, bound: float) -> int:
-    """How many of so many requests one of four replicas may have. Without room anywhere, the least busy gets more."""
+    """The number of `requests` that one of four replicas may have; once all are full, the least busy gets more."""
     mean = requests / 4
     return max(2, math.ceil(mean), math.floor(mean + bound * math.sqrt(mean)))
 
@@ -191,13 +191,13 @@ def test_a_replica_takes_a_key_only_as_far_above_the_mean_as_the_request_says(
         order: list[str] = []
         for number, name in enumerate(under_way(alone, KEYS[0], str(bound), 24, opened), start=1):
             took[name] += 1
-            assert took[name] <= room(number + 1, bound)  # the connection before may not be quite over
+            assert took[name] <= room(number + 1, bound)  # the previous connection may not have ended yet
             order += [name] if name not in order else []
         assert order[0] == home
         assert max(took.values()) == took[home]
         # The overflow goes to the key's next replica, while that has room.
         assert took[order[1]] >= max((took[name] for name in order[2:]), default=0)
-        assert max(took.values()) > 24 / 4, "a bound of this size is no least connections"
+        assert max(took.values()) > 24 / 4, "with a bound of this size it is not least-connections"
 
 
 @pytest.mark.parametrize("header", ["", "x", "0123 2", f"{'0' * 17} 2", f"{KEYS[0]} many", f"{KEYS[0]} 2 2", "0x12 -1"])
@@ -214,7 +214,7 @@ def test_a_key_that_a_client_sends_does_not_choose_the_routers_replica(
 
 @contextmanager
 def broken() -> Iterator[int]:
-    """Takes connections and closes them without an answer, as a replica does whose process is being killed."""
+    """Accepts connections and closes them without an answer, like a replica whose process is being killed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def run() -> None:

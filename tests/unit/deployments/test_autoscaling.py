@@ -90,12 +90,12 @@ def test_with_no_replica_the_queue_is_the_demand() -> None:
 
 
 def test_requests_that_were_refused_are_demand() -> None:
-    """60 at once at a replica that runs 16 and queues 16: 28 are refused. It once led to only one more replica."""
+    """60 requests at once at a replica that runs 16 and queues 16: 28 are refused. They once added only one replica."""
     replica = ReplicaLoad(running=16, held=16)
     assert needed(Load([replica], ongoing=16, queued=28), TARGET) == 5
 
 
-def test_it_returns_the_number_needed_and_not_one_more() -> None:
+def test_the_smallest_sufficient_number_is_returned() -> None:
     assert needed(Load([ReplicaLoad(running=16, waiting=80)]), TARGET) == 8
 
 
@@ -145,7 +145,7 @@ def test_a_replica_that_was_late_below_the_target_is_full_there() -> None:
     ],
     ids=["a replica that has just started", "above the target", "not late"],
 )
-def test_nothing_is_learned_from(late: ReplicaLoad) -> None:
+def test_no_limit_is_learned_from_such_a_replica(late: ReplicaLoad) -> None:
     assert learn(None, [late], TARGET, now=0.0) is None
 
 
@@ -169,7 +169,7 @@ SLOTS, SERVICE_S = 16, 6.0
 
 
 def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
-    """The reports of `replicas` replicas at a constant number of requests, each of which fills so much of a cache."""
+    """The reports of `replicas` replicas with a constant number of requests, each of which fills a share of a cache."""
     fits = min(SLOTS, int(1 / kv_each))
     share, more = divmod(requests, replicas)
     each = [share + (number < more) for number in range(replicas)]
@@ -180,7 +180,7 @@ def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
 
 
 @given(st.integers(0, 500), st.integers(1, 50).map(lambda it: it / 100), st.integers(1, 40))
-def test_it_does_not_oscillate_at_constant_load(requests: int, kv_each: float, replicas: int) -> None:
+def test_the_policy_does_not_oscillate_at_constant_load(requests: int, kv_each: float, replicas: int) -> None:
     seen = [replicas]
     for _ in range(40):
         seen.append(max(1, needed(at_constant_load(requests, kv_each, seen[-1]), TARGET)))
@@ -190,7 +190,7 @@ def test_it_does_not_oscillate_at_constant_load(requests: int, kv_each: float, r
         assert seen == sorted(seen), "it only grows"
     loads = at_constant_load(requests, kv_each, settled).replicas
     running, waiting = sum(it.running for it in loads), sum(it.waiting for it in loads)
-    assert waiting * SERVICE_S <= DRAIN_S * running, "what waits is worked off in time"
+    assert waiting * SERVICE_S <= DRAIN_S * running, "the queue is worked off in time"
 
 
 @dataclass
@@ -251,8 +251,10 @@ def test_serve_loads_the_policy_by_its_name() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_draining_replica_does_not_count() -> None:
-    """It reports as long as its streams run, but what it has to do is nothing that others will have: in Serve's own
-    code it adds no replica, and teaches nothing. What it can take no more waits at a router, and counts.
+    """A draining replica reports its load while its streams run, but the load is not counted.
+
+    Its work will not go to other replicas: in Serve's own code it adds no replica, and no limit is learned from it.
+    Requests that it can no longer take wait at a router, and count there.
     """
     from benchmarks.autoscaling.controller import Autoscaler, simulated_time
 
@@ -284,7 +286,7 @@ def test_a_draining_replica_does_not_count() -> None:
         assert decided(["stays"], queued=30) == 4
 
 
-def test_it_imports_neither_vllm_nor_torch_nor_ray() -> None:
+def test_the_policy_imports_neither_vllm_nor_torch_nor_ray() -> None:
     """The controller would take three times its memory."""
     check = "import sys, deployments.autoscaling; print(sorted({'ray', 'torch', 'vllm', 'numpy'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=True).stdout == b"[]\n"

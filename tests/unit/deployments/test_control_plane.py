@@ -1,4 +1,4 @@
-"""The functions that run inside Serve's controller, on parts of it: the rest needs a running Serve."""
+"""The functions that run inside Serve's controller, tested on parts of it: the rest needs a running Serve."""
 
 import time
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ class States:
         self.state.record_request_metrics_for_handle(report)
 
 
-def test_what_routers_report_is_queued_to_serve() -> None:
+def test_demand_that_routers_report_counts_as_queued_in_serve() -> None:
     """Serve weighs reports by the time between them."""
     from ray import cloudpickle
 

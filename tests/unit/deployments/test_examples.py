@@ -1,4 +1,4 @@
-"""The autoscaling of every shipped example: docs/deploying.md#autoscaling has the reasons."""
+"""The autoscaling of every shipped example, explained in docs/deploying.md#autoscaling."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ ENGINES = {
 
 
 def examples() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every application with autoscaling: all of the files, and those of the documentation that have room to scale."""
+    """Every application with autoscaling in the files, and those in the documentation that have room to scale."""
     for file in FILES:
         for application in yaml.safe_load(file.read_text())["applications"]:
             yield from ((f"{file.relative_to(ROOT)}:{application['name']}", it) for it in scaled(application))

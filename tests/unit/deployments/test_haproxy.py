@@ -64,11 +64,11 @@ backend router
 
 
 DRAINED = "# Override: force health checks to fail (used by drain/disable)"
-"""Ray's, in the configuration of an ingress that it takes away."""
+"""Ray's line in the configuration of an ingress that it removes."""
 
 
 class Proxy:
-    """HAProxy's processes, of which each one replaces the one before."""
+    """HAProxy's processes, each of which replaces the previous one."""
 
     def __init__(self, directory: Path) -> None:
         self.port, self._directory = free_port(), directory
@@ -89,7 +89,7 @@ class Proxy:
             self.wait_until_stopping(old)
 
     def wait_until_stopping(self, process: subprocess.Popen[bytes]) -> None:
-        """Returns when the process listens no more, which its signal may take a while to bring about."""
+        """Returns when the process no longer listens, which may take a while after its signal."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
@@ -251,7 +251,7 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
 
 
 def timers(process: subprocess.Popen[bytes]) -> dict[int, float | None]:
-    """Seconds until the next keepalive probe of HAProxy's connections, by the other side's port; None without one."""
+    """Seconds until the next keepalive probe of HAProxy's connections, by the peer's port; None without one."""
     ours = {
         (it.laddr.port, it.raddr.port)
         for it in psutil.Process(process.pid).net_connections("tcp4")
@@ -291,7 +291,7 @@ def test_nodes_fetch_keeps_its_connection_for_longer_than_its_own_four_seconds(t
 
 @pytest.mark.parametrize("header", [b"", b"connection: keep-alive\r\n"])
 def test_an_http_1_0_client_gets_a_stream_with_its_length(tmp_path: Path, header: bytes) -> None:
-    """HAProxy passes the version on, so the router knows that the client reads no chunks."""
+    """HAProxy passes the version on, so the router knows that the client cannot read chunks."""
 
     async def router(scope: Scope, receive: Receive, send: Send) -> None:
         await HTTP10(replica("blue"))(scope, receive, send)

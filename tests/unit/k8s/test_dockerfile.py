@@ -50,7 +50,7 @@ def test_weights_are_in_their_own_image(image: str, inputs: set[str]) -> None:
 
 
 def locked(inputs: set[str]) -> set[str]:
-    """The packages of cpu.lock that one of the inputs asks for, directly or through another one."""
+    """The packages of cpu.lock that one of the inputs requires, directly or indirectly."""
     whom: dict[str, set[str]] = {}
     for line in (ROOT / "requirements/cpu.lock").read_text().splitlines():
         if not line.startswith(" "):
@@ -83,7 +83,7 @@ class Directory:
         self.environment = {"PATH": f"{VENV / 'bin'}:/usr/bin:/bin", "HOME": str(root)}
 
     def take(self, stage: Stage) -> None:
-        """Every step of a stage that makes files."""
+        """Runs the stage's steps that create files."""
         for instruction, argument in stage.steps:
             match instruction:
                 case "WORKDIR":
@@ -101,7 +101,9 @@ class Directory:
                     self.run(argument)
 
     def run(self, command: str) -> str:
-        """A command of a RUN step. Packages come from this environment, which `make setup` made of the same lock."""
+        """Runs a command of a RUN step. Packages come from this environment, which `make setup` made from the same
+        lock.
+        """
         if command.startswith("pip install --no-cache-dir uv=="):
             return ""
         if command.startswith("uv pip install -r"):

@@ -14,7 +14,7 @@ from tests.support.processes.project import ROOT
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_what_an_overlay_serves_is_valid_and_fits_its_nodes(overlay: str) -> None:
+def test_an_overlays_configuration_is_valid_and_fits_its_nodes(overlay: str) -> None:
     assert check_file(ROOT / "k8s/overlays" / overlay / SERVED) == []
     assert capacity.problems(ray_service(rendered(overlay))) == []
 

@@ -1,4 +1,4 @@
-"""The ports that the overlays' network policies open, and to whom."""
+"""The ports that the overlays' network policies open, and the sources that may use them."""
 
 from typing import Any
 

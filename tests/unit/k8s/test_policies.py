@@ -1,4 +1,4 @@
-"""The overlays follow our policies on streams, secrets and access, and each policy finds planted mistakes."""
+"""The overlays follow our policies on streams, secrets and access, and each policy detects planted mistakes."""
 
 from typing import Any
 
@@ -127,7 +127,7 @@ def test_a_policy_that_is_broken_is_found(policy: policies.Policy, change: Chang
     assert said in found[0]
 
 
-def test_every_policy_has_been_seen_to_find_something() -> None:
+def test_every_policy_has_a_planted_mistake() -> None:
     assert {policy for policy, _, _ in PLANTED} | {policies.open_ingresses, policies.open_gateways} == set(
         policies.POLICIES
     )

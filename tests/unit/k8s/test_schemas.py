@@ -1,4 +1,4 @@
-"""The overlays' fields exist and have the right types, and the check finds planted mistakes."""
+"""The overlays' fields exist and have the right types, and the check detects planted mistakes."""
 
 import pytest
 import yaml

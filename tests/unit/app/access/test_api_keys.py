@@ -1,4 +1,4 @@
-"""API keys: made, kept, recognised."""
+"""API keys: creation, storage and recognition."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from app.errors import Unauthorized
 NOW = datetime.now(UTC)
 
 
-def test_a_key_is_recognised_by_what_is_kept_of_it() -> None:
+def test_a_key_is_recognised_by_its_stored_record() -> None:
     key, record = create("team", endpoints=["chat"], limits=Limits(requests_per_minute=3))
     caller = KeyRing.parse(record.line).caller(key, NOW.timestamp())
     assert (caller.name, caller.endpoints, caller.limits) == (
@@ -29,7 +29,7 @@ def test_a_key_is_recognised_by_what_is_kept_of_it() -> None:
     assert caller.id == f"key-{record.id}"
 
 
-def test_nothing_of_the_secret_is_kept() -> None:
+def test_the_secret_is_not_stored() -> None:
     key, record = create("team")
     secret = key.rpartition("-")[2]
     assert len(secret) == 43
@@ -151,7 +151,7 @@ def check_nothing(ring: KeyRing) -> None: ...
 
 
 def looks(file: KeyFile, check: Callable[[KeyRing], None] = check_nothing) -> list[bool]:
-    """Two of the looks that are taken once a second: what is found twice is judged."""
+    """Two of the checks that run once a second: a change is judged only once two checks see it."""
     return [file.reread(check) for _ in range(2)]
 
 
@@ -221,13 +221,13 @@ def test_content_that_the_check_rejects_is_not_applied(tmp_path: Path) -> None:
     assert looks(file, refuse) == [False, False]
     assert file.ring.caller(KEY, 0).name == "team"
     file.recheck()
-    assert file.reread(check_nothing), "a check that has changed looks at it again"
+    assert file.reread(check_nothing), "after the check has changed, the file is read again"
     file.recheck()
-    assert looks(file) == [False, False], "what was taken is not taken again"
+    assert looks(file) == [False, False], "applied content is not applied again"
 
 
 @pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line])
-def test_a_record_is_appended_to_a_keys_file_alone(tmp_path: Path, content: str) -> None:
+def test_a_record_is_appended_only_to_a_keys_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"file\.yaml: not a keys file: "):
@@ -235,7 +235,7 @@ def test_a_record_is_appended_to_a_keys_file_alone(tmp_path: Path, content: str)
     assert path.read_text() == content
 
 
-def test_a_file_without_a_last_newline_is_appended_to_all_the_same(tmp_path: Path) -> None:
+def test_a_record_is_appended_to_a_file_without_a_last_newline(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line.rstrip())
     key, record = create("another")

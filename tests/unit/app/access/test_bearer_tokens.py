@@ -1,4 +1,4 @@
-"""Bearer tokens: the good ones, the known tricks, and the issuer's keys over their life."""
+"""Bearer tokens: valid ones, known attacks, and the rotation of the issuer's keys."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def test_any_other_text_is_a_malformed_token(text: str) -> None:
     assert looks_like_a_token(ISSUER.token())
 
 
-def test_the_owner_may_be_in_another_claim_and_the_endpoints_in_one() -> None:
+def test_the_claims_of_owner_and_endpoints_are_configurable() -> None:
     oidc = Oidc(issuer=ISSUER.url, audience=AUDIENCE, principal_claim="azp", endpoints_claim="models")
     caller = verify(ISSUER.token(azp="app", models=["chat", 3]), KEYS["first"], oidc)
     assert (caller.name, caller.endpoints) == ("app", frozenset({"chat"}))
@@ -110,7 +110,7 @@ def test_a_short_key_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"keys": 3}', b"\xff"])
-def test_other_documents_are_not_key_sets(data: bytes) -> None:
+def test_documents_that_are_not_key_sets_are_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_keys(data)
 
@@ -131,8 +131,8 @@ def test_discovery_must_describe_this_issuer(about: object) -> None:
         safe_url(read_discovery(json.dumps(about).encode(), ISSUER.url), "jwks_uri")
 
 
-class Net:
-    """The issuer's side of the seam, without sockets; and a clock."""
+class FakeFetcher:
+    """A fake issuer without sockets, with a clock."""
 
     def __init__(self, issuer: LocalIssuer) -> None:
         self.local, self.now = issuer, 1000.0
@@ -149,16 +149,16 @@ class Net:
 
 
 @pytest.fixture
-def net() -> Net:
-    return Net(LocalIssuer(keys=dict(ISSUER.keys)))
+def net() -> FakeFetcher:
+    return FakeFetcher(LocalIssuer(keys=dict(ISSUER.keys)))
 
 
-async def test_keys_are_fetched_once_for_many_tokens(net: Net) -> None:
+async def test_keys_are_fetched_once_for_many_tokens(net: FakeFetcher) -> None:
     await asyncio.gather(*(net.issuer.key("first") for _ in range(20)))
     assert net.fetched == [f"{ISSUER.url}/.well-known/openid-configuration", f"{ISSUER.url}/keys"]
 
 
-async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> None:
+async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: FakeFetcher) -> None:
     old = await net.issuer.key("first")
     net.local.keys = {"second": ("RS256", rsa_key())}
     net.now += RETRY_S
@@ -168,7 +168,7 @@ async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> Non
     assert old.key_id == "first"
 
 
-async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
+async def test_unknown_key_ids_do_not_cause_a_request_each_time(net: FakeFetcher) -> None:
     await net.issuer.key("first")
     for _ in range(50):
         with pytest.raises(Unauthorized, match="does not publish"):
@@ -180,7 +180,7 @@ async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
     assert len(net.fetched) == 4
 
 
-async def test_upkeep_asks_again_when_the_keys_are_no_longer_fresh(net: Net) -> None:
+async def test_upkeep_fetches_stale_keys_again(net: FakeFetcher) -> None:
     await net.issuer.key("first")
     await net.issuer.refresh()
     assert len(net.fetched) == 2
@@ -189,7 +189,7 @@ async def test_upkeep_asks_again_when_the_keys_are_no_longer_fresh(net: Net) -> 
     assert len(net.fetched) == 4
 
 
-async def test_known_keys_stay_valid_while_the_issuer_is_down(net: Net) -> None:
+async def test_known_keys_stay_valid_while_the_issuer_is_down(net: FakeFetcher) -> None:
     net.local.up = False
     with pytest.raises(Unavailable) as raised:
         await net.issuer.key("first")

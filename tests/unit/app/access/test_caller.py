@@ -1,4 +1,4 @@
-"""Where credentials are, and what a caller may know and use."""
+"""Where credentials are read from, and what a caller may see and use."""
 
 import pytest
 
@@ -41,16 +41,16 @@ CONFIG = parse(
         ({"api-key": "k", "x-api-key": "other"}, ("k", "other")),
     ],
 )
-def test_a_credential_is_where_some_sdk_puts_it(headers: dict[str, str], found: tuple[str, ...]) -> None:
+def test_a_credential_is_read_where_an_sdk_puts_it(headers: dict[str, str], found: tuple[str, ...]) -> None:
     assert credentials(headers) == found
 
 
-def test_a_caller_without_bounds_sees_everything() -> None:
+def test_an_unrestricted_caller_sees_everything() -> None:
     assert visible_config(ANONYMOUS_CALLER, CONFIG) is CONFIG
     ConfigViews(CONFIG).require_access(ANONYMOUS_CALLER, "embed")
 
 
-def test_a_bounded_caller_sees_its_endpoints_and_what_is_behind_them() -> None:
+def test_a_restricted_caller_sees_its_endpoints_and_their_deployments() -> None:
     seen = visible_config(Caller("team", "k", frozenset({"beta"})), CONFIG)
     assert list(seen.endpoints) == ["beta"]
     assert set(seen.deployments) == {"green", "red"}
@@ -69,11 +69,11 @@ def test_a_bounded_caller_sees_its_endpoints_and_what_is_behind_them() -> None:
         ({"blue"}, "blue", True),
         ({"blue"}, "chat", False),
         (set(), "chat", False),
-        ({"chat"}, "no such thing", True),  # that it does not exist is said elsewhere
+        ({"chat"}, "no such thing", True),  # another check reports that it does not exist
         ({"chat"}, None, True),
     ],
 )
-def test_what_a_caller_may_use(allowed: set[str], named: str | None, may: bool) -> None:
+def test_a_caller_may_use_only_its_endpoints(allowed: set[str], named: str | None, may: bool) -> None:
     caller = Caller("team", "k", frozenset(allowed))
     if may:
         ConfigViews(CONFIG).require_access(caller, named)

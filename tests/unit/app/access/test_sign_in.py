@@ -1,4 +1,4 @@
-"""What the console's page is given of an issuer, and what its policy then allows."""
+"""The issuer's details that the console's page gets, and the content security policy that follows from them."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ ABOUT = {
 }
 
 
-def test_an_issuer_that_does_not_mention_pkce_is_used_and_one_with_another_method_is_not() -> None:
+def test_an_issuer_is_used_unless_it_declares_another_pkce_method() -> None:
     assert read_endpoints(ABOUT) == SignInEndpoints(f"{ISSUER}/authorize", f"{ISSUER}/token", False)
     also = {"code_challenge_methods_supported": ["plain", "S256"]}
     named = {"authorization_response_iss_parameter_supported": True}
@@ -52,8 +52,8 @@ def test_a_source_of_the_policy_is_one_address_and_nothing_more(url: str, source
     assert policy_source(url) == source
 
 
-class Net:
-    """The issuer's side of the seam; `about` None: its discovery cannot be read."""
+class FakeFetcher:
+    """A fake issuer; if `about` is None, its discovery document cannot be read."""
 
     def __init__(self, **settings: Any) -> None:
         self.now, self.about, self.fetched = 1000.0, dict(ABOUT), 0
@@ -70,7 +70,7 @@ class Net:
 
 
 async def test_the_endpoints_are_read_once_and_then_kept_while_the_issuer_is_away() -> None:
-    net = Net()
+    net = FakeFetcher()
     assert await net.issuer.sign_in() == await net.issuer.sign_in() == read_endpoints(ABOUT)
     assert net.fetched == 1
     net.about = {}
@@ -81,7 +81,7 @@ async def test_the_endpoints_are_read_once_and_then_kept_while_the_issuer_is_awa
 
 
 async def test_an_unreachable_issuer_is_called_at_intervals() -> None:
-    net = Net()
+    net = FakeFetcher()
     net.about = {}
     for _ in range(5):
         assert await net.issuer.sign_in() is None
@@ -92,7 +92,7 @@ async def test_an_unreachable_issuer_is_called_at_intervals() -> None:
 
 
 async def test_endpoints_that_are_no_longer_safe_are_forgotten() -> None:
-    net = Net()
+    net = FakeFetcher()
     assert await net.issuer.sign_in() is not None
     net.about["token_endpoint"] = "http://evil.example.com/token"
     net.now += FRESH_S
@@ -101,20 +101,20 @@ async def test_endpoints_that_are_no_longer_safe_are_forgotten() -> None:
     assert await net.issuer.sign_in() is None
 
 
-async def test_with_an_address_of_its_keys_discovery_may_fail_and_tokens_still_hold() -> None:
-    net = Net(jwks_url=f"{ISSUER}/keys")
+async def test_tokens_are_valid_without_discovery_if_the_keys_url_is_configured() -> None:
+    net = FakeFetcher(jwks_url=f"{ISSUER}/keys")
     assert await net.issuer.sign_in() == read_endpoints(ABOUT)
-    net = Net(jwks_url=f"{ISSUER}/keys")
+    net = FakeFetcher(jwks_url=f"{ISSUER}/keys")
     net.about = {}
     assert await net.issuer.sign_in() is None
     await net.issuer.refresh()
-    net = Net(jwks_url=f"{ISSUER}/keys", console=None)
+    net = FakeFetcher(jwks_url=f"{ISSUER}/keys", console=None)
     assert await net.issuer.sign_in() is None
     await net.issuer.refresh()
     assert net.fetched == 0, "without the console nothing needs discovery"
 
 
-def test_what_the_console_sets_itself_is_not_a_parameter() -> None:
+def test_parameters_that_the_console_sets_itself_are_rejected() -> None:
     assert ConsoleSignIn(client_id="c", parameters={"audience": "api"}).scopes == ("openid",)
     for name in ("client_secret", "redirect_uri", "state", "code_challenge"):
         with pytest.raises(ValueError, match=name):

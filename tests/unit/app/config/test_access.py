@@ -1,4 +1,4 @@
-"""Invalid sections `access`, and servers that other machines may reach."""
+"""Invalid `access` sections, and servers that other machines can reach."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def test_an_invalid_access_section_is_rejected(access: dict[str, Any], message: 
     assert "pw@" not in str(raised.value)
 
 
-def test_the_narrowest_limit_wins_number_by_number() -> None:
+def test_each_number_is_the_smallest_of_the_limits() -> None:
     limiting = Limiting.model_validate(
         {
             "default": {"requests_per_minute": 60, "tokens_per_minute": 1000, "concurrent_requests": 4},
@@ -116,7 +116,7 @@ def test_loopback_hosts_are_recognised(host: str, local: bool) -> None:
         ({"autoscaling_config": {"max_replicas": 4}}, True),
     ],
 )
-def test_when_several_routers_run(deployment: dict[str, Any], several: bool) -> None:
+def test_several_routers_are_recognised(deployment: dict[str, Any], several: bool) -> None:
     assert runs_several(deployment) is several
 
 

@@ -1,4 +1,4 @@
-"""LoRA adapters in the configuration: what is rejected, with the path and the fix."""
+"""LoRA adapters in the configuration: rejected values, with the path and the fix."""
 
 import re
 from copy import deepcopy

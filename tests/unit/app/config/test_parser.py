@@ -35,7 +35,7 @@ def outcome(parse: Callable[[Any], Config], data: Any) -> Config | list[str]:
 
 @given(st.lists(st.lists(st.integers(0, 101), min_size=1, max_size=4), max_size=6))
 def test_the_result_is_that_of_a_full_parse(documents: list[list[int]]) -> None:
-    """101 % is invalid, and the problems are the same, too."""
+    """101 % is invalid, and the reported problems are the same as those of a full parse."""
     parser = Parser()
     for shares in documents:
         data = document(*shares)
@@ -72,7 +72,7 @@ def test_equal_numbers_of_another_type_are_parsed(number: object) -> None:
 
 
 def test_the_order_of_deployments_is_kept() -> None:
-    """It is the order of the fallbacks."""
+    """The order is that of the fallbacks."""
     parser, data = Parser(), document(50)
     parser.parse(data)
     data["endpoints"]["e0"]["traffic"] = {"green": 50, "blue": 50}

@@ -1,4 +1,4 @@
-"""What the configuration rejects, and with which messages."""
+"""Configurations that are rejected, and the messages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The effects of a file on running ramps, reported before it is delivered."""
+"""The effects of a file on running ramps, reported before the file is delivered."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_a_file_that_ends_the_run(state: str | None) -> None:
     assert superseded(config(25, {"exp": RAMPED}, MOVED), config(25, wanted)) == [ends]
 
 
-def test_nothing_is_undone() -> None:
+def test_a_file_that_undoes_nothing_is_not_reported() -> None:
     ramped = config(25, {"exp": RAMPED}, MOVED)
     assert superseded(ramped, config(25, {"exp": RAMPED})) == []
     assert superseded(config(25, {"exp": RAMPED}, MOVED, other=5), config(25, {"exp": RAMPED}, other=7)) == []

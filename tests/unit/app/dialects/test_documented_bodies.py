@@ -1,4 +1,4 @@
-"""The OpenAPI document and the router agree on which bodies are valid, for rules over several fields and for bounds."""
+"""The OpenAPI document and the router accept the same bodies, for bounds and for rules over several fields."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

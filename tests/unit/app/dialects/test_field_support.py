@@ -1,4 +1,4 @@
-"""The documented support of every dialect's fields is what its translation does, for what can be tested generically."""
+"""The documented support of every dialect's fields matches its translation, as far as generic tests can tell."""
 
 import json
 from collections.abc import Mapping
@@ -150,7 +150,7 @@ def value_of(field: str, operation: str) -> Any:
 
 
 def engine_request(dialect: str, operation: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine request's body, as far as it is known before the engine answers."""
+    """The body of the engine's request, as far as it is known before the engine answers."""
     required = {} if operation == "tokenize" and "messages" in fields else REQUIRED[dialect][operation]
     nested = {name for name in fields if dialect == "tgi" and operation == "generate" and name != "inputs"}
     outer = {name: value for name, value in fields.items() if name not in nested}
@@ -166,7 +166,7 @@ def engine_request(dialect: str, operation: str, fields: Mapping[str, Any]) -> d
 
 
 def fields_with(*sentences: str, prefix: str | None = None) -> list[tuple[str, str, str]]:
-    """Dialect, operation and field wherever the support is one of `sentences`, or begins with `prefix`."""
+    """Dialect, operation and field wherever the support is one of `sentences` or begins with `prefix`."""
     return [
         (dialect, operation, field)
         for dialect, operation in OPERATIONS

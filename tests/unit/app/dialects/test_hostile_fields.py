@@ -60,14 +60,14 @@ def operations() -> Iterator[Any]:
 
 
 def least_body(model: Any) -> dict[str, Any]:
-    """The required fields only."""
+    """A body with only the required fields."""
     return {
         name: LEAST[name] for name, field in model.model_fields.items() if name in LEAST and field.is_required()
     } | ({"prompt": "hi"} if "prompt" in model.model_fields else {})
 
 
 def handle(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
-    """What happens before a deployment is called: parse, the engine request, or the error's rendering."""
+    """Runs the steps before a deployment is called: parsing, the engine's request, and the error's rendering."""
     request = Request(
         route.method,
         route.path,

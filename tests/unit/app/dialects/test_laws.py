@@ -1,4 +1,4 @@
-"""What holds for every stream of every dialect: one table of conversations, any chunking."""
+"""Rules for every stream of every dialect: one table of conversations, in any chunking."""
 
 import json
 from dataclasses import dataclass
@@ -87,17 +87,17 @@ def response(name: str, **fields: object) -> bytes:
 
 
 def databricks_response(name: str, **fields: object) -> bytes:
-    """The same from Databricks."""
+    """The same stream in Databricks' dialect."""
     begun = response(name, **fields).removesuffix(b"}}\n\n")
     return begun + b"," + compact(REQUEST_FIELDS).encode()[1:-1] + b"}}\n\n"
 
 
 OPENAIS: dict[str, object] = {"error": None, "store": False, "text": {"format": {"type": "text"}}}
-"""What vLLM's response objects lack."""
+"""Fields that vLLM's response objects lack."""
 
 
 def openai_response(name: str, **fields: object) -> bytes:
-    """The same from OpenAI."""
+    """The same stream in OpenAI's dialect."""
     return response(name, **fields, **OPENAIS)
 
 
@@ -107,7 +107,7 @@ PROMPT = MODEL.encode(" hello")
 
 
 def tgi(name: str, ids: list[int], *events: bytes, finish_reason: str = "length") -> Conversation:
-    """The engine generates `ids`, one in a chunk; `events` are what TGI's client gets for each."""
+    """The engine generates `ids`, one per chunk; `events` are what TGI's client gets for each."""
     choice = completions.choice(MODEL, PROMPT, ids, finish_reason=finish_reason)
     parts = completions.portions(MODEL, choice, [1] * len(ids))
     parsed = call(TGI(), "generate_stream", {"inputs": " hello", "parameters": {"details": True, "seed": 5}})
@@ -283,7 +283,7 @@ BREAKING = [
         DONE,
     ),
 ]
-"""Of formats without error events: a failure breaks the connection, as their own tests prove."""
+"""Dialects without error events: a failure breaks the connection, as their own tests show."""
 
 each = pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
 every = pytest.mark.parametrize("conversation", [*CONVERSATIONS, *BREAKING], ids=lambda c: c.name)

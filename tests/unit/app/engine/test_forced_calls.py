@@ -1,4 +1,4 @@
-"""Streams of forced tool calls, collected into whole answers: complete, cut short, and broken."""
+"""Streams of forced tool calls, collected into whole answers: complete, truncated, and broken."""
 
 import json
 from itertools import pairwise

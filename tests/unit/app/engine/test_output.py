@@ -18,7 +18,7 @@ def patterns(path: str = "/v1/chat/completions", *, stream: bool = True) -> Outp
 
 
 def dumps(value: Any) -> list[bytes]:
-    """As vLLM writes JSON, and as other servers do."""
+    """The data as vLLM writes JSON, and as other servers do."""
     return [json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), json.dumps(value).encode()]
 
 
@@ -73,7 +73,9 @@ def test_tokens_and_visible_output(chunk: dict[str, Any], token: bool, visible: 
         ("response.output_item.added", {"item": {"type": "function_call", "name": "f"}}, 1, 1),
     ],
 )
-def test_events_of_responses(name: str, event: dict[str, Any], token: int, visible: int) -> None:
+def test_tokens_and_visible_output_in_response_events(
+    name: str, event: dict[str, Any], token: int, visible: int
+) -> None:
     for data in dumps({"type": name, **event}):
         frame = b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
         found = patterns("/v1/responses")
@@ -90,7 +92,7 @@ def test_whole_answers() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenize", "/ping"])
-def test_other_routes_generate_nothing(path: str) -> None:
+def test_routes_that_generate_nothing_have_no_patterns(path: str) -> None:
     assert output_patterns(path, stream=False) is None
 
 

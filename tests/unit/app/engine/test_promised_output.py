@@ -1,4 +1,4 @@
-"""Checks that answers have the form that their requests asked for."""
+"""Checks that answers have the format that their requests asked for."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
         ({"tools": [TOOL], "tool_choice": {"type": "any"}}, Promise.CALL),
     ],
 )
-def test_what_a_request_promises(body: dict[str, Any], promise: Promise | None) -> None:
+def test_the_promise_follows_from_the_request(body: dict[str, Any], promise: Promise | None) -> None:
     assert promised(body) is promise
 
 
@@ -82,7 +82,7 @@ def said(text: str) -> dict[str, Any]:
         (b"null", False, False),
     ],
 )
-def test_whole_answers(answer: bytes, json_kept: bool, call_kept: bool) -> None:
+def test_whole_answers_are_checked_for_their_promise(answer: bytes, json_kept: bool, call_kept: bool) -> None:
     kept = [is_kept(promise, answer, stream=False) for promise in (Promise.JSON, Promise.CALL)]
     assert kept == [json_kept, call_kept]
 
@@ -124,7 +124,7 @@ def block(**fields: Any) -> dict[str, Any]:
         (b"data: \xff\n\n", False, False),
     ],
 )
-def test_streams(stream: bytes, json_kept: bool, call_kept: bool) -> None:
+def test_streams_are_checked_for_their_promise(stream: bytes, json_kept: bool, call_kept: bool) -> None:
     kept = [is_kept(promise, stream, stream=True) for promise in (Promise.JSON, Promise.CALL)]
     assert kept == [json_kept, call_kept]
 

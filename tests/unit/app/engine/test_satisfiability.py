@@ -1,4 +1,4 @@
-"""Schemas, expressions and grammars that admit nothing are recognised, and no others."""
+"""Schemas, expressions and grammars that admit nothing are recognised; all others pass."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""vLLM's completions read token by token, whatever the chunking."""
+"""vLLM's completions read token by token, in any chunking."""
 
 from itertools import pairwise
 from typing import Any
@@ -43,7 +43,7 @@ def test_any_chunking_gives_the_same_tokens_with_the_whole_text(
     steps = read(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
     assert steps == Reader(MODEL).feed(choice)
     assert [step.token.id for step in steps if step.token] == ids
-    # An end that looks incomplete waits for bytes that never arrive.
+    # An incomplete-looking end waits for bytes that never arrive.
     assert text_of(steps) == choice["text"] == text.replace(EOS, "").rstrip("\ufffd")
     ending = steps[-1].ending
     assert ending is not None

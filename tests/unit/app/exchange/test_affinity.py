@@ -1,4 +1,4 @@
-"""Keys of conversations: the same in every turn, another one for another beginning, small however long the request."""
+"""Conversation keys: the same in every turn, different for other beginnings, and small however long the request is."""
 
 import re
 from collections.abc import Mapping
@@ -88,12 +88,12 @@ def test_a_completions_prompt_counts_by_its_first_part(prompt: Any, later: Any) 
         ("chat", {"messages": None, "tools": [None, {}]}),
     ],
 )
-def test_what_has_no_beginning_has_no_key(task: str, body: Mapping[str, Any]) -> None:
+def test_a_request_without_a_beginning_has_no_key(task: str, body: Mapping[str, Any]) -> None:
     assert beginning(task, body) is None
 
 
 def configured(sticky: Mapping[str, str] | None = None, **affinity: Any) -> Snapshot:
-    """Two deployments in Serve, and one elsewhere."""
+    """Two deployments in Serve, and one external server."""
     config: Config = parse(
         {
             "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "sticky": sticky}},
@@ -172,6 +172,6 @@ def test_a_url_takes_no_affinity() -> None:
         )
 
 
-def test_it_is_on_by_default() -> None:
+def test_affinity_is_on_by_default() -> None:
     assert Affinity().by == "prefix"
     assert configured().targets["blue"].affinity == Affinity()

@@ -36,7 +36,7 @@ def decoded(coding: str | None, body: bytes, step: int = 7, limit: int = LIMIT) 
 
 @pytest.mark.parametrize("coding", CODERS)
 @given(data=st.binary(max_size=2000), step=st.integers(1, 50))
-def test_a_body_arrives_whatever_its_parts(coding: str, data: bytes, step: int) -> None:
+def test_a_body_is_decoded_in_any_parts(coding: str, data: bytes, step: int) -> None:
     assert decoded(coding.upper(), CODERS[coding](data), step) == data
 
 

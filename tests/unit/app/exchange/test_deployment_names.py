@@ -1,4 +1,4 @@
-"""The names in answers: the deployment's, not its engine's."""
+"""Answers carry the deployment's name, not its engine's."""
 
 import json
 from typing import Any

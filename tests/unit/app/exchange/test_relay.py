@@ -1,4 +1,4 @@
-"""Running an awaitable without a task, as chunks are sent to a client."""
+"""Running an awaitable without a task, as is done to send chunks to a client."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -8,7 +8,7 @@ import pytest
 from app.exchange.relay import run_until_blocked
 
 
-async def test_what_does_not_wait_is_done_at_once() -> None:
+async def test_an_awaitable_that_does_not_wait_runs_at_once() -> None:
     done = []
 
     async def at_once() -> None:
@@ -37,7 +37,7 @@ async def test_the_rest_resumes_where_it_waited() -> None:
     assert seen == ["started", "woken", "done"]
 
 
-async def test_what_it_waited_for_may_have_happened_before_the_rest_is_awaited() -> None:
+async def test_the_awaited_event_may_happen_before_the_rest_is_awaited() -> None:
     go = asyncio.Event()
     rest = run_until_blocked(_waiting(go))
     go.set()
@@ -59,7 +59,7 @@ async def test_errors_come_out_of_both_parts() -> None:
         await rest
 
 
-async def test_a_cancellation_reaches_what_waits() -> None:
+async def test_a_cancellation_reaches_the_waiting_awaitable() -> None:
     ended = []
 
     async def waits() -> None:

@@ -1,4 +1,4 @@
-"""No conversation changes its deployment in the time after a change, except away from a stopped one.
+"""Conversations keep their deployment during the time after a change, unless it is stopped.
 
 Several routers, with the real rules, pins and exchange of pins; plans and files change the weights, deployments are
 stopped, and turns of conversations come to any router. Pins travel faster than a conversation's next turn comes.
@@ -42,12 +42,12 @@ USERS = [f"user-{number}" for number in range(8)]
 
 
 def by_file(weights: Mapping[str, int]) -> Endpoint:
-    """As a file declares it."""
+    """The endpoint as a file declares it."""
     return Endpoint(tasks=("chat",), traffic=dict(weights), sticky=Sticky(by="user"), pin_s=PIN_S)
 
 
 class OneRouter:
-    """What a router keeps of the endpoint; `clock` is everybody's."""
+    """A router's state of the endpoint; all routers share `clock`."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name, self.clock = name, clock
@@ -79,7 +79,7 @@ class OneRouter:
 
 
 class RunningConversations(RuleBasedStateMachine):
-    """`last` is each conversation's last turn: on which router, by whom, when."""
+    """`last` maps each conversation to its last turn: the router, the deployment, and the time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,14 +134,14 @@ class RunningConversations(RuleBasedStateMachine):
 
     @property
     def _last_end(self) -> float:
-        """Until when no conversation had to stay that has not had a turn since."""
+        """The time until which no conversation had to stay that has not had a turn since."""
         over = self.changed_at + PIN_S
         return over if over <= self.now else self.ended_at
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_plan_changes_the_weights(self, weights: Mapping[str, int]) -> None:
         self._deliver(planned(self.endpoint, Wanted(weights), Authorship("boss", self.now)))
-        self.everybody_says_something(0, 1, True)
+        self.every_conversation_takes_a_turn(0, 1, True)
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_file_changes_the_weights(self, weights: Mapping[str, int]) -> None:
@@ -151,20 +151,20 @@ class RunningConversations(RuleBasedStateMachine):
     def a_treatment_is_stopped(self, treatment: str) -> None:
         if treatment not in self._stopped:
             self.stops = [*self.stops, Stop(f"stop-{self.now}", "chat", treatment, CONTROL)]
-            self._everybody_hears()
-            self.everybody_says_something(0, 1, False)
+            self._exchange_with_controller()
+            self.every_conversation_takes_a_turn(0, 1, False)
 
     @precondition(lambda self: self.stops)
     @rule()
     def a_stop_is_lifted(self) -> None:
-        """The plan that says the same may be there or not."""
+        """The plan with the same content may or may not be there."""
         lifted, *self.stops = self.stops
         self.stopped_until[lifted.deployment] = self.now
         self.unplanned_at = self.now
         if self.endpoint.traffic[lifted.deployment] > 0:
             self._change()
-        self._everybody_hears()
-        self.everybody_says_something(1, 1, False)
+        self._exchange_with_controller()
+        self.every_conversation_takes_a_turn(1, 1, False)
 
     @precondition(lambda self: self.stops)
     @rule()
@@ -176,9 +176,9 @@ class RunningConversations(RuleBasedStateMachine):
         weights[stop.deployment] = 0
         wanted = Wanted(weights, withdrawn={stop.deployment: CONTROL})
         self._deliver(planned(self.endpoint, wanted, Authorship("controller", self.now)))
-        self._everybody_hears()
+        self._exchange_with_controller()
 
-    def _everybody_hears(self) -> None:
+    def _exchange_with_controller(self) -> None:
         for router in self.routers:
             router.exchange(self.controller, self.stops, self._replaced())
 
@@ -199,11 +199,11 @@ class RunningConversations(RuleBasedStateMachine):
     def the_controller_is_replaced(self) -> None:
         self.controller = PinExchange()
         for _ in range(2):
-            self._everybody_hears()
+            self._exchange_with_controller()
 
     @rule(first=st.integers(0, 4), step=st.integers(0, 4), begins=st.booleans())
-    def everybody_says_something(self, first: int, step: int, begins: bool) -> None:
-        """On one router, or here and there."""
+    def every_conversation_takes_a_turn(self, first: int, step: int, begins: bool) -> None:
+        """The turns come to one router, or alternate between routers."""
         for number, conversation in enumerate(range(CONVERSATIONS)):
             if begins or conversation in self.last:
                 self.a_turn(conversation, first + number * step)
@@ -214,7 +214,7 @@ class RunningConversations(RuleBasedStateMachine):
         chosen = self.routers[router % len(self.routers)]
         before = self.last.get(conversation)
         for _ in range(2):
-            self._everybody_hears()
+            self._exchange_with_controller()
         answers = chosen.answers(USERS[conversation % len(USERS)], Turn(before is not None, conversation))
         assert answers not in self._stopped
         if before is not None and not self._was_stopped(before[1], before[2]) and self._last_end <= before[2]:
@@ -229,18 +229,18 @@ TestRunningConversations = RunningConversations.TestCase
 TestRunningConversations.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 
 
-# --- what chance seldom makes ----------------------------------------------------------------------
+# --- cases that random runs rarely reach -----------------------------------------------------------
 
 
 @pytest.fixture
 def two() -> RunningConversations:
-    """Two routers, whose conversations have begun under weights that give two deployments a share."""
+    """Two routers, whose conversations started under weights that give two deployments a share."""
     machine = RunningConversations()
     machine.begin(2)
     machine.a_file_changes_the_weights(WEIGHTS[1])
-    machine.everybody_says_something(0, 1, True)
+    machine.every_conversation_takes_a_turn(0, 1, True)
     machine.time_passes(PIN_S + 1)
-    machine.everybody_says_something(0, 1, True)
+    machine.every_conversation_takes_a_turn(0, 1, True)
     return machine
 
 
@@ -255,7 +255,7 @@ def test_a_lifted_stop_moves_no_conversation_back() -> None:
     assert by(machine) == {"a", "b", "c"}
     machine.a_treatment_is_stopped("b")
     machine.a_stop_is_lifted()
-    machine.everybody_says_something(0, 1, False)
+    machine.every_conversation_takes_a_turn(0, 1, False)
     assert by(machine) == {"a", "c"}
 
 
@@ -264,8 +264,8 @@ def test_a_router_that_starts_after_a_rollback_moves_no_conversation_back(two: R
     two.a_treatment_is_stopped("b")
     two.a_rollback_is_planned_and_its_stop_lifted()
     two.another_router_starts()
-    two.everybody_says_something(2, 0, False)
-    assert by(two) == {"a"}, "nobody had begun on c"
+    two.every_conversation_takes_a_turn(2, 0, False)
+    assert by(two) == {"a"}, "no conversation had started on c"
 
 
 def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_moves_no_conversation_back(
@@ -276,7 +276,7 @@ def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_move
     two.a_rollback_is_planned_and_its_stop_lifted()
     two.a_plan_changes_the_weights(WEIGHTS[2])
     two.another_router_starts()
-    two.everybody_says_something(2, 0, False)
+    two.every_conversation_takes_a_turn(2, 0, False)
     assert "a" in by(two)
 
 
@@ -286,7 +286,7 @@ def test_a_new_router_gets_the_pins_from_another_controller(two: RunningConversa
     assert by(two) == {"a", "b", "c"}
     two.the_controller_is_replaced()
     two.another_router_starts()
-    two.everybody_says_something(2, 0, False)
+    two.every_conversation_takes_a_turn(2, 0, False)
 
 
 def test_conversations_over_two_changes_keep_their_deployments_until_both_are_over(two: RunningConversations) -> None:
@@ -295,8 +295,8 @@ def test_conversations_over_two_changes_keep_their_deployments_until_both_are_ov
     two.time_passes(60.0)
     two.a_plan_changes_the_weights(WEIGHTS[5])
     two.time_passes(60.0)
-    two.everybody_says_something(1, 1, False)
+    two.every_conversation_takes_a_turn(1, 1, False)
     assert by(two) == began == {"a", "b"}
     two.time_passes(60.0)
-    two.everybody_says_something(1, 1, False)
+    two.every_conversation_takes_a_turn(1, 1, False)
     assert by(two) == {"a", "c"}

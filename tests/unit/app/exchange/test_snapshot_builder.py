@@ -25,8 +25,8 @@ def before(weights: Mapping[str, int], present: Mapping[str, int], until: float 
     return Replaced("chat", plan, dict(weights), until)
 
 
-class Starting:
-    """One router's builder; its first configuration comes at 1000."""
+class StartingRouter:
+    """One router's builder; its first configuration arrives at time 1000."""
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         self.now = 1000.0
@@ -48,24 +48,24 @@ class _Chance:
 
 
 def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_replaced() -> None:
-    starting = Starting(GREEN)
+    starting = StartingRouter(GREEN)
     snapshot = starting.builder.replaced([before(BLUE, GREEN)])
     assert (who(snapshot, carried=True), who(snapshot, carried=False)) == ("blue", "green")
     assert starting.pins.is_open
-    assert who(snapshot, carried=True) == "green", "it has begun here since"
+    assert who(snapshot, carried=True) == "green", "it has started here since"
     assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "nothing new"
 
 
-def test_a_router_that_has_seen_the_change_ignores_what_was_replaced() -> None:
-    running = Starting(BLUE)
+def test_a_router_that_has_seen_the_change_ignores_the_replaced_weights() -> None:
+    running = StartingRouter(BLUE)
     running.builder.configured(config(GREEN, pin_s=20.0), {})
     assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None
     running.now = 1022.0
     assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None, "the time is over by its own clock"
 
 
-def test_what_was_before_another_plan_or_is_over_or_of_another_endpoint_counts_for_nothing() -> None:
-    starting = Starting(GREEN)
+def test_earlier_weights_of_another_plan_or_endpoint_or_expired_ones_are_ignored() -> None:
+    starting = StartingRouter(GREEN)
     assert starting.builder.replaced([before(BLUE, HALF)]) is None
     assert starting.builder.replaced([before(BLUE, GREEN, 1000.0)]) is None
     other = before(BLUE, GREEN)
@@ -73,12 +73,12 @@ def test_what_was_before_another_plan_or_is_over_or_of_another_endpoint_counts_f
 
 
 def test_a_new_router_asks_for_earlier_weights_for_a_minute() -> None:
-    starting = Starting(GREEN)
+    starting = StartingRouter(GREEN)
     asks = [starting.builder.is_watched]
     starting.now += NEW_S
     asks.append(starting.builder.is_watched)
     assert asks == [True, False]
-    assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "what began here since would be moved"
-    unpinned = Starting(GREEN)
+    assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "conversations started here since would be moved"
+    unpinned = StartingRouter(GREEN)
     unpinned.builder.configured(config(GREEN, pin_s=0.0), {})
     assert not unpinned.builder.is_watched, "nothing is ever pinned there"

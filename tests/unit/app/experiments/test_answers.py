@@ -1,4 +1,4 @@
-"""The controller's answers, on a read side in memory."""
+"""The controller's answers, from a read side in memory."""
 
 import json
 import time
@@ -40,7 +40,7 @@ def refused(
     return answer.status, error["message"], error["param"]
 
 
-def test_every_experiment_is_listed_also_a_draft(answers: Answers) -> None:
+def test_every_experiment_is_listed_including_drafts(answers: Answers) -> None:
     listed = get(answers, "/experiments")["experiments"]
     assert [(it["experiment"], it["state"], it["decision"]) for it in listed] == [
         ("green-float32", "running", "ship"),
@@ -127,7 +127,7 @@ def test_unknown_names_and_paths(answers: Answers) -> None:
     assert refused(answers, "/experiments", method="DELETE")[0] == 405
 
 
-def test_aa_runs_are_done_in_the_background(answers: Answers) -> None:
+def test_aa_runs_run_in_the_background(answers: Answers) -> None:
     path = "/experiments/green-float32/aa"
     assert refused(answers, path)[0] == 404
     assert answers.answer("POST", path, {}, b'{"runs": 200}').status == 202
@@ -187,7 +187,7 @@ def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReade
     assert "The ramp" not in get(answers, "/experiments/green-float32/report", format="markdown")
 
 
-def test_nothing_is_done_about_an_experiment_that_nothing_acts_on(answers: Answers, reader: FakeReader) -> None:
+def test_an_experiment_that_nothing_acts_on_has_no_actions(answers: Answers, reader: FakeReader) -> None:
     assert "What is done about it" in get(answers, "/experiments/green-float32/report", format="text")
     reader.doing = None
     assert "What is done about it" not in get(answers, "/experiments/green-float32/report", format="text")

@@ -1,9 +1,9 @@
-"""What fails is tried again, ever more seldom."""
+"""Failed work is retried at growing intervals."""
 
 from app.experiments.attempts import PAUSES_S, Attempts
 
 
-def test_pauses_grow_until_it_works() -> None:
+def test_pauses_grow_until_an_attempt_succeeds() -> None:
     attempts, now = Attempts(), 1000.0
     assert attempts.allowed(now)
     for pause in (*PAUSES_S, PAUSES_S[-1]):

@@ -44,7 +44,7 @@ def test_every_field_of_a_record_is_a_column() -> None:
     assert found.size == 6
 
 
-def test_what_came_over_the_wire_is_the_same_as_what_was_recorded() -> None:
+def test_a_decoded_batch_has_the_recorded_columns() -> None:
     sent = batch(rows=[row(seq, unit=2**64 - seq) for seq in range(1, 50)])
     direct, decoded = (from_batch(it, Tables()).rows for it in (sent, decode_batch(encode(sent))))
     assert all(np.array_equal(getattr(direct, n), getattr(decoded, n), equal_nan=True) for n in ("unit", "max_tokens"))
@@ -77,7 +77,7 @@ def test_a_count_above_its_columns_range_is_the_largest_that_fits() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"assigned": 4}, {"plan": 1}, {"plan": -1}, {"served": -2}, {"unit": 2**64}])
-def test_a_record_that_points_nowhere_is_rejected(wrong: dict[str, int]) -> None:
+def test_a_record_with_an_invalid_reference_is_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"outside|range"):
         from_batch(batch(rows=[row(1, **wrong)]), Tables())
 

@@ -1,4 +1,4 @@
-"""The controller takes every batch once, keeps it, and finds everything again when it restarts."""
+"""The controller takes every batch once, stores it, and restores everything when it restarts."""
 
 import shutil
 from collections.abc import Callable
@@ -27,7 +27,7 @@ A = router_hash("router-a")
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = START
@@ -64,7 +64,7 @@ class Desk:
         self.controller = self.start()
 
     def start(self, url: str = "ledger") -> Controller:
-        """A controller, as after the death of the one before."""
+        """A new controller, as after the death of the previous one."""
         self.controller = Controller(
             LedgerSettings(url=url),
             base=self.directory,
@@ -94,7 +94,7 @@ class Desk:
         return replace(acknowledgement, controller="")
 
     def pass_time(self, seconds: float) -> None:
-        """With the controller at work."""
+        """Moves the clock, and runs the controller's periodic work."""
         self.clock.now += seconds
         self.controller.tick()
 
@@ -119,7 +119,7 @@ def full(number: int, **fields: Any) -> Batch:
 
 
 @pytest.mark.parametrize("kind", ["verdict", "alarm"])
-def test_what_latched_outlives_a_controller_killed_before_its_next_segment(desk: Desk, kind: str) -> None:
+def test_a_latched_verdict_survives_a_controller_killed_before_its_next_segment(desk: Desk, kind: str) -> None:
     desk.send(full(1))
     desk.analysis.largest = 7.5
     desk.analysis.occurrences = [Occurrence(at=START + 1, kind=kind, text="ttft: green is better")]
@@ -187,7 +187,7 @@ def test_a_repeated_batch_changes_nothing(desk: Desk) -> None:
     assert desk.rows_on_disk().seq.tolist() == [1]
 
 
-def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what_is_missing(desk: Desk) -> None:
+def test_a_restarted_controller_recounts_everything_and_requests_missing_batches(desk: Desk) -> None:
     item = FeedbackItem(START, 10_001, 7, "thumbs", 1.0)
     desk.send(batch(1, starts=[start(1)], rows=[row(1)], late=[late(1)], feedback=[item]))
     desk.pass_time(60)
@@ -216,8 +216,8 @@ def test_an_empty_batch_gets_an_acknowledgement_and_is_not_kept(desk: Desk) -> N
 def test_pins_go_from_one_router_to_the_others(desk: Desk) -> None:
     pinned = [Pins("chat", "blue", START + 60, [1, 2])]
     assert desk.send(batch(0, pins=pinned, oldest=1)).pins == []
-    heard = desk.send(batch(0, router="router-b", oldest=1))
-    assert (heard.pins, heard.pins_end) == (pinned, 2)
+    answer = desk.send(batch(0, router="router-b", oldest=1))
+    assert (answer.pins, answer.pins_end) == (pinned, 2)
     assert desk.send(batch(0, router="router-b", oldest=1, pins_seen=2)).pins == []
     desk.pass_time(61)
     assert desk.send(batch(0, router="router-c", oldest=1)).pins == []
@@ -231,25 +231,25 @@ def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk
         )
         return desk.config.model_copy(update={"endpoints": {"chat": moved}})
 
-    def heard() -> list[tuple[dict[str, int], float]]:
+    def sent_weights() -> list[tuple[dict[str, int], float]]:
         found = desk.send(batch(0, router="router-c", oldest=1)).replaced
         return [(it.weights, it.until) for it in found]
 
     desk.controller.configure(pinning(90))
-    assert heard() == [({"blue": 50, "green": 50}, START + 60)]
+    assert sent_weights() == [({"blue": 50, "green": 50}, START + 60)]
     desk.pass_time(40)
     desk.config = pinning(10)
     desk.controller.configure(desk.config)
     both = [({"blue": 50, "green": 50}, START + 100), ({"blue": 90, "green": 10}, START + 100)]
-    assert heard() == both
+    assert sent_weights() == both
     desk.controller.close()
     desk.start()
-    assert heard() == both, "the journal knows it"
+    assert sent_weights() == both, "the journal knows it"
     desk.pass_time(60)
-    assert heard() == []
+    assert sent_weights() == []
 
 
-def test_a_batch_that_was_dropped_is_not_waited_for(desk: Desk) -> None:
+def test_the_controller_does_not_wait_for_a_dropped_batch(desk: Desk) -> None:
     desk.send(full(1))
     dropped = Lost("chat", "green", 5)
     assert desk.send(batch(4, rows=[row(4)], oldest=3, lost=[dropped])).received == 2
@@ -311,7 +311,7 @@ def test_an_hour_of_segments_becomes_one_and_holds_the_same(desk: Desk) -> None:
     assert desk.send(full(5)) == Acknowledgement(received=5, durable=5)
 
 
-def test_what_is_older_than_the_retention_is_deleted(desk: Desk) -> None:
+def test_data_older_than_the_retention_is_deleted(desk: Desk) -> None:
     desk.send(full(1))
     desk.pass_time(60)
     desk.pass_time(29 * 86400)
@@ -324,14 +324,14 @@ def test_what_is_older_than_the_retention_is_deleted(desk: Desk) -> None:
 
 
 def below_a_file(desk: Desk) -> Callable[[], None]:
-    """The directory's parent is a regular file, so that it cannot be made; the function returned puts it right."""
+    """The directory's parent is a regular file, so it cannot be created; the returned function repairs this."""
     file = desk.directory / "file"
     file.write_text("")
     desk.start("file/ledger")
     return file.unlink
 
 
-def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
+def test_a_directory_that_cannot_be_created_loses_nothing(desk: Desk) -> None:
     repair = below_a_file(desk)
     for number in range(1, 4):
         assert desk.send(full(number, sent_at=desk.clock())) == Acknowledgement(received=number, durable=0)
@@ -393,7 +393,7 @@ def test_an_exposure_is_found_without_scores_while_the_directory_fails(desk: Des
     assert waiting["feedback"] is None
 
 
-def test_the_journal_says_what_happened_and_a_restart_keeps_the_run(desk: Desk) -> None:
+def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> None:
     desk.analysis.largest = 3.5
     desk.send(full(1))
     desk.pass_time(60)
@@ -442,7 +442,7 @@ def test_requests_while_an_experiment_is_stopped_do_not_count(desk: Desk) -> Non
     assert desk.analysis.rows == {(A, 1): 1, (A, 3): 1}
 
 
-def test_closing_writes_what_waits(desk: Desk) -> None:
+def test_closing_writes_pending_batches(desk: Desk) -> None:
     desk.send(full(1))
     desk.controller.close()
     desk.start()

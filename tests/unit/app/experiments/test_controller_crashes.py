@@ -1,4 +1,4 @@
-"""Whatever dies, fails or comes twice: what was sent and not dropped is counted exactly once, and is on disk."""
+"""Deaths, failures and repeated batches: rows that were sent and not dropped count exactly once, and are on disk."""
 
 import itertools
 from pathlib import Path
@@ -56,14 +56,14 @@ class ModelRouter:
         sent = self.kept[number]
         return Batch(**{name: getattr(sent, name) for name in sent.__struct_fields__} | {"oldest": min(self.kept)})
 
-    def hear(self, answer: bytes) -> None:
+    def receive(self, answer: bytes) -> None:
         shown = decode_acknowledgement(answer)
         self.received = shown.received
         self.kept = {number: it for number, it in self.kept.items() if number > shown.durable}
 
 
 class Crashes(RuleBasedStateMachine):
-    """One controller after another, for a while two at once, on a disk that fails."""
+    """One controller after another, sometimes two at once, on a disk that fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,14 +115,14 @@ class Crashes(RuleBasedStateMachine):
     def record(self, which: int, rows: int) -> None:
         self.routers[which].record(rows, self.now)
 
-    @rule(which=st.sampled_from([0, 1]), heard=st.booleans(), retired=st.booleans())
-    def send(self, which: int, heard: bool, retired: bool) -> None:
+    @rule(which=st.sampled_from([0, 1]), answered=st.booleans(), retired=st.booleans())
+    def send(self, which: int, answered: bool, retired: bool) -> None:
         router = self.routers[which]
         to = self.retiring if retired and self.retiring is not None else self.controller
         if (sent := router.next()) is not None:
             answer = self.guarded(lambda: to.ingest(encode(sent)))
-            if answer is not None and heard:
-                router.hear(answer)
+            if answer is not None and answered:
+                router.receive(answer)
 
     @rule(seconds=st.sampled_from([1.0, 61.0, 3600.0]))
     def pass_time(self, seconds: float) -> None:
@@ -186,7 +186,7 @@ class Crashes(RuleBasedStateMachine):
             for router in self.routers:
                 router.record(0, self.now)
                 while (sent := router.next()) is not None:
-                    router.hear(self.controller.ingest(encode(sent)))
+                    router.receive(self.controller.ingest(encode(sent)))
         self.compare(self.analyses[self.controller][-1])
         restarted = self.new_controller()
         self.compare(self.analyses[restarted][-1])

@@ -1,4 +1,4 @@
-"""The host: a controller in a thread of its own, and the same over HTTP."""
+"""The host: a controller in its own thread, and the same over HTTP."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ KEY = "internal"
 
 
 class ConfigurationSource:
-    """A control plane: what it applies, or that it does not answer."""
+    """A fake control plane: it applies changes, or does not answer."""
 
     def __init__(self, config: Config | None) -> None:
         self.config = config
@@ -54,7 +54,7 @@ def host(tmp_path: Path, config: Config | None) -> tuple[ControllerHost, Configu
 
 
 def progress(acknowledgement: bytes) -> tuple[int, int]:
-    """Up to which batch everything is received, and durable."""
+    """The last batches up to which everything is received, and durable."""
     decoded = decode_acknowledgement(acknowledgement)
     return decoded.received, decoded.durable
 
@@ -63,7 +63,7 @@ def one_request(number: int = 1) -> bytes:
     return encode(batch(number, starts=[start(number)], rows=[row(number)], oldest=1))
 
 
-async def test_what_a_router_sends_is_on_disk_when_the_host_has_stopped(tmp_path: Path) -> None:
+async def test_sent_batches_are_on_disk_when_the_host_has_stopped(tmp_path: Path) -> None:
     hosted, _ = host(tmp_path, configuration(starts_at=1.0))
     async with hosted:
         assert progress(await hosted.send(one_request())) == (1, 0)
@@ -83,7 +83,7 @@ async def test_an_experiment_delivered_just_now_is_found(tmp_path: Path) -> None
         assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 200
 
 
-async def test_before_the_first_configuration_it_takes_nothing(tmp_path: Path) -> None:
+async def test_before_the_first_configuration_batches_are_refused(tmp_path: Path) -> None:
     hosted, source = host(tmp_path, None)
     source.is_absent = True
     async with hosted:
@@ -140,7 +140,7 @@ async def test_a_directory_that_cannot_be_read_is_an_answer(tmp_path: Path) -> N
         assert "cannot be read" in json.loads(answer.body)["message"]
 
 
-async def test_over_http_it_is_the_same_behind_the_internal_key(tmp_path: Path) -> None:
+async def test_over_http_the_answers_are_the_same_and_need_the_internal_key(tmp_path: Path) -> None:
     hosted, _ = host(tmp_path, configuration(starts_at=1.0))
     pool = ServerPool()
     inner = experiments_app(hosted)
@@ -198,7 +198,7 @@ async def test_recordings_are_written_over_http_behind_the_internal_key(tmp_path
     assert recordings_in(tmp_path) == []
 
 
-async def test_an_answer_of_something_else_is_no_answer() -> None:
+async def test_an_answer_of_another_server_is_an_error() -> None:
     async def router(request: object) -> JSONResponse:
         return JSONResponse({"error": {"message": "No route"}}, 404)
 
@@ -221,7 +221,7 @@ async def test_an_invalid_batch_raises_in_the_same_process_too(tmp_path: Path) -
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Within half a minute."""
+    """Waits up to half a minute for the condition."""
     for _ in range(600):
         if condition():
             return

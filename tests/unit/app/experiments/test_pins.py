@@ -1,4 +1,4 @@
-"""Pins go from one router to the others, as long as they count, and within a bound."""
+"""Pins go from one router to the others while they are valid, up to a bound."""
 
 from app.experiments.pins import PinExchange
 from app.ledger.wire import Pins
@@ -37,17 +37,17 @@ def test_a_router_that_is_far_behind_reads_in_parts() -> None:
     assert exchange.after(0, "b") == ([pins(1, 2)], 2)
     assert exchange.after(2, "b") == ([pins(3, 4)], 4)
     assert exchange.after(4, "b") == ([pins(5)], 5)
-    assert exchange.after(0, "a") == ([], 2), "its own are passed over"
+    assert exchange.after(0, "a") == ([], 2), "its own are skipped"
 
 
-def test_the_oldest_go_beyond_the_bound() -> None:
+def test_beyond_the_bound_the_oldest_pins_are_dropped() -> None:
     exchange = PinExchange(most_kept=3)
     exchange.take("a", [pins(1, 2), pins(3, endpoint="other")], NOW)
     exchange.take("a", [pins(4)], NOW)
     assert exchange.after(0, "b") == ([pins(2, 4), pins(3, endpoint="other")], 4)
 
 
-def test_an_endpoints_pins_end_together_at_the_latest_time_that_a_router_said() -> None:
+def test_an_endpoints_pins_end_together_at_the_latest_reported_time() -> None:
     exchange = PinExchange()
     exchange.take("a", [pins(1), pins(2, endpoint="other")], NOW)
     exchange.take("b", [pins(until=3000.0, deployment="")], NOW)
@@ -55,7 +55,7 @@ def test_an_endpoints_pins_end_together_at_the_latest_time_that_a_router_said() 
     assert len(exchange) == 1
     assert exchange.after(0, "c") == ([pins(1, until=3000.0)], 2)
     exchange.take("c", [pins(7, until=2500.0)], 2500.0)
-    assert len(exchange) == 1, "what is over when it comes is not kept"
+    assert len(exchange) == 1, "pins that have already expired are not kept"
     exchange.take("c", [], 3000.0)
     assert (len(exchange), exchange.after(0, "c")) == (0, ([], 2))
 

@@ -73,7 +73,7 @@ def test_an_entry_says_who_made_the_plan_when_and_why() -> None:
     assert "00000000000000ab" not in str(journal(made)), "the journal is never deleted: it holds no units"
 
 
-def test_what_is_no_plan_is_left_out() -> None:
+def test_entries_that_are_no_plans_are_left_out() -> None:
     assert history([Entry(1.0, "plan", None, {"endpoint": "chat"}), *journal(config())], "chat")[0].generation == 0
     assert history(journal(config()), "other") == []
 
@@ -83,7 +83,7 @@ steps = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=12)
 
 @given(steps)
 def test_numbers_never_fall_and_differ_for_plans_that_differ(changes: list[tuple[int, bool]]) -> None:
-    """Files (True) and changes over the API, by routers that cannot ask for the last number."""
+    """Files (True) and API changes, made by routers that cannot ask for the last number."""
     generation, configs = 0, list[Config]()
     for weight, is_file in changes:
         generation = 0 if is_file else generation + 1
@@ -100,7 +100,7 @@ def pinning(blue: int, plan: dict[str, Any] | None = None, **fields: Any) -> Con
 
 
 def followed(*configs: tuple[float, Config]) -> list[tuple[int, float]]:
-    """By what the journal says at the end: the blue share and until when, the oldest first."""
+    """The earlier weights by the final journal: the blue share and its end time, the oldest first."""
     entries: list[Entry] = []
     for at, it in configs:
         entries += new_plans(entries, it, at)
@@ -117,7 +117,7 @@ def test_conversations_follow_what_a_file_replaced() -> None:
     assert followed((100.0, pinning(90)), (200.0, pinning(80)), (210.0, pinning(80, pin_s=30.0))) == [(90, 230.0)]
 
 
-def test_the_time_begins_anew_with_every_change_for_all_that_is_still_followed() -> None:
+def test_every_change_restarts_the_time_of_all_weights_still_followed() -> None:
     steps = [(100.0, pinning(90)), (200.0, pinning(80)), (250.0, pinning(70))]
     assert followed(*steps) == [(90, 310.0), (80, 310.0)]
     assert followed(*steps, (310.0, pinning(60))) == [(70, 370.0)]
@@ -127,14 +127,14 @@ def test_the_time_begins_anew_with_every_change_for_all_that_is_still_followed()
     assert len(followed(*[(100.0 + number, pinning(90 - number)) for number in range(20)])) == 16
 
 
-def test_what_the_plan_says_itself_is_left_out() -> None:
+def test_weights_that_the_plan_lists_itself_are_left_out() -> None:
     def plan(generation: int, *earlier: int) -> dict[str, Any]:
         listed = [{"weights": {"blue": it, "green": 100 - it}, "until": 2e9} for it in earlier]
         return {"generation": generation, "since": 200.0 + generation, "earlier": listed}
 
     assert followed((100.0, pinning(90)), (201.0, pinning(80, plan(1, 90)))) == []
     by_file = [(100.0, pinning(90)), (150.0, pinning(80)), (201.0, pinning(70, plan(2, 80)))]
-    assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not know of the file before"
+    assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not include the previous file"
 
 
 def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> None:
@@ -142,7 +142,7 @@ def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> No
     rolled_back = pinning(100, {"generation": 1, "since": 200.0, "earlier": [half], **withdrawn})
     steps = new_plans([], pinning(50), 100.0)
     steps += new_plans(steps, rolled_back, 200.0)
-    assert replaced(steps, rolled_back) == [], "it says so itself"
+    assert replaced(steps, rolled_back) == [], "the plan itself has it"
     steps += new_plans(steps, pinning(60), 210.0)
     answer = {tuple(it.weights.values()): it.withdrawn for it in replaced(steps, pinning(60))}
     assert answer == {(50, 50): {"green": "blue"}, (100, 0): {}}
@@ -153,7 +153,7 @@ def test_an_endpoint_that_does_not_pin_follows_nothing() -> None:
         assert followed((100.0, pinning(90)), (200.0, pinning(80, **fields))) == []
 
 
-def test_a_journal_of_two_controllers_says_the_same() -> None:
+def test_two_controllers_journals_give_the_same_history() -> None:
     first, second = pinning(90), pinning(80)
     one = new_plans([], first, 100.0)
     one += new_plans(one, second, 200.0)

@@ -1,4 +1,4 @@
-"""Runs begin, stop and go on as the configuration says, and the journal tells them again."""
+"""Runs start, stop and resume with the configuration, and are restored from the journal."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.experiments.fake_analysis import same_run
 from tests.unit.app.experiments.test_controller import configuration
 
 
-class Story:
+class RunHistory:
     """One experiment's configurations, one after another, ten seconds apart."""
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ def sticky(config: Config, by: str) -> Config:
 
 
 def test_a_draft_has_no_run() -> None:
-    story = Story()
+    story = RunHistory()
     assert story.goes_on(configuration(state="draft")) is None
     assert story.entries == []
 
 
 def test_runs_are_restored_from_the_journal() -> None:
-    story = Story()
+    story = RunHistory()
     first = story.goes_on(configuration(), blue=3)
     assert first is not None
     assert (first.started_at, first.lost_before) == (10.0, {"blue": 3})
@@ -63,7 +63,7 @@ def test_runs_are_restored_from_the_journal() -> None:
 
 
 def test_another_unit_is_another_run() -> None:
-    story = Story()
+    story = RunHistory()
     story.goes_on(sticky(configuration(), "user"))
     assert story.goes_on(sticky(configuration(), "user")) == story.run
     by_conversation = story.goes_on(sticky(configuration(), "conversation"))
@@ -72,13 +72,13 @@ def test_another_unit_is_another_run() -> None:
 
 
 def test_a_declared_start_counts_from_then_on() -> None:
-    run = Story().goes_on(configuration(starts_at=5.0))
+    run = RunHistory().goes_on(configuration(starts_at=5.0))
     assert run is not None
     assert run.started_at == 5.0
 
 
 def test_only_times_outside_its_pauses_belong_to_a_run() -> None:
-    run = Story().goes_on(configuration())
+    run = RunHistory().goes_on(configuration())
     assert run is not None
     at = np.array([11.0, 20.0, 29.9, 30.0, 41.0])
     assert run.covers(at) is None
@@ -88,7 +88,7 @@ def test_only_times_outside_its_pauses_belong_to_a_run() -> None:
 
 
 def test_a_section_that_is_no_longer_valid_is_no_run() -> None:
-    story = Story()
+    story = RunHistory()
     story.goes_on(configuration())
     (begun,) = story.entries
     broken = {**begun.detail, "section": {**begun.detail["section"], "control": None}}

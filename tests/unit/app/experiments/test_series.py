@@ -15,7 +15,7 @@ def test_a_lift_has_three_bounds() -> None:
     assert lift == [[-0.0769], [-0.134], [-0.0166]]
 
 
-def test_what_has_no_value_has_no_sample() -> None:
+def test_missing_values_have_no_sample() -> None:
     assert values("switchyard_experiment_lift", metric="empty") == []
 
 

@@ -1,4 +1,4 @@
-"""Pins travel in both directions with batches, stops from the controller."""
+"""Batches carry pins in both directions, and stops from the controller."""
 
 from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.controller_sync import ControllerSync

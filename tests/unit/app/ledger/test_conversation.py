@@ -1,4 +1,4 @@
-"""A conversation has one key, whatever has been said since."""
+"""A conversation keeps its key in every later turn."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_responses_requests_are_conversations() -> None:
         ("responses", {}),
     ],
 )
-def test_what_is_no_conversation_has_no_key(task: str, body: dict[str, Any]) -> None:
+def test_requests_without_a_conversation_have_no_key(task: str, body: dict[str, Any]) -> None:
     assert conversation_key("ann", task, body) is None
 
 
@@ -99,7 +99,7 @@ MESSAGE: Any = st.fixed_dictionaries(
 
 
 @given(st.lists(MESSAGE | JSON, max_size=6))
-def test_any_messages_have_a_key_or_none_and_so_many_turns(messages: list[Any]) -> None:
+def test_no_messages_break_the_key_or_the_count_of_turns(messages: list[Any]) -> None:
     for task, name in (("chat", "messages"), ("responses", "input")):
         conversation_key("ann", task, {name: messages})
         assert 0 <= turns(task, {name: messages}) <= len(messages)

@@ -1,4 +1,4 @@
-"""What an exposure makes of what the exchange tells it."""
+"""The exposure that results from the exchange's events."""
 
 import time
 from typing import Any
@@ -102,7 +102,7 @@ def test_a_whole_answer_gives_its_finish_reason_and_id() -> None:
     assert (seen.finish, seen.is_visible) == (Finish.NONE, False)
 
 
-def test_vectors_are_neither_empty_nor_finished() -> None:
+def test_embeddings_are_never_empty_and_have_no_finish_reason() -> None:
     seen = exposure(stream=False)
     seen.sent("/v1/embeddings", {})
     seen.answer(b'{"id":"embd-1","data":[{"embedding":[0.5]}]}')
@@ -124,7 +124,7 @@ def test_vectors_are_neither_empty_nor_finished() -> None:
         (InternalError("x"), Failure.NONE),
     ],
 )
-def test_failures_of_the_assigned_deployment_alone_count(error: SwitchyardError, failure: Failure) -> None:
+def test_only_failures_of_the_assigned_deployment_count(error: SwitchyardError, failure: Failure) -> None:
     seen = exposure()
     seen.failed("green", error)
     assert seen.failure is Failure.NONE
@@ -161,7 +161,7 @@ def test_each_limit_is_reported_once() -> None:
     assert (list(seen.late(99.0)), seen.due) == ([], float("inf"))
 
 
-def test_a_first_token_in_time_is_not_slow_and_one_between_two_looks_is() -> None:
+def test_a_late_first_token_between_two_checks_is_slow() -> None:
     seen = exposure(slow=(1.0, 3.0))
     seen.first_token = 2.0
     assert list(seen.late(9.0)) == [(LateKind.SLOW, 1.0)]

@@ -1,4 +1,4 @@
-"""What a router's ledger holds, and what of it goes into batches."""
+"""The contents of a router's ledger, and what goes into its batches."""
 
 import time
 from typing import Any
@@ -69,7 +69,7 @@ class Recorder:
             self.ledger.finish(self.start(**fields), RequestEnd(200, 1.0))
 
     def batches(self) -> list[Batch]:
-        """Everything that has been recorded; the controller makes it durable."""
+        """All recorded batches, acknowledged as durable."""
         self.ledger.seal()
         found: list[Batch] = []
         while (batch := self.ledger.backlog.next()) is not None:
@@ -78,7 +78,7 @@ class Recorder:
         return found
 
 
-def test_a_sealed_batch_is_the_batch() -> None:
+def test_a_sealed_batch_decodes_to_the_recorded_rows() -> None:
     plan = Plan("chat", "0-1", {"blue": 100})
     row = Row(1, 2.5, 3, 0, 2**64 - 1, 6, 0, 1, -1, 0, 2, 3, True, 200, 0, 1, 10, None, 5, None, 0.5, 1.0, None, None,
               1, 0, 0, False, 8)  # fmt: skip

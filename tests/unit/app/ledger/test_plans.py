@@ -1,4 +1,4 @@
-"""Plans, and what is recorded of which endpoint."""
+"""Plans, and what is recorded for each endpoint."""
 
 import subprocess
 import sys
@@ -72,7 +72,7 @@ def recorded(config: Config, carried_until: Mapping[str, float] = {}) -> dict[st
     return scopes(config, plans_of(config), carried_until)
 
 
-def test_what_is_recorded() -> None:
+def test_endpoints_with_an_active_experiment_or_a_mirror_are_recorded() -> None:
     assert recorded(config()) == {}
     assert list(recorded(config({}))) == ["chat"]
     assert list(recorded(config({"state": "paused"}))) == ["chat"]
@@ -101,7 +101,7 @@ def test_what_is_recorded() -> None:
         ({"guardrails": [], "secondary": [{"metric": "unfinished", "minimal_effect": 0.1}]}, (), (600.0,)),
     ],
 )
-def test_the_limits_are_those_of_the_guardrails(
+def test_the_limits_come_from_the_guardrails(
     experiment: dict[str, Any], slow: tuple[float, ...], unfinished: tuple[float, ...]
 ) -> None:
     scope = recorded(config(experiment), {"chat": 3.0})["chat"]

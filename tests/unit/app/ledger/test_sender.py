@@ -1,4 +1,4 @@
-"""Rows reach the controller, or are counted as lost, whatever the controller does."""
+"""Rows reach the controller or are counted as lost, also while the controller fails."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ BOUND = 2**16
 
 @dataclass
 class Counts:
-    """What the sender reports."""
+    """Records the sender's reports."""
 
     recorded: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Counts:
 
 
 class Controller:
-    """Keeps batches as the real one does: `received` are in memory, `durable` on disk. A restart forgets the former."""
+    """Stores batches as the real one does: `received` are in memory, `durable` on disk. A restart loses the former."""
 
     def __init__(self) -> None:
         self.received: dict[int, Batch] = {}
@@ -113,7 +113,7 @@ def test_batches_arrive_while_requests_run_and_the_last_ones_at_the_end() -> Non
     assert (counts.lost, counts.batches >= 2) == (Counter(), True)
 
 
-def test_what_a_controller_forgot_before_the_end_is_sent_again() -> None:
+def test_batches_that_a_controller_lost_are_sent_again_at_the_end() -> None:
     recorder, controller, counts = Recorder(), Controller(), Counts()
 
     async def send(data: bytes) -> bytes:
@@ -129,7 +129,7 @@ def test_what_a_controller_forgot_before_the_end_is_sent_again() -> None:
     assert len(controller.rows) == 10
 
 
-def test_a_promised_form_is_checked_on_the_way() -> None:
+def test_a_promised_form_is_checked_before_sending() -> None:
     recorder, controller = Recorder(), Controller()
     exposure = recorder.start(stream=False)
     exposure.sent("/v1/chat/completions", {"response_format": {"type": "json_object"}})
@@ -148,7 +148,7 @@ def test_a_promised_form_is_checked_on_the_way() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"nonsense", encode_acknowledgement(Acknowledgement(0, 0))])
-def test_a_controller_that_acknowledges_nothing_is_not_asked_again_and_again(answer: bytes) -> None:
+def test_a_controller_that_acknowledges_nothing_is_not_called_in_a_loop(answer: bytes) -> None:
     recorder, calls = Recorder(), 0
 
     async def send(data: bytes) -> bytes:
@@ -187,8 +187,8 @@ def test_a_batch_that_no_one_confirmed_is_sent_again_when_there_is_nothing_else(
 STOP = Stop("stop-1", "chat", "green", "blue")
 
 
-class Saying:
-    """A controller that has something to say, and keeps what it is sent."""
+class StoppingController:
+    """A controller that sends a stop with each acknowledgement, and records the batches' numbers."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -203,17 +203,21 @@ class Saying:
         return encode_acknowledgement(Acknowledgement(received, received, stops=[STOP]))
 
 
-def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], steps: Sequence[int]) -> list[float]:
-    """Rounds of a sender, in each of which so many requests have ended. Returns when stops were heard, by the number of
-    the round, which takes a second."""
+def rounds(
+    recorder: Recorder, controller: StoppingController, wanted: Callable[[], bool], steps: Sequence[int]
+) -> list[float]:
+    """Runs a round of a sender for each number of ended requests in `steps`.
+
+    Returns the times at which stops arrived, in rounds; a round takes a second.
+    """
     now = 0.0
-    heard: list[float] = []
+    arrived: list[float] = []
 
     async def run() -> None:
         nonlocal now
         pins = PinnedConversations(lambda endpoint, cause: None)
         sync = ControllerSync(
-            pins, wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None, print, print
+            pins, wanted, lambda stops: arrived.append(now) if list(stops) == [STOP] else None, print, print
         )
         one = sender(recorder, controller.send, Counts(), sync=sync, clock=lambda: now)
         for rows in steps:
@@ -222,20 +226,20 @@ def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], s
             now += 1.0
 
     asyncio.run(run())
-    return heard
+    return arrived
 
 
 def test_a_router_with_nothing_to_report_sends_empty_batches_if_stops_may_come() -> None:
-    controller = Saying()
+    controller = StoppingController()
     assert rounds(Recorder(), controller, lambda: True, [0, 0, 1, 0]) == [0.0, 1.0, 2.0, 3.0]
     assert controller.numbers == [0, 0, 1, 0]
-    controller = Saying()
-    assert rounds(Recorder(), controller, lambda: False, [0, 0, 1, 0]) == [2.0], "heard with a batch of requests"
+    controller = StoppingController()
+    assert rounds(Recorder(), controller, lambda: False, [0, 0, 1, 0]) == [2.0], "received with a batch of requests"
     assert controller.numbers == [1]
 
 
-def test_an_absent_controller_is_left_alone_and_used_when_it_is_back() -> None:
-    controller = Saying()
+def test_an_absent_controller_is_called_rarely_until_it_is_back() -> None:
+    controller = StoppingController()
     controller.is_absent = True
     assert rounds(Recorder(), controller, lambda: True, [0] * 8) == []
     assert controller.numbers == [0] * 4, "after 1, 2 and 4 seconds"
@@ -256,13 +260,13 @@ def test_an_empty_batch_has_the_oldest_number_that_the_router_keeps() -> None:
     assert decode_batch(recorder.ledger.encoded(recorder.ledger.idle())).oldest == 3
 
 
-class Moody(Controller):
+class UnreliableController(Controller):
     """A controller that answers, or does not."""
 
     mood = "answers"
 
     def suffer(self, step: str) -> None:
-        """One of `MOODS` happens."""
+        """Applies one of `MOODS`."""
         if step == "is flushed":
             self.flush()
         elif step == "restarts":
@@ -287,7 +291,7 @@ MOODS = ["answers", "fails", "hangs", "forgets to answer", "is flushed", "restar
 @given(st.lists(st.tuples(st.sampled_from(MOODS), st.integers(0, 120)), max_size=12), st.booleans())
 def test_rows_kept_and_rows_lost_are_the_rows_recorded(steps: Sequence[tuple[str, int]], ends_well: bool) -> None:
     """The controller fails, stalls, repeats or is absent in any order; memory stays within its bound."""
-    recorder, controller, counts = Recorder(buffer_bytes=BOUND), Moody(), Counts()
+    recorder, controller, counts = Recorder(buffer_bytes=BOUND), UnreliableController(), Counts()
     ledger = recorder.ledger
     now = 0.0
 
@@ -314,7 +318,7 @@ def test_rows_kept_and_rows_lost_are_the_rows_recorded(steps: Sequence[tuple[str
     kept = {row.seq for batch in controller.kept.values() for row in batch.rows}
     assert counts.recorded == ({"blue": recorded} if recorded else {})
     assert sum(counts.lost.values()) == lost
-    # What is neither waiting nor lost has been made durable.
+    # Rows that are neither waiting nor lost are durable.
     assert len(waiting | durable) >= recorded - lost
     assert kept <= set(range(1, recorded + 1))
     if ends_well:

@@ -1,4 +1,4 @@
-"""Hashes of units, callers and requests, and the secret behind them."""
+"""Hashes of units, callers and requests, and the secret that they are made with."""
 
 import logging
 import multiprocessing
@@ -18,19 +18,19 @@ def test_the_same_key_has_the_same_hash_on_every_router_of_a_cluster() -> None:
     assert 0 <= one.unit("ann") < 2**64
 
 
-def test_a_unit_is_no_caller_and_no_request() -> None:
+def test_hashes_of_units_callers_and_requests_differ() -> None:
     hashes = Hashes(secret_of("k"))
     assert len({hashes.unit("ann"), hashes.caller("ann"), request_hash("ann")}) == 3
 
 
-def test_hashes_stay_as_they_are() -> None:
-    """The ledger's directory keeps them for weeks: a new version must find the same units."""
+def test_hashes_do_not_change_between_versions() -> None:
+    """The ledger's directory stores hashes for weeks: a new version must find the same units."""
     hashes = Hashes(secret_of("internal"))
     assert hashes.unit("ann") == 0x6D24611D1C490D26
     assert request_hash("chatcmpl-1") == 0x05CEAAF605966FC6
 
 
-def test_odd_text_has_a_hash() -> None:
+def test_text_with_lone_surrogates_has_a_hash() -> None:
     hashes = Hashes(b"x" * 32)
     assert hashes.unit("\ud800") != hashes.unit("")
     assert request_hash("\ud800") != request_hash("")

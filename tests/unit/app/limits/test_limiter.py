@@ -36,7 +36,7 @@ class Watch:
 
 
 class Usage:
-    """An answer that has cost `spent` tokens."""
+    """An answer that used `spent` tokens."""
 
     def __init__(self, spent: int | None = None) -> None:
         self.reservation: Reservation | None = None
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Desk:
-    """A limiter with some limits for everyone, in memory by default."""
+    """A limiter with limits for everyone, in memory by default."""
 
     def __init__(self, store: Store | None = None, *, on_store_failure: str = "allow", **limits: Any) -> None:
         self.watch, self.store, self.now = Watch(), store or Store.in_memory(), 0.0
@@ -88,7 +88,7 @@ async def test_without_limits_nothing_is_counted() -> None:
         assert await desk.run() == {}
 
 
-async def test_requests_per_minute() -> None:
+async def test_requests_per_minute_are_limited() -> None:
     desk = Desk(requests_per_minute=2)
     first, second = await desk.run(), await desk.run()
     assert (first["x-ratelimit-limit-requests"], first["x-ratelimit-remaining-requests"]) == ("2", "1")
@@ -104,7 +104,7 @@ async def test_requests_per_minute() -> None:
     assert desk.watch.reported == ["chat requests"]
 
 
-async def test_every_caller_and_endpoint_has_its_own() -> None:
+async def test_every_caller_and_endpoint_has_its_own_count() -> None:
     desk = Desk(requests_per_minute=1)
     await desk.run()
     await desk.run(endpoint="embed")
@@ -140,7 +140,7 @@ async def test_a_prompt_larger_than_the_limit_is_rejected_without_a_retry_time()
     assert desk.watch.reported == ["chat tokens"]
 
 
-async def test_concurrent_requests_free_when_one_ends() -> None:
+async def test_a_concurrent_request_that_ends_frees_its_place() -> None:
     desk = Desk(concurrent_requests=2)
     async with desk.running(), desk.running():
         error = await desk.refused()
@@ -160,7 +160,7 @@ async def test_a_request_frees_its_place_however_it_ends(raised: type[BaseExcept
     await desk.run()
 
 
-async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does() -> None:
+async def test_a_failed_request_costs_no_tokens_but_an_abandoned_one_does() -> None:
     desk = Desk(tokens_per_minute=1000)
     with pytest.raises(SwitchyardError):
         async with desk.running():
@@ -212,7 +212,7 @@ async def _held(desk: Desk, hold: asyncio.Event) -> str:
         return "refused"
 
 
-class Flaky(Store):
+class UnreliableStore(Store):
     """A store in memory that can be made to fail, or to hang."""
 
     fails = False
@@ -248,7 +248,7 @@ class Flaky(Store):
 
 
 async def test_while_the_store_is_down_requests_pass_by_default() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=1)
     await desk.run()
     store.fails = True
@@ -256,13 +256,13 @@ async def test_while_the_store_is_down_requests_pass_by_default() -> None:
     assert desk.watch.reported == ["store failed"]
     calls = store.calls
     assert await desk.run() == {}
-    assert store.calls == calls, "a store that just failed is left alone for a moment"
+    assert store.calls == calls, "a store that has just failed is not called for a moment"
     store.fails, desk.now = False, desk.now + 2
     await desk.refused()
 
 
 async def test_requests_are_rejected_while_the_store_is_down_if_configured() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     store.fails = True
     desk = Desk(store, on_store_failure="refuse", requests_per_minute=1, concurrent_requests=1)
     for _ in range(2):
@@ -274,7 +274,7 @@ async def test_requests_are_rejected_while_the_store_is_down_if_configured() -> 
 
 
 async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, tokens_per_minute=1000)
     async with desk.running(answer=Usage(500)):
         store.fails = True
@@ -282,7 +282,7 @@ async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
 
 
 async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=5, concurrent_requests=1)
     store.hang = asyncio.Event().wait
     waiting = asyncio.create_task(desk.run())
@@ -294,8 +294,8 @@ async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() ->
     assert (await desk.run())["x-ratelimit-remaining-requests"] == "4"
 
 
-async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_it_would() -> None:
-    store = Flaky.in_memory()
+async def test_an_answer_abandoned_while_its_headers_are_computed_is_settled() -> None:
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=5, concurrent_requests=1)
     reported = asyncio.Event()
     store.hang_in_window = reported.wait
@@ -312,7 +312,7 @@ async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_
 
 
 async def test_a_rejection_names_the_limit_even_if_the_store_fails_meanwhile() -> None:
-    store = Flaky.in_memory()
+    store = UnreliableStore.in_memory()
     desk = Desk(store, requests_per_minute=1)
     await desk.run()
     waiting = asyncio.create_task(desk.refused())

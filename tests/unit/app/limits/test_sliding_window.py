@@ -1,4 +1,4 @@
-"""The arithmetic of sliding windows, and the estimate of tokens."""
+"""The arithmetic of sliding windows, and the token estimate."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ moments = st.floats(0.001, PERIOD_S)
 
 
 def later(window: Window, seconds: float) -> Window:
-    """The same counts `seconds` on, with nothing added: as the library's storages return them."""
+    """The same counts `seconds` later, with nothing added, as the library's storages return them."""
     left = window.current_left_s - seconds
     if left > PERIOD_S:
         return Window(window.previous, window.previous_left_s - seconds, window.current, left)
@@ -33,12 +33,14 @@ def test_a_rejected_request_fits_at_its_retry_time_and_not_much_sooner(
     assert later(window, wait + 1e-6).used + cost <= limit
     if wait > 0:
         assert window.used + cost > limit
-        # Within what one count weighs, which the window rounds down.
+        # Within the weight of one count, because the window rounds down.
         assert later(window, wait * 0.99).used + cost >= limit - max(1, 0.01 * (previous + current))
 
 
 @given(previous=counts, current=counts, left=moments, limit=st.integers(1, 10_000))
-def test_what_is_left_and_when_nothing_counts_any_more(previous: int, current: int, left: float, limit: int) -> None:
+def test_the_remainder_and_the_time_until_the_window_is_empty(
+    previous: int, current: int, left: float, limit: int
+) -> None:
     window = Window(previous, left, current, PERIOD_S + left)
     assert 0 <= window.remaining(limit) <= limit
     assert window.remaining(limit) in (0, limit - window.used)
@@ -50,7 +52,7 @@ def test_an_untouched_window_is_empty() -> None:
     assert (empty.used, empty.remaining(5), empty.resets_in_s, empty.frees_in_s(5, 5)) == (0, 5, 0.0, 0.0)
 
 
-def test_what_was_given_back_late_leaves_no_more_than_the_limit() -> None:
+def test_a_late_refund_leaves_no_more_than_the_limit() -> None:
     assert Window(0, 0.0, -3, 100.0).remaining(5) == 5
 
 

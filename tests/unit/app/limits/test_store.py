@@ -1,4 +1,4 @@
-"""The counts themselves, in memory and in a real Redis: one behaviour, two implementations."""
+"""The counts themselves, in memory and in a real Redis: two implementations with the same behaviour."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ async def store(request: pytest.FixtureRequest, server: RedisServer) -> AsyncIte
     await store.close()
 
 
-async def test_what_fits_is_counted_and_what_does_not_is_not(store: Store) -> None:
+async def test_only_counts_that_fit_are_added(store: Store) -> None:
     assert await store.take("k", 10, 6)
     assert not await store.take("k", 10, 5)
     assert await store.take("k", 10, 4)
@@ -44,7 +44,7 @@ async def test_what_fits_is_counted_and_what_does_not_is_not(store: Store) -> No
     assert 0 < window.frees_in_s(10, 1) <= 120
 
 
-async def test_what_is_added_may_exceed_and_be_given_back(store: Store) -> None:
+async def test_added_counts_may_exceed_the_limit_and_be_refunded(store: Store) -> None:
     await store.add("k", 500)
     assert (await store.window("k")).used == 500
     assert not await store.take("k", 10, 1)
@@ -83,7 +83,7 @@ async def test_leases_of_a_router_that_died_end_and_those_of_a_living_one_do_not
         assert time.monotonic() < deadline
         await living.renew()
         await asyncio.sleep(0.2)
-    assert not await living.acquire("lease", 2, "one more"), "the living one's lease ended"
+    assert not await living.acquire("lease", 2, "one more"), "the running router's lease ended"
     await dead.close()
     await living.close()
 

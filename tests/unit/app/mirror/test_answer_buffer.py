@@ -1,4 +1,4 @@
-"""What is kept of an answer, within the room that there is."""
+"""The part of an answer that is kept within the available memory."""
 
 from app.mirror.answer_buffer import TAIL_BYTES, AnswerBuffer, Room
 
@@ -14,7 +14,7 @@ def test_a_short_answer_is_kept_whole() -> None:
     assert room.used == 0
 
 
-def test_of_a_long_answer_the_beginning_and_the_end_are_kept() -> None:
+def test_a_long_answer_keeps_its_beginning_and_end() -> None:
     room = Room(2**20)
     kept = AnswerBuffer(10, room)
     for _ in range(10_000):

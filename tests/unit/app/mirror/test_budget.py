@@ -1,4 +1,4 @@
-"""The budget of copies: never more than it within a minute, and no less than there is demand for."""
+"""The budget of copies: never exceeded within a minute, and used up when there is enough demand."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ def test_a_minute_costs_its_budget_at_most() -> None:
     assert budget.take(3501, 3500, 500.0) is None
 
 
-def test_what_a_call_really_cost_counts_in_place_of_the_estimate() -> None:
+def test_the_real_cost_of_a_call_replaces_the_estimate() -> None:
     budget = TokenBudget()
     charge = budget.take(1000, 3000, 0.0)
     assert charge is not None
@@ -35,7 +35,7 @@ def test_what_a_call_really_cost_counts_in_place_of_the_estimate() -> None:
     assert unknown.take(1000, 1500, 1.0) is None
 
 
-def test_what_a_call_of_more_than_a_minute_cost_beyond_its_estimate_counts_when_it_ends() -> None:
+def test_the_excess_of_a_call_longer_than_a_minute_counts_when_it_ends() -> None:
     budget = TokenBudget()
     charge = budget.take(1000, 3000, 0.0)
     assert charge is not None
@@ -57,7 +57,7 @@ def test_what_a_call_of_more_than_a_minute_cost_beyond_its_estimate_counts_when_
 def test_the_budget_is_kept_within_5_percent_however_wrong_estimates_are(
     seed: int, talks: float, size: int, every: float, took: float, at_once: int
 ) -> None:
-    """`talks`: the shadow's tokens for each that the primary's answer makes one expect."""
+    """`talks`: the shadow's tokens per token that the primary's answer leads one to expect."""
     random, budget, now = Random(seed), TokenBudget(), 0.0
     running: list[tuple[float, Charge, float]] = []
     spent: list[tuple[float, float]] = []

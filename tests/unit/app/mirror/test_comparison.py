@@ -1,4 +1,4 @@
-"""What two answers have in common."""
+"""The comparison of two answers."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def test_tool_calls_are_compared_by_name_and_arguments(
     assert (found["same_tools"], found["equal_words"]) == (same, same)
 
 
-def test_what_was_measured_is_subtracted() -> None:
+def test_measurements_are_subtracted() -> None:
     primary = says("a", ttft_s=0.5, duration_s=2.0, tokens_per_s=20.0, finish=Finish.LENGTH)
     shadow = says("a", ttft_s=0.75, duration_s=1.5, tokens_per_s=30.0, visible=False)
     found = compare(primary, shadow, None)
@@ -108,6 +108,6 @@ def test_the_mean_of_the_cosines_counts() -> None:
     assert "cosine" not in compare_vectors(vectors([1]), vectors([1])._replace(answer=b"?"))
 
 
-def test_everything_that_is_found_has_a_place_in_a_pair() -> None:
+def test_every_result_of_a_comparison_is_a_field_of_a_pair() -> None:
     found = compare(says("a"), says("a"), Promise.JSON) | compare_vectors(vectors([1]), vectors([1]))
     assert set(found) <= set(Pair._fields)

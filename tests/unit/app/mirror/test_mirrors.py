@@ -1,4 +1,4 @@
-"""The queues of copies, on a clock that stands still until it is moved and an upstream in memory."""
+"""The queues of copies, with a clock that the test moves and an upstream in memory."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ class FakeStream(ResponseStream):
         self._upstream.at_once -= 1
 
 
-class Counted:
+class CountedOutcomes:
     """The outcomes."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Bench:
     def __init__(self, **mirror: Any) -> None:
         self.now = 1000.0
         self.stopped = False
-        self.upstream, self.counted = FakeUpstream(), Counted()
+        self.upstream, self.counted = FakeUpstream(), CountedOutcomes()
         self.ledger = Ledger(lambda url: b"secret")
         self.mirrors = Mirrors(
             self.upstream,
@@ -140,7 +140,7 @@ class Bench:
         self.mirrors.ended(original, ServedRequest(**(facts | served)))
 
     def pairs(self) -> list[Pair]:
-        """Those recorded since the last time."""
+        """The outcomes recorded since the last call."""
         self.ledger.seal()
         found: list[Pair] = []
         while (batch := self.ledger.backlog.next()) is not None:
@@ -150,7 +150,7 @@ class Bench:
 
     @property
     def room(self) -> tuple[int, int]:
-        """Bytes of requests and of answers that are kept."""
+        """The bytes of requests and of answers that are held."""
         return self.mirrors._bodies.used, self.mirrors._answers.used
 
 
@@ -253,7 +253,7 @@ async def test_a_malformed_answer_is_a_fault_of_the_shadow() -> None:
         assert [(it.error, it.skipped) for it in bench.pairs()] == expected
 
 
-async def test_being_busy_or_refusing_opens_no_breaker() -> None:
+async def test_a_busy_or_refusing_shadow_opens_no_breaker() -> None:
     bench = Bench()
     async with bench.mirrors.running():
         bench.upstream.answer = lambda: Unavailable("busy", retry_after=1)
@@ -325,7 +325,7 @@ async def test_a_copy_that_waits_when_it_is_dropped_costs_no_budget() -> None:
         ({"bound": True}, Skip.BOUND_TO_MODEL),
     ],
 )
-async def test_what_cannot_be_compared_is_not_copied(served: dict[str, Any], skipped: Skip) -> None:
+async def test_incomparable_requests_are_not_copied(served: dict[str, Any], skipped: Skip) -> None:
     bench = Bench()
     async with bench.mirrors.running():
         bench.request(**served)
@@ -353,7 +353,7 @@ async def test_a_bug_while_a_copy_is_made_affects_no_request(caplog: pytest.LogC
     assert bench.room == (0, 0)
 
 
-async def test_before_and_after_its_time_nothing_is_sent() -> None:
+async def test_a_mirror_sends_nothing_before_its_start_and_after_its_end() -> None:
     bench = Bench()
     bench.request()
     async with bench.mirrors.running():

@@ -1,4 +1,4 @@
-"""Units are drawn in the configured share, whole, and not by what draws arms."""
+"""Units are drawn whole, in the configured share, and independently of the draw of arms."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The console's scripts beside the playground's that need no browser, in Node."""
+"""The console's scripts that need no browser, apart from the playground's, in Node."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_the_end_of_a_temporary_plan_is_named() -> None:
     assert call_all([("planChanges", it) for it in calls]) == [["no longer temporary"], ["another end"], []]
 
 
-def test_axes_end_at_round_numbers_of_which_the_half_is_round() -> None:
+def test_axes_end_at_round_numbers_with_round_halves() -> None:
     given = [0.002, 0.05, 0.147, 0.2, 0.21, 0.33, 0.5, 0.61, 7]
     assert call_all([("rounded", (it,)) for it in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.clients.page_modules import PageError, call, call_all
 
-# One run of Node takes many cases: to start it takes longer than they do.
+# One run of Node takes many cases, because starting it takes longer than running them.
 batches = settings(
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -48,7 +48,7 @@ JSON = st.recursive(
 
 
 def common(a: list[str], b: list[str]) -> int:
-    """The length of the longest common subsequence, by the textbook's table."""
+    """The length of the longest common subsequence, by the textbook algorithm."""
     row = [0] * (len(b) + 1)
     for left in a:
         before = 0

@@ -1,4 +1,4 @@
-"""The queue: never more than allowed at a time, first come first served, and no request is forgotten."""
+"""The queue: never more at a time than allowed, first come first served, and no request is forgotten."""
 
 import asyncio
 from random import Random
@@ -75,7 +75,7 @@ async def test_more_room_lets_several_in() -> None:
     most_queued=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
+def test_the_bound_holds_and_every_place_is_returned(
     plan: list[tuple[int, str]], room: int, most_queued: int, seed: int
 ) -> None:
     queue, limits, random = AdmissionQueue(), Admission(max_concurrent=room, max_queued=most_queued), Random(seed)
@@ -109,7 +109,7 @@ def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
 
 
 @pytest.mark.parametrize("name", ["messages", "input", "prompt"])
-def test_a_conversation_has_a_greatest_length(name: str) -> None:
+def test_the_length_of_a_conversation_is_bounded(name: str) -> None:
     check_length({name: ["x"] * 3}, 3)
     check_length({name: "x" * 9}, 3)
     with pytest.raises(BadRequest, match=f"{name}: has 4 items, at most 3") as refused:
@@ -123,7 +123,7 @@ def test_a_text_given_as_its_tokens_is_no_batch() -> None:
     check_length({"prompt": [5] * 9, "input": [5] * 9}, 3)
 
 
-async def test_what_waits_or_is_refused_is_unserved() -> None:
+async def test_waiting_and_refused_requests_count_as_unserved() -> None:
     queue, limits, unserved = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1), Unserved()
     async with queue.slot("chat", limits, "blue", unserved):
         assert unserved.demand() == {}, "it runs"

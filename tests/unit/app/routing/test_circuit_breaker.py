@@ -18,12 +18,12 @@ def opened(now: float = 0.0) -> Breaker:
     return failed(FAULTS_IN_A_ROW, Fault.CONNECTION, now)
 
 
-def test_failed_connections_in_a_row_open_it() -> None:
+def test_failed_connections_in_a_row_open_the_breaker() -> None:
     assert not failed(FAULTS_IN_A_ROW - 1, Fault.CONNECTION).is_open
     assert opened().is_open
 
 
-def test_failed_answers_only_put_it_under_suspicion() -> None:
+def test_failed_answers_only_cause_a_check() -> None:
     breaker = failed(3 * FAULTS_IN_A_ROW, Fault.ANSWER)
     assert not breaker.is_open
     assert breaker.wants_check(0.0)
@@ -32,13 +32,13 @@ def test_failed_answers_only_put_it_under_suspicion() -> None:
     assert not breaker.wants_check(0.0)
 
 
-def test_a_failed_check_opens_it() -> None:
+def test_a_failed_check_opens_the_breaker() -> None:
     breaker = failed(FAULTS_IN_A_ROW, Fault.ANSWER)
     breaker.checked(healthy=False, now=0.0)
     assert breaker.is_open
 
 
-def test_an_answer_between_faults_clears_it() -> None:
+def test_an_answer_between_faults_resets_the_count() -> None:
     breaker = failed(FAULTS_IN_A_ROW - 1, Fault.CONNECTION)
     breaker.succeeded()
     breaker.failed(Fault.CONNECTION, 0.0)
@@ -56,13 +56,13 @@ def test_after_a_while_one_check_at_a_time_decides_whether_it_closes() -> None:
     assert not breaker.is_open
 
 
-def test_an_answer_to_an_old_request_does_not_close_it() -> None:
+def test_an_answer_to_an_old_request_does_not_close_the_breaker() -> None:
     breaker = opened()
     breaker.succeeded()
     assert breaker.is_open
 
 
-def test_it_stays_open_longer_with_every_failed_check_up_to_a_bound() -> None:
+def test_every_failed_check_prolongs_the_open_time_up_to_a_bound() -> None:
     breaker, now, waits = opened(), 0.0, []
     for _ in range(8):
         assert breaker.open_until is not None
@@ -90,7 +90,7 @@ def test_connections_that_failed_under_other_names_of_the_engine_count_too() -> 
     assert [*was_open, breaker.is_open] == [False] * (FAULTS_IN_A_ROW - 1) + [True]
     breaker.checked(healthy=True, now=OPEN_S)
     breaker.not_reached(OPEN_S)
-    assert not breaker.is_open, "they are counted anew"
+    assert not breaker.is_open, "the count starts over"
 
 
 def test_an_answer_under_another_name_clears_what_failed_under_others_and_nothing_else() -> None:
@@ -111,7 +111,7 @@ def test_an_answer_under_another_name_clears_what_failed_under_others_and_nothin
 ENGINES = {"base": "http://a", "french": "http://a", "german": "http://a", "alone": "http://b"}
 
 
-def test_an_engine_that_is_not_reached_is_so_under_all_of_its_names() -> None:
+def test_an_unreachable_engine_is_unreachable_under_all_of_its_names() -> None:
     breakers = Breakers(lambda: 0.0)
     breakers.configure(ENGINES)
     opened = [list(breakers.not_reached("base")) for _ in range(FAULTS_IN_A_ROW + 1)]
@@ -136,7 +136,7 @@ def test_an_answer_clears_what_failed_under_the_engines_other_names(configured_a
 
 
 @given(st.lists(st.sampled_from(["succeeded", "failed", "checked"]), max_size=60))
-def test_no_sequence_of_requests_to_a_healthy_deployment_opens_it(events: list[str]) -> None:
+def test_no_sequence_of_requests_to_a_healthy_deployment_opens_the_breaker(events: list[str]) -> None:
     breaker = Breaker()
     for event in events:
         if event == "succeeded":

@@ -1,4 +1,4 @@
-"""What a change of weights moves, and that every router and every process agrees on it."""
+"""The keys that a change of weights moves; every router and every process agrees on them."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ weights = st.lists(st.integers(0, 1000), min_size=4, max_size=4).filter(lambda t
 
 
 def shares(numbers: list[int]) -> dict[str, int]:
-    """Whole percentages that sum to 100, in the proportion of the numbers as nearly as may be."""
+    """Whole percentages that sum to 100, as close to the proportions of the numbers as possible."""
     cuts = [0, *(round(100 * sum(numbers[: place + 1]) / sum(numbers)) for place in range(len(numbers)))]
     return {name: high - low for name, low, high in zip("abcd", cuts, cuts[1:], strict=False)}
 

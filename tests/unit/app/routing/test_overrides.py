@@ -1,4 +1,4 @@
-"""Units with a deployment of their own."""
+"""Overrides: units that are assigned to a deployment."""
 
 from app.config.plans import Override
 from app.ledger.units import Hashes

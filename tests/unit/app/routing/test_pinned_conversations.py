@@ -1,9 +1,9 @@
-"""Pinned conversations: kept for a while, within a bound, and sent to the other routers."""
+"""Pinned conversations: kept for a limited time, up to a bound, and sent to the other routers."""
 
 from app.routing.pinned_conversations import MOST_AT_ONCE, Pinned, PinnedConversations
 
 
-class Kept:
+class PinsWithClock:
     """Pins with a clock, and the misses that they count."""
 
     def __init__(self, most: int = 100) -> None:
@@ -20,7 +20,7 @@ def answer(pins: PinnedConversations) -> list[Pinned]:
 
 
 def test_a_conversation_is_pinned_until_the_time_is_over() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "blue")
     kept.pins.pin("other", 1, "green")
     assert (kept.pins.deployment("chat", 1), kept.pins.deployment("chat", 2)) == ("blue", None)
@@ -35,7 +35,7 @@ def test_a_conversation_is_pinned_until_the_time_is_over() -> None:
 
 
 def test_another_change_prolongs_the_time() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "blue")
     kept.pins.configure({"chat": 2500.0})
     kept.now = 2400.0
@@ -43,8 +43,8 @@ def test_another_change_prolongs_the_time() -> None:
     assert kept.pins.deployment("chat", 1) == "blue"
 
 
-def test_the_oldest_of_all_endpoints_go_beyond_the_bound() -> None:
-    kept = Kept(most=3)
+def test_beyond_the_bound_the_oldest_pins_of_all_endpoints_are_dropped() -> None:
+    kept = PinsWithClock(most=3)
     for endpoint, conversation in (("chat", 1), ("other", 2), ("chat", 3), ("chat", 1), ("other", 4), ("chat", 5)):
         kept.pins.pin(endpoint, conversation, "blue")
     assert [kept.pins.deployment("chat", it) for it in (1, 3, 5)] == [None, "blue", "blue"]
@@ -53,7 +53,7 @@ def test_the_oldest_of_all_endpoints_go_beyond_the_bound() -> None:
 
 
 def test_the_newest_pin_of_a_conversation_counts() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "blue")
     answer(kept.pins)
     kept.pins.pin("chat", 1, "blue")
@@ -64,8 +64,8 @@ def test_the_newest_pin_of_a_conversation_counts() -> None:
     assert kept.pins.deployment("chat", 1) == "blue"
 
 
-def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
-    kept = Kept()
+def test_only_unsent_pins_are_sent_again() -> None:
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "blue")
     begin = [Pinned("chat", "", 2000.0, []), Pinned("other", "", 3000.0, [])]
     first = [Pinned("chat", "blue", 2000.0, [1])]
@@ -80,7 +80,7 @@ def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
 
 
 def test_a_new_controller_gets_this_routers_own_pins_only() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "blue")
     kept.pins.heard(Pinned("chat", "green", 2000.0, [2]))
     answer(kept.pins)
@@ -89,15 +89,15 @@ def test_a_new_controller_gets_this_routers_own_pins_only() -> None:
 
 
 def test_many_pins_go_in_parts() -> None:
-    kept = Kept(most=3 * MOST_AT_ONCE)
+    kept = PinsWithClock(most=3 * MOST_AT_ONCE)
     for conversation in range(MOST_AT_ONCE + 5):
         kept.pins.pin("chat", conversation, "blue")
     parts = [[it for it in answer(kept.pins) if it.conversations] for _ in range(3)]
     assert [[len(it.conversations) for it in part] for part in parts] == [[MOST_AT_ONCE], [5], []]
 
 
-def test_pins_of_a_change_that_is_not_here_yet_are_kept_and_what_is_over_is_not() -> None:
-    kept = Kept()
+def test_pins_of_a_change_not_yet_delivered_are_kept_and_expired_ones_are_not() -> None:
+    kept = PinsWithClock()
     kept.pins.heard(Pinned("new", "blue", 1500.0, [1]))
     kept.pins.heard(Pinned("past", "blue", 1000.0, [1]))
     assert (kept.pins.deployment("new", 1), kept.pins.deployment("past", 1)) == ("blue", None)
@@ -107,14 +107,14 @@ def test_pins_of_a_change_that_is_not_here_yet_are_kept_and_what_is_over_is_not(
 
 
 def test_this_routers_newer_pin_is_not_overwritten_by_older_ones_of_others() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "green")
     kept.pins.heard(Pinned("chat", "blue", 2000.0, [1]))
     assert kept.pins.deployment("chat", 1) == "green"
 
 
 def test_a_pin_that_comes_too_late_is_a_miss() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.follows_earlier_weights("chat", 1, "blue")
     kept.pins.follows_earlier_weights("chat", 2, "blue")
     kept.pins.heard(Pinned("chat", "green", 2000.0, [1, 3]))
@@ -125,7 +125,7 @@ def test_a_pin_that_comes_too_late_is_a_miss() -> None:
 
 
 def test_conversations_of_a_stopped_deployment_can_be_moved_for_good() -> None:
-    kept = Kept()
+    kept = PinsWithClock()
     kept.pins.pin("chat", 1, "green")
     kept.pins.pin("other", 1, "green")
     answer(kept.pins)

@@ -26,7 +26,7 @@ def test_the_oldest_and_the_very_long_ones_are_dropped() -> None:
     assert keys.of("chat") == [str(number) for number in range(10, MOST_KEYS + 10)]
 
 
-def test_another_kind_of_key_begins_anew() -> None:
+def test_another_kind_of_key_starts_over() -> None:
     keys = RecentKeys()
     keys.configure({"chat": endpoint(by="user"), "other": endpoint(by="user")})
     keys.saw("chat", "ann")

@@ -17,7 +17,7 @@ def test_retries_never_exceed_the_reserve_and_a_tenth_of_the_requests(requests: 
     assert retries <= RESERVE + SHARE * len(requests) + 1e-6
 
 
-def test_calm_does_not_save_up_for_a_storm() -> None:
+def test_quiet_times_do_not_add_to_the_reserve() -> None:
     budget = RetryBudget()
     for _ in range(10_000):
         budget.request(CALLER)
@@ -25,7 +25,7 @@ def test_calm_does_not_save_up_for_a_storm() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=300))
-def test_one_caller_leaves_half_of_the_reserve_whatever_it_sends(fails: list[bool]) -> None:
+def test_one_caller_uses_at_most_half_of_the_reserve(fails: list[bool]) -> None:
     budget = RetryBudget()
     for it in fails:
         budget.request("attacker")

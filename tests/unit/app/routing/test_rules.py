@@ -62,7 +62,7 @@ def test_a_stop_beats_an_override_which_beats_the_weights() -> None:
     own = overrides(ann="green", bob="red")
     assert [decided(Rules(TRAFFIC, overrides=own), key).deployment for key in ("ann", "bob")] == ["green", "red"]
     said = decided(Rules(TRAFFIC, overrides=own, stops=STOPPED), "ann")
-    assert (said.deployment, said.reason) == ("blue", "override"), "the unit is not a random one"
+    assert (said.deployment, said.reason) == ("blue", "override"), "the unit is not random"
     assert decided(Rules(TRAFFIC, overrides=own, stops=STOPPED), "bob").deployment == "red"
 
 
@@ -117,13 +117,13 @@ def test_a_running_conversation_follows_the_weights_before_and_a_new_one_the_pre
     assert after.answers(MOVED, FIRST) == ("green", "sticky")
     assert after.answers(MOVED, RUNNING) == ("green", "sticky"), "it is known now"
     assert after.answers(STAYS, Turn(False, 2)) == after.answers(STAYS, Turn(True, 2)) == ("blue", "sticky")
-    assert after.pins.sizes() == {"chat": 1}, "only what moves is pinned"
+    assert after.pins.sizes() == {"chat": 1}, "only conversations that would move are pinned"
     after.now = NOW + 60
     assert after.decided(MOVED, RUNNING).deployment == "green"
     assert after.answers(MOVED, Turn(True, 3)) == ("green", "sticky")
 
 
-def test_what_is_no_conversation_is_not_pinned() -> None:
+def test_requests_without_a_conversation_are_not_pinned() -> None:
     after = After()
     assert after.answers(MOVED, NO_CONVERSATION) == ("green", "sticky")
     assert after.pins.sizes() == {}
@@ -137,7 +137,7 @@ def test_the_weights_before_the_oldest_change_are_followed_as_long_as_they_count
     assert after.answers(MOVED, RUNNING) == ("red", "pinned")
 
 
-def test_what_is_withdrawn_is_left_by_running_conversations_too() -> None:
+def test_running_conversations_leave_a_withdrawn_deployment() -> None:
     after = After(Earlier({"blue": 0, "green": 0, "red": 100}, NOW + 60), withdrawn={"red": "blue"})
     assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
     after.pins.pin("chat", 2, "red")
@@ -145,7 +145,7 @@ def test_what_is_withdrawn_is_left_by_running_conversations_too() -> None:
     assert after.misses == ["stopped"], "a pin that is not kept"
 
 
-def test_a_stop_moves_what_is_pinned_to_control() -> None:
+def test_a_stop_moves_pinned_conversations_to_control() -> None:
     after = After()
     after.pins.pin("chat", 1, "red")
     assert after.answers(MOVED, RUNNING, stops={"red": "blue"}) == ("blue", "pinned")

@@ -1,4 +1,4 @@
-"""A stop takes traffic from its deployment and gives it to control, and does nothing else."""
+"""A stop moves its deployment's traffic to control, and changes nothing else."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.routing.stops import effective, stops_of, with_share
 
 
-class Stopped(NamedTuple):
+class StoppedTraffic(NamedTuple):
     deployment: str
     control: str = "blue"
     endpoint: str = "chat"
@@ -18,22 +18,27 @@ TRAFFIC = {"blue": 30, "green": 60, "red": 10, "idle": 0}
 
 
 def test_a_stopped_deployments_share_is_controls() -> None:
-    stops = stops_of("chat", TRAFFIC, [Stopped("green")])
+    stops = stops_of("chat", TRAFFIC, [StoppedTraffic("green")])
     assert stops == {"green": "blue"}
     assert effective(TRAFFIC, stops) == {"blue": 90, "green": 0, "red": 10, "idle": 0}
-    both = stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red")])
+    both = stops_of("chat", TRAFFIC, [StoppedTraffic("green"), StoppedTraffic("red")])
     assert effective(TRAFFIC, both) == {"blue": 100, "green": 0, "red": 0, "idle": 0}
-    assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "a control without a share of its own"
+    assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "the control has no share itself"
 
 
 def test_a_stop_of_an_unknown_deployment_is_ignored() -> None:
-    nothing = [Stopped("gone"), Stopped("green", "gone"), Stopped("green", endpoint="other"), Stopped("red", "red")]
+    nothing = [
+        StoppedTraffic("gone"),
+        StoppedTraffic("green", "gone"),
+        StoppedTraffic("green", endpoint="other"),
+        StoppedTraffic("red", "red"),
+    ]
     assert stops_of("chat", TRAFFIC, nothing) == {}
-    assert stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red", "green")]) == {"green": "blue"}
+    assert stops_of("chat", TRAFFIC, [StoppedTraffic("green"), StoppedTraffic("red", "green")]) == {"green": "blue"}
 
 
-def test_a_stop_of_what_has_no_share_changes_nothing() -> None:
-    stops = stops_of("chat", TRAFFIC, [Stopped("idle")])
+def test_a_stop_of_a_deployment_without_a_share_changes_nothing() -> None:
+    stops = stops_of("chat", TRAFFIC, [StoppedTraffic("idle")])
     assert stops == {"idle": "blue"}
     assert with_share(TRAFFIC, stops) == {}
     assert effective(TRAFFIC, stops) == TRAFFIC
@@ -44,9 +49,9 @@ names = st.sampled_from("abcdef")
 
 @given(
     st.dictionaries(names, st.integers(0, 100), min_size=1),
-    st.lists(st.builds(Stopped, names, names, st.sampled_from(["chat", "other"])), max_size=6),
+    st.lists(st.builds(StoppedTraffic, names, names, st.sampled_from(["chat", "other"])), max_size=6),
 )
-def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: list[Stopped]) -> None:
+def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: list[StoppedTraffic]) -> None:
     found = stops_of("chat", traffic, stops)
     weights = effective(traffic, found)
     assert sum(weights.values()) == sum(traffic.values())

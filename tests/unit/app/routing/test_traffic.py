@@ -1,4 +1,4 @@
-"""Who serves a request: the order of the reasons, the split's accuracy, and what sticks."""
+"""The deployment that serves a request: the order of the rules, the split's accuracy, and stickiness."""
 
 from collections import Counter
 from random import Random
@@ -178,8 +178,8 @@ def test_an_unsupported_task_is_rejected(model: str) -> None:
     [
         pytest.param({}, ["green"], id="default: the others with traffic"),
         pytest.param({"fallback": ["red", "blue"]}, ["red"], id="as declared, without the chosen one"),
-        pytest.param({"fallback": []}, [], id="nobody"),
-        pytest.param({"traffic": {"blue": 100, "green": 0}}, [], id="nobody else has traffic"),
+        pytest.param({"fallback": []}, [], id="no one"),
+        pytest.param({"traffic": {"blue": 100, "green": 0}}, [], id="no other has traffic"),
     ],
 )
 def test_the_alternatives_are_the_fallback_or_the_other_deployments(

@@ -12,7 +12,7 @@ class Clock:
         return self.now
 
 
-def test_what_waits_is_demand_until_it_does_not_wait() -> None:
+def test_waiting_requests_are_demand_while_they_wait() -> None:
     unserved = Unserved()
     with unserved.waiting("blue"), unserved.waiting("blue"), unserved.waiting("green"):
         assert unserved.demand() == {"blue": 2, "green": 1}
@@ -34,7 +34,7 @@ def test_refused_requests_of_one_moment_add_up_and_are_forgotten() -> None:
     assert unserved.demand() == {}
 
 
-def test_a_request_that_is_refused_again_and_again_is_one() -> None:
+def test_a_request_refused_repeatedly_counts_once() -> None:
     clock = Clock()
     unserved = Unserved(clock)
     for _ in range(10):
@@ -44,7 +44,7 @@ def test_a_request_that_is_refused_again_and_again_is_one() -> None:
 
 
 @given(st.lists(st.floats(0, 40), max_size=60))
-def test_the_demand_is_never_more_than_was_refused_lately(pauses: list[float]) -> None:
+def test_the_demand_is_at_most_the_recently_refused_requests(pauses: list[float]) -> None:
     clock, refused = Clock(), []
     unserved = Unserved(clock)
     for pause in pauses:

@@ -1,4 +1,4 @@
-"""`Router.apply`: the same as `reconfigure`, while the event loop serves others."""
+"""`Router.apply`: the same as `reconfigure`, without blocking the event loop."""
 
 import asyncio
 import threading
@@ -22,8 +22,8 @@ def served(it: Router) -> Snapshot | None:
     return it.state.snapshot
 
 
-class Watched(dict[str, Any]):
-    """A configuration that notes which threads read it, and that takes as long as the test says."""
+class RecordingConfiguration(dict[str, Any]):
+    """A configuration that records which threads read it, and takes as long as the test says."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__(content)
@@ -37,7 +37,7 @@ class Watched(dict[str, Any]):
         return super().get(key, default)
 
 
-async def test_it_does_what_reconfigure_does() -> None:
+async def test_apply_does_the_same_as_reconfigure() -> None:
     one, other = router(), router()
     for shares in ((10, 20), (10, 30), (0, 30)):
         one.reconfigure(document(*shares))
@@ -50,16 +50,16 @@ async def test_it_does_what_reconfigure_does() -> None:
 
 
 async def test_a_configuration_is_read_in_another_thread() -> None:
-    config = Watched(document(10))
+    config = RecordingConfiguration(document(10))
     await router().apply(config)
     assert config.readers
     assert threading.get_ident() not in config.readers
 
 
-async def test_the_loop_serves_by_the_old_one_meanwhile() -> None:
+async def test_requests_use_the_old_configuration_meanwhile() -> None:
     it = router()
     await it.apply(document(10))
-    before, slow = served(it), Watched(document(20))
+    before, slow = served(it), RecordingConfiguration(document(20))
     slow.may_go_on.clear()
     applying = asyncio.create_task(it.apply(slow))
     for _ in range(20):
@@ -70,8 +70,8 @@ async def test_the_loop_serves_by_the_old_one_meanwhile() -> None:
     assert it.state.snapshot is not before
 
 
-async def test_the_last_one_wins_however_long_the_others_take() -> None:
-    it, slow = router(), Watched(document(10))
+async def test_the_last_configuration_wins_however_long_the_others_take() -> None:
+    it, slow = router(), RecordingConfiguration(document(10))
     slow.may_go_on.clear()
     first = asyncio.create_task(it.apply(slow))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Who would answer, and why."""
+"""The deployment that would answer a key, and the reason."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_without_stickiness_every_request_is_drawn() -> None:
     assert [it["weight"] for it in answer["deployments"]] == [60, 40, 0]
 
 
-def test_an_override_answers_whatever_the_score_is() -> None:
+def test_an_override_answers_regardless_of_the_score() -> None:
     answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), override="red")
     assert (answer["deployment"], answer["reason"]) == ("red", "override")
     assert "override" in answer["why"]

@@ -1,4 +1,4 @@
-"""The controller's answers on the router: taken, or raised as errors."""
+"""The controller's answers on the router: passed on, or raised as errors."""
 
 from collections.abc import Mapping
 
@@ -9,8 +9,8 @@ from app.ledger.controller_client import Answer
 from app.server.controller_answers import ControllerAway, WatchedController, ask
 
 
-class Says:
-    """A controller that says one thing."""
+class FixedController:
+    """A controller that always gives one answer."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self._answer = Answer(status, body)
@@ -23,7 +23,7 @@ class Says:
 
 
 async def test_a_success_is_passed_on() -> None:
-    assert (await ask(Says(202, b"{}"), "GET", "/series")).status == 202
+    assert (await ask(FixedController(202, b"{}"), "GET", "/series")).status == 202
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ async def test_a_success_is_passed_on() -> None:
 )
 async def test_a_refusal_is_an_error_with_its_message(status: int, error: type[SwitchyardError]) -> None:
     with pytest.raises(error, match="the directory is full") as raised:
-        await ask(Says(status, b'{"message": "the directory is full", "param": "metric"}'), "GET", "/series")
+        await ask(FixedController(status, b'{"message": "the directory is full", "param": "metric"}'), "GET", "/series")
     if status < 500:
         assert raised.value.param == "metric"
 
@@ -39,7 +39,7 @@ async def test_a_refusal_is_an_error_with_its_message(status: int, error: type[S
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}"])
 async def test_an_answer_of_something_else_is_a_failure(body: bytes) -> None:
     with pytest.raises(Unavailable, match="failed with status 502"):
-        await ask(Says(502, body), "GET", "/series")
+        await ask(FixedController(502, body), "GET", "/series")
 
 
 async def test_without_a_controller_the_fix_is_named() -> None:
@@ -47,8 +47,8 @@ async def test_without_a_controller_the_fix_is_named() -> None:
         await ask(None, "GET", "/series")
 
 
-class Away:
-    """A controller that answers while it is there."""
+class UnreliableController:
+    """A controller that answers while it is available."""
 
     def __init__(self) -> None:
         self.is_there = True
@@ -65,7 +65,7 @@ class Away:
 
 
 async def test_a_controller_that_is_away_is_known_to_have_answered_at_a_time() -> None:
-    away, now = Away(), 100.0
+    away, now = UnreliableController(), 100.0
     watched = WatchedController(away, lambda: now)
     away.is_there = False
     with pytest.raises(ControllerAway, match="too late") as never:

@@ -64,7 +64,7 @@ def test_without_a_tag_nothing_is_decided(rig: Rig, controller: DecidingControll
     assert controller.decisions == []
 
 
-def test_who_is_overtaken_hears_the_state_that_is_present_then(rig: Rig, controller: DecidingController) -> None:
+def test_an_overtaken_decision_is_refused_with_the_new_state(rig: Rig, controller: DecidingController) -> None:
     controller.overtaken = True
     stale = decide(rig)
     assert (stale.status_code, stale.headers["etag"]) == (412, '"8"')
@@ -120,7 +120,7 @@ def test_a_wrong_body_names_its_field(rig: Rig, controller: DecidingController, 
     assert controller.decisions == []
 
 
-def test_what_makes_no_sense_now_is_a_conflict_in_the_controllers_words(
+def test_an_inapplicable_decision_is_a_conflict_in_the_controllers_words(
     rig: Rig, controller: DecidingController
 ) -> None:
     controller.refuse("The experiment runs: there is nothing to resume")
@@ -139,6 +139,6 @@ def test_without_the_controller_nothing_is_decided(rig: Rig, controller: Decidin
     assert refusal(decide(rig))[0] == Unavailable.status
 
 
-def test_words_have_no_tag(rig: Rig) -> None:
+def test_answers_as_text_have_no_tag(rig: Rig) -> None:
     for form in ("text", "markdown"):
         assert "etag" not in rig.get(EXPERIMENT, format=form).headers

@@ -1,4 +1,4 @@
-"""The API of experiments: who may know what, and what becomes of the controller's answers."""
+"""The API of experiments: access, and how the controller's answers are passed on."""
 
 import json
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_a_list_may_hold_several_metrics() -> None:
         (None, None),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_counts(body: Any, path: str | None) -> None:
+def test_mistakes_are_named_and_no_score_counts(body: Any, path: str | None) -> None:
     with pytest.raises(BadRequest) as raised:
         check(body)
     assert raised.value.param == path

@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is whole, and it has every route that is served."""
+"""The OpenAPI document: it is complete, and has every route that is served."""
 
 import re
 from functools import cache
@@ -17,7 +17,7 @@ from app.upstream.target import RuntimeEnvironment
 
 @cache
 def shown() -> dict[str, Any]:
-    """What a router without a configuration answers: the document does not depend on one. No test changes it."""
+    """The document of a router without a configuration: it does not depend on one. No test changes it."""
     answer = TestClient(Router(RuntimeEnvironment()).app).get("/openapi.json")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     described: dict[str, Any] = from_json(answer.content)
@@ -33,7 +33,7 @@ def test_every_route_of_every_dialect_is_described() -> None:
             assert f"{dialect.name}: {route.operation}" in operation["summary"]
 
 
-def test_what_a_deployment_or_the_router_reads_has_a_body() -> None:
+def test_operations_that_read_a_body_describe_it() -> None:
     for dialect in DIALECTS:
         posted = {route.operation for route in dialect.routes if route.method == "POST" and not route.local}
         assert dialect.bodies.keys() == posted, dialect.name
@@ -43,7 +43,7 @@ def test_the_management_api_and_the_routers_own_operations_are_described() -> No
     paths = shown()["paths"]
     assert "requestBody" in paths["/api/2.0/serving-endpoints/{name}/config"]["put"]
     assert {"/health", "/ready", "/metrics", "/openapi.json"} <= paths.keys()
-    assert "/api/2.0/{path}" not in paths, "what is refused is not offered"
+    assert "/api/2.0/{path}" not in paths, "refused fields are not documented"
 
 
 def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() -> None:
@@ -117,7 +117,7 @@ def test_every_operation_has_a_readable_id_of_its_own() -> None:
 
 
 ACCEPTING = ("/api/experiments/{name}/aa", "/api/feedback")
-"""What answers before it is done."""
+"""Operations that answer before their work is done."""
 
 
 def test_every_operation_has_the_shapes_of_its_answers_and_errors() -> None:

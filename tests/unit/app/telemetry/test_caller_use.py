@@ -1,4 +1,4 @@
-"""What each caller has used, as one router counts it."""
+"""Each caller's usage, as one router counts it."""
 
 import pytest
 

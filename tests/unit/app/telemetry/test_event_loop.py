@@ -11,7 +11,7 @@ async def test_a_blocked_loop_shows_as_lag() -> None:
     telemetry = Telemetry()
     async with monitor_event_loop(telemetry, every_s=0.01):
         await asyncio.sleep(0)
-        time.sleep(0.2)  # noqa: ASYNC251  that is what is to be seen
+        time.sleep(0.2)  # noqa: ASYNC251  blocking is what the test is about
         while not telemetry.registry.get_sample_value("switchyard_asyncio_tasks"):  # noqa: ASYNC110  it polls itself
             await asyncio.sleep(0)
         lag = telemetry.registry.get_sample_value("switchyard_event_loop_lag_seconds")

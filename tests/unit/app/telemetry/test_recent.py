@@ -1,4 +1,4 @@
-"""The last minute is the difference of two readings of the counters."""
+"""The metrics of the last minute are the difference of two readings of the counters."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Calls of deployments: what becomes of each response, and of none."""
+"""Calls of deployments: the handling of each response, and of missing ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ async def called(upstream: Upstream, url: str, *, stream: bool = False, timeouts
 
 
 async def answered(upstream: Upstream, response: bytes, *, stream: bool = False) -> bytes:
-    """What a call yields whose server sends `response` and closes the connection."""
+    """The result of a call whose server sends `response` and closes the connection."""
 
     async def answer(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.request(reader)

@@ -10,7 +10,7 @@ from deployments.cli.demo_traffic import Plan, questions
 PLAN = Plan(endpoint="chat", users=50, rate=4.0, seconds=500.0, max_tokens=8, seed=3)
 
 
-def test_the_same_seed_asks_the_same() -> None:
+def test_the_same_seed_asks_the_same_questions() -> None:
     assert list(islice(questions(PLAN), 50)) == list(islice(questions(PLAN), 50))
 
 

@@ -11,7 +11,9 @@ from app.errors import Unauthorized
 from deployments.cli.main import main
 
 
-def test_it_prints_the_key_once_and_appends_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_key_once_and_appends_its_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "keys.yaml"
     options = ["--endpoint", "chat", "--endpoint", "embed", "--expires", "90d", "--tokens-per-minute", "9"]
     assert main(["keys", "create", "--name", "team", "--file", str(path), "--prefix", "dapi", *options]) == 0
@@ -26,7 +28,7 @@ def test_it_prints_the_key_once_and_appends_its_record(tmp_path: Path, capsys: p
         KeyRing.parse(path.read_text()).caller(key, (datetime.now(UTC) + timedelta(days=91)).timestamp())
 
 
-def test_without_a_file_it_prints_the_record_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_the_command_prints_the_record_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "create", "--name", "team"]) == 0
     key, record, _ = capsys.readouterr().out.split("\n")
     assert key.startswith("sk-sy-")

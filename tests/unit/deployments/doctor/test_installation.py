@@ -1,4 +1,4 @@
-"""Where the configuration comes from: a file, else what Serve has deployed."""
+"""The source of the configuration: a file, otherwise what Serve has deployed."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -51,7 +51,7 @@ def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
 
 
 def without(*names: str) -> Callable[[str], Distribution | None]:
-    """Finds this environment's packages but for these."""
+    """Finds this environment's packages except these."""
     return lambda name: None if name in names else installed(name)
 
 
@@ -141,7 +141,7 @@ def test_gpus_are_counted_as_ray_does(tmp_path: Path) -> None:
     one = "echo 'NVIDIA L4, 570.1, 23034, 10'"
     staged = on_gpus(tmp_path, one, tensor_parallel_size=2, pipeline_parallel_size=2)
     assert the_problem(gpus(staged)) == "this machine has 1 of the 4 GPUs that an application needs"
-    assert levels(gpus(replace(staged, on_cluster=True))) == [Level.OK]  # each of the four on a node of its own
+    assert levels(gpus(replace(staged, on_cluster=True))) == [Level.OK]  # each of the four on a separate node
     placed = on_gpus(tmp_path, one)
     engine(dict(placed.document))["placement_group_config"] = {"bundle_per_worker": {"CPU": 1}}
     assert list(gpus(placed)) == []

@@ -41,7 +41,7 @@ def test_keys_that_this_node_does_not_mount_are_a_warning(tmp_path: Path) -> Non
     assert "keys.yaml" in the_problem(keys(found))
 
 
-def test_what_is_not_configured_has_no_findings() -> None:
+def test_stores_that_are_not_configured_have_no_findings() -> None:
     assert [*keys(installation()), *issuer(installation()), *limits_store(installation())] == []
 
 

@@ -1,4 +1,4 @@
-"""A request whose client disconnects may end by itself first, and ends in any case."""
+"""A request whose client disconnects may end by itself first, and is cancelled otherwise."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ from deployments.engine.disconnect import DisconnectMiddleware
 
 
 async def send(message: Message) -> None:
-    """The client is gone: nothing arrives."""
+    """The client has disconnected: messages are discarded."""
 
 
 class Connection:
-    """The receiving side: nothing comes until the client is gone."""
+    """The receiving side: nothing arrives until the client disconnects."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()

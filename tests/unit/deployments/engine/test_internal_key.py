@@ -1,4 +1,4 @@
-"""An engine answers only requests with the internal key."""
+"""An engine answers only requests that carry the internal key."""
 
 import httpx
 import pytest
@@ -64,7 +64,7 @@ async def test_a_websocket_without_the_key_is_closed_before_it_is_accepted() -> 
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
-async def test_the_lifespan_passes() -> None:
+async def test_lifespan_messages_pass() -> None:
     seen: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

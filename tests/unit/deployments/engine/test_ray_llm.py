@@ -87,7 +87,7 @@ def options(application: Any) -> Any:
 
 @pytest.mark.parametrize("given", CONFIGS.values(), ids=CONFIGS)
 def test_the_application_equals_that_of_rays_builder(given: dict[str, Any]) -> None:
-    """Except for Ray's default autoscaling, which Serve would prefer to the file's `num_replicas`."""
+    """Except for Ray's default autoscaling, which Serve would prefer over the file's `num_replicas`."""
     config = {**MODEL, **given}
     made = build_llm_deployment(
         LLMConfig.model_validate(config), deployment_cls=EngineServer, override_serve_options={"name": DEPLOYMENT}

@@ -28,7 +28,7 @@ def test_responses_say_how_long_ago_the_replica_was_ready() -> None:
         assert socket.receive_text() == "hello"
 
 
-def test_it_is_added_once_to_a_response_in_parts() -> None:
+def test_the_age_is_added_once_to_a_response_in_parts() -> None:
     async def app(scope: object, receive: object, send: object) -> None:
         for message in (
             {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]},

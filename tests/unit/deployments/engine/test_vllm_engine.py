@@ -14,7 +14,7 @@ def test_a_model_on_cpus_runs_beside_its_scheduler_where_threads_are_not_bound()
 @pytest.mark.parametrize(
     ("chosen", "processes", "device", "binding"),
     [
-        ("mp", 1, "cpu", "auto"),  # vLLM binds the threads of a process of its own
+        ("mp", 1, "cpu", "auto"),  # vLLM binds the threads of a separate process
         ("mp", 1, "cpu", ""),  # its default is `auto`
         ("mp", 1, "cpu", "0-3"),
         ("mp", 2, "cpu", "nobind"),  # the model is in two processes

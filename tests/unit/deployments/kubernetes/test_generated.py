@@ -51,7 +51,7 @@ def test_a_resource_names_its_group(resource: str, group: str) -> None:
 
 
 def overlay(directory: Path, most: int) -> Path:
-    """A copy of `gpu` and of what it refers to, whose engines' group may have `most` nodes."""
+    """A copy of `gpu` and of what it refers to, whose engine group may have up to `most` nodes."""
     shutil.copytree(ROOT / "k8s", directory / "k8s")
     found = directory / "k8s/overlays/gpu"
     group = found / "gpu-l4.yaml"
@@ -73,7 +73,7 @@ def settings(generated: str) -> list[dict[str, str]]:
 
 
 def test_the_settings_are_for_as_many_nodes_as_there_may_be(tmp_path: Path) -> None:
-    large = overlay(tmp_path, most=194)  # with the head and 5 for routers: 200
+    large = overlay(tmp_path, most=194)  # with the head and 5 routers: 200
     assert settings(generate(large)) == [dict(cluster_settings(200))] * 3
     (large / GENERATED).write_text(generate(large))
     assert is_current(large)

@@ -1,4 +1,4 @@
-"""A ledger on a node's own disk is a warning, and only where something is recorded."""
+"""A ledger on a node's own disk causes a warning, but only if something is recorded."""
 
 from typing import Any
 

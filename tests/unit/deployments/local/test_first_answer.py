@@ -33,7 +33,7 @@ def test_the_request_can_be_pasted_into_a_shell(task: str) -> None:
     assert "Authorization" not in line
 
 
-def test_it_names_the_key_where_one_is_needed() -> None:
+def test_the_announcement_names_the_key_where_one_is_needed() -> None:
     keys = {"keys_file": str(Path("/etc/keys.yaml"))}
     assert '-H "Authorization: Bearer $KEY"' in announcement("the-one", config("chat", access=keys), 8000)
     assert "Bearer" not in announcement("the-one", config("chat", access={**keys, "allow_anonymous": True}), 8000)

@@ -25,7 +25,7 @@ def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -
     assert starts[-1] + _REPLICA_RANGES.step <= 32768
 
 
-def test_a_run_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_takes_its_ports_from_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_claims", claims := list[int]())
     try:
         ports = free_ports(8000)
@@ -40,7 +40,7 @@ def test_a_run_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:
-    """None of them listens yet."""
+    """Ports on which nothing listens yet."""
     code = "import sys; from deployments.local.ports import free_ports; p = free_ports(8000); "
     code += "print(p.dashboard, p.replicas, flush=True); sys.stdin.read()"
     runs = [

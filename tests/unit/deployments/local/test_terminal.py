@@ -1,4 +1,4 @@
-"""The display of a start: lines for a log, a spinner for a person."""
+"""The display of a start: lines for a log, a spinner for a terminal."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""How models are prepared, without converting one."""
+"""Model preparation, without converting a real model."""
 
 import json
 import threading
@@ -47,7 +47,7 @@ class Build:
 
 
 def recipes(build: Any, **changes: Any) -> dict[str, Recipe]:
-    """A table of one model, `fake`, from a file that every test environment has."""
+    """A table of one model, `fake`, whose source is a file that every test environment has."""
     return {"fake": Recipe(**{"package": "pytest", "source": "__init__.py", "build": build, **changes})}
 
 
@@ -146,7 +146,7 @@ def test_a_prepared_model_needs_no_package(tmp_path: Path) -> None:
     assert prepare("fake", tmp_path, recipes(Build(), package="no_such_package")) == folder
 
 
-def test_another_version_is_built_anew(tmp_path: Path) -> None:
+def test_another_version_is_built_again(tmp_path: Path) -> None:
     prepare("fake", tmp_path, recipes(Build("old")))
     folder = prepare("fake", tmp_path, recipes(Build("new"), version=2))
     assert (folder / "sub" / "model").read_text() == "new"
@@ -154,7 +154,7 @@ def test_another_version_is_built_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["sub/model", MARKER])
 @pytest.mark.parametrize("content", [None, "{"], ids=["missing", "cut short"])
-def test_a_damaged_folder_is_built_anew(tmp_path: Path, name: str, content: str | None) -> None:
+def test_a_damaged_folder_is_built_again(tmp_path: Path, name: str, content: str | None) -> None:
     file = prepare("fake", tmp_path, recipes(Build())) / name
     file.unlink() if content is None else file.write_text(content)
     build = Build()
@@ -163,14 +163,14 @@ def test_a_damaged_folder_is_built_anew(tmp_path: Path, name: str, content: str 
     assert (folder / "sub" / "model").read_text() == "weights"
 
 
-def test_a_folder_without_a_marker_is_built_anew(tmp_path: Path) -> None:
+def test_a_folder_without_a_marker_is_built_again(tmp_path: Path) -> None:
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "model.safetensors").write_text("half")
     folder = prepare("fake", tmp_path, recipes(Build()))
     assert not (folder / "model.safetensors").exists()
 
 
-def test_a_failed_build_leaves_the_former_model_and_no_half_one(tmp_path: Path) -> None:
+def test_a_failed_build_keeps_the_previous_model(tmp_path: Path) -> None:
     def fail(source: Path, destination: Path) -> None:
         (destination / "half").write_text("")
         raise OSError("disk full")
@@ -191,7 +191,7 @@ def test_files_of_a_killed_build_are_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["fake"]
 
 
-def test_of_many_at_once_one_builds_and_the_others_wait(tmp_path: Path) -> None:
+def test_concurrent_callers_wait_for_a_single_build(tmp_path: Path) -> None:
     build = Build(delay_s=0.1)
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Each alert fires on its series, and is silent on those of its neighbour."""
+"""Each alert fires on its own series, and not on those of the other cases."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Values = Mapping[str, str]
 
 
 class Case(NamedTuple):
-    """`fires` and `silent`: what is scraped; `labels`: the firing alert's, without the severity; `at`: when to look."""
+    """`fires` and `silent`: scraped series; `labels`: the alert's without the severity; `at`: the time of the check."""
 
     fires: Values
     silent: Values
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 def answered(per_minute: int, failed: int, kind: str = "broken", endpoint: str = "chat") -> Values:
-    """Two routers, each with so many requests and errors in every minute of eight hours."""
+    """Two routers, each with that many requests and errors in every minute of eight hours."""
     return {
         series: f"0+{count}x480"
         for router in ("a", "b")
@@ -43,7 +43,7 @@ def answered(per_minute: int, failed: int, kind: str = "broken", endpoint: str =
 
 
 def streams(late: int, of: int) -> Values:
-    """So many streams a minute, `late` of which begin after 2.5 s."""
+    """That many streams a minute, `late` of which begin after 2.5 s."""
     name = "gen_ai_server_time_to_first_token_seconds"
     return {
         f'{name}_bucket{{endpoint="chat", le="2.5"}}': f"0+{of - late}x60",
@@ -53,7 +53,7 @@ def streams(late: int, of: int) -> Values:
 
 
 def replicas(state: str) -> Values:
-    """Two of one model."""
+    """Two replicas of one model."""
     return {f'switchyard_replicas{{application="llama-70b", state="{state}"}}': "0x5 2x90"}
 
 
@@ -148,7 +148,7 @@ OTHER_CAUSES = [
 
 @pytest.fixture(scope="module")
 def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """promtool on these cases: alert, series, and the labels that it has then; None: it is silent."""
+    """Runs promtool on these cases: alert, series, and the alert's labels at that time; None if it must not fire."""
     folder = tmp_path_factory.mktemp("rules")
 
     def run(cases: list[tuple[str, Values, Mapping[str, str] | None, str]]) -> tuple[bool, str]:
@@ -162,7 +162,7 @@ def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
             for alert, series, labels, at in cases
         ]
         file = folder / "tests.yaml"
-        # Labels only: what a summary says of a value is not what is tested here.
+        # Labels only: the values in summaries are not tested here.
         (folder / "alerts.yaml").write_text(
             re.sub(r"^ +annotations:\n( {10,}\S.*\n)+", "", ALERTS.read_text(), flags=re.M)
         )
@@ -206,5 +206,5 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_exists(alert: s
 
 
 def test_the_operators_rule_has_the_same_alerts() -> None:
-    """`make monitoring` writes it."""
+    """`make monitoring` writes the file."""
     assert (ALERTS.parent / "prometheus-rule.yaml").read_text() == prometheus_rule(ALERTS.read_text())

@@ -1,4 +1,4 @@
-"""The dashboards are what the code makes, and Prometheus understands each of their queries."""
+"""The dashboards match the code, and Prometheus understands each of their queries."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Anthropic's dialect: checks, errors, and what the engine gets."""
+"""Anthropic's dialect: checks, errors, and the engine's requests."""
 
 import json
 from typing import Any

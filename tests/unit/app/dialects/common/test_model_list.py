@@ -23,7 +23,7 @@ CONFIG = parse(
 
 
 def card(name: str, *endpoints: str) -> dict[str, Any]:
-    """The card for a caller who may use these endpoints; without any, all of them."""
+    """The model's card for a caller with access to these endpoints; by default to all of them."""
     seen = ConfigViews(CONFIG).of(Caller("ann", "1", endpoints=frozenset(endpoints) or None))
     return model_card(seen, name, created=7)
 

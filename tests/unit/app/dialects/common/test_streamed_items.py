@@ -1,4 +1,4 @@
-"""The output of a response as it was streamed."""
+"""The output of a response, taken from its stream."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Friendli's answers and both forms of its streams: the documented bytes, any chunking, without what ended them."""
+"""Friendli's answers and both stream formats: the documented bytes, any chunking, without the tokens that end them."""
 
 import json
 from itertools import pairwise
@@ -132,7 +132,7 @@ def test_a_special_token_that_ends_nothing_is_included_without_text(headers: dic
 
 
 def assert_answers(headers: dict[str, str], choice: dict[str, Any], text: str, ids: list[int]) -> None:
-    """The whole answer and the streamed one have this text and these tokens."""
+    """Asserts that the whole answer and the streamed one have this text and these tokens."""
     (whole,) = answer(parse("completions", headers), choice)["choices"]
     assert (whole["text"], whole["tokens"]) == (text, ids)
     call = parse("completions", headers, stream=True, seed=7)
@@ -159,7 +159,7 @@ SIZES = st.lists(st.integers(0, 5), max_size=15)
 
 
 def stopped_choice(text: str, stop: str) -> tuple[dict[str, Any], str]:
-    """The engine's choice up to `stop`, which its text excludes; and that text."""
+    """The engine's choice up to `stop`, and its text, which excludes `stop`."""
     ids = MODEL.encode("x" + text + stop)
     texts = completions.texts(MODEL, PROMPT, ids)
     needed = next(n for n in range(1, len(ids) + 1) if stop in "".join(texts[:n]))
@@ -169,7 +169,7 @@ def stopped_choice(text: str, stop: str) -> tuple[dict[str, Any], str]:
 
 
 def held_back(parts: list[dict[str, Any]], characters: int) -> list[dict[str, Any]]:
-    """The same portions, the text later: the engine withholds the last characters, where a stop string may begin."""
+    """The same tokens with delayed text: the engine withholds the last characters, where a stop string may begin."""
     whole, sent, late = "", "", []
     for part in parts:
         whole += part["text"]
@@ -201,7 +201,7 @@ def test_a_stop_string_is_in_neither_text_nor_tokens(
 
 
 def parts_of(event: Any) -> list[Any]:
-    """The tokens and choices in an event of either form."""
+    """The tokens and choices in an event of either format."""
     return [event] if "event" in event else event["choices"] if event != "[DONE]" else []
 
 

@@ -1,4 +1,4 @@
-"""Friendli's dialect: detection of its requests, routes, errors, and the operations beside completions."""
+"""Friendli's dialect: request detection, routes, errors, and the operations other than completions."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Friendli's request fields: each valid, out of bounds, and in every contradictory combination."""
+"""Friendli's request fields: valid values, values out of bounds, and every contradictory combination."""
 
 import json
 from dataclasses import replace
@@ -470,7 +470,7 @@ BEYOND: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BEYOND, ids=lambda value: str(value)[:60])
-def test_what_exceeds_the_deployments_model_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
+def test_a_value_beyond_the_deployments_model_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         result(**fields)
     assert raised.value.param == param
@@ -580,7 +580,7 @@ VALUES = st.recursive(
 
 
 def rejection(operation: str, body: bytes, headers: dict[str, str]) -> ClientError | None:
-    """Why a request is rejected; None if it can be sent to the engine."""
+    """The reason that a request is rejected; None if it can be sent to the engine."""
     try:
         json.dumps(engine_body(parse_bytes(operation, body, headers), DEPLOYED))
     except ClientError as error:

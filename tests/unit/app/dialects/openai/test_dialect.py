@@ -1,4 +1,4 @@
-"""OpenAI's dialect: which requests pass, what the engine gets, and how the others are rejected."""
+"""OpenAI's dialect: accepted requests, the engine's requests, and rejections."""
 
 import json
 from contextlib import suppress

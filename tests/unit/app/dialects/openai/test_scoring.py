@@ -1,4 +1,4 @@
-"""Reranking and scoring: which requests pass, what the engine gets, and what clients of Cohere's and Jina's read."""
+"""Reranking and scoring: accepted requests, the engine's requests, and answers for Cohere's and Jina's clients."""
 
 import json
 from typing import Any
@@ -153,7 +153,7 @@ def test_a_malformed_answer_is_the_deployments_failure(answer: bytes) -> None:
         with_fields("rerank_v2").translation.reply(answer, SERVED)
 
 
-def test_an_error_is_openais_and_cohere_clients_find_its_message() -> None:
+def test_an_error_is_openais_and_cohere_clients_read_its_message() -> None:
     error, request = BadRequest("top_n: too small", param="top_n"), Request("POST", "/v2/rerank")
     plain = json.loads(OpenAI().render_error(error, "rerank", request).body)
     assert plain["error"]["param"] == "top_n"

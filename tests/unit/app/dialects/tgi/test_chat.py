@@ -1,4 +1,4 @@
-"""TGI's routes in OpenAI's form, SageMaker's and Vertex's."""
+"""TGI's routes in the formats of OpenAI, SageMaker and Vertex."""
 
 import json
 from typing import Any

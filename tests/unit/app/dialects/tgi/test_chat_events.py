@@ -1,4 +1,4 @@
-"""TGI's chat events: the same whether a chunk is completed as bytes or taken apart."""
+"""TGI's chat events: the same whether a chunk is completed as bytes or parsed."""
 
 import json
 from typing import Any

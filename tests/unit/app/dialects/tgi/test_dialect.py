@@ -1,4 +1,4 @@
-"""TGI's answers, streams and errors, and which requests on shared paths it claims."""
+"""TGI's answers, streams and errors, and the requests on shared paths that it claims."""
 
 import json
 from random import Random
@@ -55,7 +55,7 @@ def parse(
 
 
 def answer(call: Call, *choices: dict[str, Any]) -> Any:
-    """What the client gets if the engine's answer has these choices."""
+    """The client's answer if the engine's answer has these choices."""
     return json.loads(reply(call, *choices).body)
 
 
@@ -74,7 +74,7 @@ def events(data: bytes) -> list[Any]:
 
 
 def streamed(call: Call, choice: dict[str, Any]) -> list[Any]:
-    """The events of a stream with one token in a chunk."""
+    """The events of a stream with one token per chunk."""
     stream = open_stream(call)
     parts = completions.portions(MODEL, choice, [1] * len(choice["token_ids"]))
     data = stream.feed(completions.stream(parts))

@@ -1,4 +1,4 @@
-"""TGI's request fields: each one, valid, at its bounds and beyond; the sampling switch; where the profiles differ."""
+"""TGI's request fields: valid values, bounds, the sampling switch, and the profiles' differences."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def parse(
     agent: str = "",
     **fields: Any,
 ) -> Call:
-    """`parameters` are the fields, or absent without any."""
+    """Parses a request whose `parameters` are these fields; without fields the key is absent."""
     body = {"inputs": inputs, **({"parameters": fields} if fields else {})}
     headers = {"user-agent": agent}
     return TGI().parse(operation, Request("POST", "/x", json.dumps(body).encode(), headers=headers), context)

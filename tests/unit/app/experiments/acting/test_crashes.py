@@ -1,6 +1,6 @@
-"""Crashes between any two effects, two controllers at once, changes by others: acting ends where it would have without.
+"""Crashes between any two effects, two controllers at once, changes by others: acting ends in the same state.
 
-The controllers are real, with their journal in a directory; only the evidence is said by the test.
+The controllers are real, with their journal in a directory; only the evidence is set by the test.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What never really waits."""
+    """Runs a coroutine that must not wait."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -45,8 +45,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-class Watched(MemoryControl):
-    """It sees that the experiment takes one step at a time, and no other."""
+class StepCheckingControl(MemoryControl):
+    """Checks that each change of the traffic is the next single step, or a rollback."""
 
     async def replace(self, expected: Any, wanted: Any) -> None:
         await super().replace(expected, wanted)
@@ -55,17 +55,17 @@ class Watched(MemoryControl):
 
 
 class Evidence:
-    """What every analysis says, whichever controller it belongs to."""
+    """The evidence that every analysis reports, for every controller."""
 
     def __init__(self) -> None:
         self.alarmed_at: float | None = None
 
-    def analysis(self, *arguments: Any) -> "Said":
-        return Said(self, *arguments)
+    def analysis(self, *arguments: Any) -> "ScriptedAnalysis":
+        return ScriptedAnalysis(self, *arguments)
 
 
-class Said(FakeAnalysis):
-    """The evidence of the test."""
+class ScriptedAnalysis(FakeAnalysis):
+    """An analysis that reports the test's evidence."""
 
     def __init__(self, evidence: Evidence, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -77,10 +77,12 @@ class Said(FakeAnalysis):
         return msgspec.structs.replace(super().report(now), step_units={"green": 100}, guardrails=rails)
 
 
-class Running:
-    """A controller whose rounds of writing wait for the test, and what its host holds at the moment."""
+class RunningController:
+    """A controller whose write rounds wait for the test, and its host's present state."""
 
-    def __init__(self, directory: Path, evidence: Evidence, control: Watched, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, directory: Path, evidence: Evidence, control: StepCheckingControl, clock: Callable[[], float]
+    ) -> None:
         self.rounds: list[tuple[Callable[[], Outcome], Future[Outcome]]] = []
         self.changes: list[Change] = []
         self.outcomes: list[tuple[Change, str | None]] = []
@@ -121,21 +123,21 @@ class Crashes(RuleBasedStateMachine):
         super().__init__()
         self.temporary = tempfile.TemporaryDirectory(prefix="acting-")
         self.now = 1000.0
-        self.control = Watched(plain(0, ramp=RAMP), lambda config: None)
+        self.control = StepCheckingControl(plain(0, ramp=RAMP), lambda config: None)
         self.evidence = Evidence()
         self.others: int | None = None
-        """What somebody else set last."""
+        """The share that another client set last."""
         self.running = [self._start()]
 
-    def _start(self) -> Running:
-        return Running(Path(self.temporary.name), self.evidence, self.control, lambda: self.now)
+    def _start(self) -> RunningController:
+        return RunningController(Path(self.temporary.name), self.evidence, self.control, lambda: self.now)
 
     @property
     def green(self) -> int:
         traffic: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
         return traffic["green"]
 
-    def _of(self, number: int) -> Running:
+    def _of(self, number: int) -> RunningController:
         return self.running[number % len(self.running)]
 
     @rule(seconds=st.sampled_from([0.2, 1.0, 30.0, 61.0]))
@@ -144,7 +146,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), effects=st.integers(1, 8), seconds=st.sampled_from([1.0, 61.0]))
     def one_after_the_other(self, number: int, effects: int, seconds: float) -> None:
-        """What happens in a round, up to one of its effects."""
+        """Runs a round, up to the given number of its effects."""
         self.now += seconds
         in_order: tuple[Callable[[int], Any], ...] = (
             self.tick,
@@ -152,7 +154,7 @@ class Crashes(RuleBasedStateMachine):
             self.tick,
             self.ask_for_changes,
             self.compare_and_set,
-            self.hear_the_outcome,
+            self.receive_the_outcome,
             lambda number: self.control.deliver(),
             self.read,
         )
@@ -186,7 +188,7 @@ class Crashes(RuleBasedStateMachine):
         it.changes = []
 
     @rule(number=st.integers(0, 1))
-    def hear_the_outcome(self, number: int) -> None:
+    def receive_the_outcome(self, number: int) -> None:
         it = self._of(number)
         for change, refusal in it.outcomes:
             it.controller.changed(change, refusal)
@@ -203,7 +205,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), is_written=st.booleans())
     def crash(self, number: int, is_written: bool) -> None:
-        """With or without what it was writing."""
+        """The controller dies with or without finishing the present write."""
         if is_written and self._of(number).rounds:
             self._of(number).write()
         self.running[number % len(self.running)] = self._start()
@@ -225,7 +227,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(green=st.sampled_from([0, 10, 30, 80]))
     @precondition(lambda self: self.others is None and self.evidence.alarmed_at is None)
-    def somebody_else_changes_the_traffic(self, green: int) -> None:
+    def another_client_changes_the_traffic(self, green: int) -> None:
         if green == self.green:
             return
         chat = self.control.config["endpoints"]["chat"]
@@ -241,10 +243,10 @@ class Crashes(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         with self.temporary:
-            self.where_it_ends()
+            self.check_the_end_state()
 
-    def where_it_ends(self) -> None:
-        """Nothing fails any more, and there is one controller."""
+    def check_the_end_state(self) -> None:
+        """Ends all failures and leaves one controller."""
         self.control.failure = None
         for it in self.running[1:]:
             it.changes, it.outcomes = [], []
@@ -255,7 +257,7 @@ class Crashes(RuleBasedStateMachine):
             it.controller.tick()
             self.ask_for_changes(0)
             self.compare_and_set(0)
-            self.hear_the_outcome(0)
+            self.receive_the_outcome(0)
             while it.rounds:
                 it.write()
                 it.controller.tick()

@@ -1,4 +1,4 @@
-"""Decisions of people: what each does, when it is refused, and that it is in the journal."""
+"""Decisions of people: their effects, their refusals, and their entries in the journal."""
 
 import json
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_re
         ({"because": "x"}, "because"),
     ],
 )
-def test_what_is_no_decision_is_refused_by_field(tmp_path: Path, fields: dict[str, Any], param: str) -> None:
+def test_an_invalid_decision_is_refused_by_field(tmp_path: Path, fields: dict[str, Any], param: str) -> None:
     answer = stage_at(tmp_path).decide(**{"action": "pause", **fields})
     assert (answer.status, json.loads(answer.body)["param"]) == (400, param)
 

@@ -1,4 +1,4 @@
-"""The host carries out what its controller wants, on the event loop, whatever the control plane does."""
+"""The host carries out its controller's changes on the event loop, in any state of the control plane."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -38,7 +38,7 @@ class Rig:
         return traffic["green"]
 
     async def fail(self) -> list[Stop]:
-        """Green fails thirty times. The stops of the acknowledgement."""
+        """Lets green fail thirty times. Returns the stops of the acknowledgement."""
         self.number += 1
         fields: list[dict[str, Any]] = [
             {"seq": number, "at": 4e9, "unit": number, "assigned": int(number > 60)} for number in range(1, 91)
@@ -52,7 +52,7 @@ class Rig:
         )
         return decode_acknowledgement(await self.host.send(encode(sent))).stops
 
-    async def hear(self) -> list[Stop]:
+    async def receive_stops(self) -> list[Stop]:
         return decode_acknowledgement(await self.host.send(encode(batch(0)))).stops
 
 
@@ -63,7 +63,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Within half a minute."""
+    """Waits up to half a minute for the condition."""
     for _ in range(1500):
         if holds():
             return
@@ -73,14 +73,14 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def stopped(rig: Rig) -> AsyncIterator[None]:
-    """Green is stopped: the acknowledgement of the batch that brought the alarm says so, or the next one."""
+    """Runs the block once green is stopped, by the acknowledgement of the batch with the alarm or a later one."""
     async with rig.host:
         stops = await rig.fail()
         for _ in range(1500):
             if stops:
                 break
             await asyncio.sleep(0.02)
-            stops = await rig.hear()
+            stops = await rig.receive_stops()
         assert [it.deployment for it in stops] == ["green"]
         yield
 
@@ -88,13 +88,13 @@ async def stopped(rig: Rig) -> AsyncIterator[None]:
 async def test_an_alarm_ends_in_a_plan_and_the_stop_is_lifted_once_routers_have_it(rig: Rig) -> None:
     async with stopped(rig):
         await until(lambda: rig.green == 0)
-        assert await rig.hear() != []
+        assert await rig.receive_stops() != []
         rig.control.deliver()
         for _ in range(1500):
-            if not await rig.hear():
+            if not await rig.receive_stops():
                 break
             await asyncio.sleep(0.02)
-        assert await rig.hear() == []
+        assert await rig.receive_stops() == []
         assert rig.control.replaced == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_busy_control_plane_is_asked_until_it_takes_the_change(rig: Rig)
     rig.control.delivery = Delivery.DELIVERING
     async with stopped(rig):
         await asyncio.sleep(0.2)
-        assert (rig.green, await rig.hear() != []) == (50, True)
+        assert (rig.green, await rig.receive_stops() != []) == (50, True)
         rig.control.deliver()
         await until(lambda: rig.green == 0)
 
@@ -111,7 +111,7 @@ async def test_a_control_plane_that_fails_ends_nothing(rig: Rig) -> None:
     async with stopped(rig):
         rig.control.failure = Unavailable("away")
         await asyncio.sleep(0.2)
-        assert await rig.hear() != []
+        assert await rig.receive_stops() != []
         rig.control.failure = None
         await until(lambda: rig.green == 0)
 
@@ -121,12 +121,12 @@ async def test_an_invalid_configuration_ends_nothing(rig: Rig) -> None:
         valid = rig.control.config
         rig.control.config = {**valid, "endpoints": {}}
         await asyncio.sleep(0.2)
-        assert await rig.hear() != []
+        assert await rig.receive_stops() != []
         rig.control.config = valid
         await until(lambda: rig.green == 0)
 
 
-async def test_a_change_of_a_manager_in_between_is_taken_along(rig: Rig) -> None:
+async def test_a_managers_change_in_between_is_kept(rig: Rig) -> None:
     rig.control.delivery = Delivery.DELIVERING
     async with stopped(rig):
         chat = rig.control.config["endpoints"]["chat"]

@@ -1,4 +1,4 @@
-"""The machine of acting, row by row of its table."""
+"""The state machine of acting, row by row of its table."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ LATER = START + 61.0
 
 
 def at(now: float, given: Facts, state: State = NEW) -> tuple[State, list[str]]:
-    """Every turn at a moment: the state after them, and their kinds."""
+    """Takes every turn at this time. Returns the state after them, and their kinds."""
     kinds: list[str] = []
     while (turn := next_turn(state, given, now)) is not None:
         state, kinds = turn.state, [*kinds, turn.kind]
@@ -33,7 +33,7 @@ RUNNING = at(START, facts())[0]
 
 
 def ready(**fields: Any) -> Facts:
-    """Nothing stands in the way of the next step."""
+    """Facts under which nothing blocks the next step."""
     return facts(units=10, **fields)
 
 
@@ -50,7 +50,7 @@ def test_below_the_first_step_there_is_nothing_to_wait_for() -> None:
     assert (state.intent.before, state.intent.after) == ({"blue": 100, "green": 0}, {"blue": 99, "green": 1})
 
 
-def test_before_its_start_it_does_nothing() -> None:
+def test_before_its_start_an_experiment_does_nothing() -> None:
     assert at(START - 1, facts(green=0))[1] == []
 
 
@@ -59,7 +59,7 @@ def test_a_step_is_an_intent_and_done_when_it_is_applied() -> None:
     assert kinds == ["intent"]
     assert state.intent is not None
     assert state.intent.after == {"blue": 50, "green": 50}
-    assert at(LATER + 9, ready(), state)[1] == [], "it waits for whoever carries it out"
+    assert at(LATER + 9, ready(), state)[1] == [], "it waits for the change to be carried out"
     after, kinds = at(LATER + 9, ready(green=50, settled=False), state)
     assert kinds == ["done"]
     assert (after.intent, after.weights, after.since) == (None, {"blue": 50, "green": 50}, LATER + 9)
@@ -90,7 +90,7 @@ BETTER = compared("better", not_worse=True)
         ("quiet", ready(alarms=[silencing("endpoint_unhealthy")]), "Something about endpoint_unhealthy."),
     ],
 )
-def test_what_a_step_waits_for(advance: str, given: Facts, waits: str | None) -> None:
+def test_a_step_reports_the_conditions_it_waits_for(advance: str, given: Facts, waits: str | None) -> None:
     section = experiment(ramp={**RAMP, "advance": advance})
     given = dataclasses.replace(given, experiment=section)
     state, kinds = at(LATER, given, RUNNING)
@@ -138,13 +138,13 @@ def test_an_alarm_rolls_back_stops_and_freezes() -> None:
     assert (kinds, state.stops) == (["stop_lifted"], [])
     assert at(LATER + 3599, facts(green=0, guardrails=[alarmed("rollback")]), state)[1] == []
     state, kinds = at(LATER + 3600, facts(green=0, guardrails=[alarmed("rollback")]), state)
-    assert kinds == ["resumed", "ramp", "intent"], "guardrails that count anew have no alarm yet"
+    assert kinds == ["resumed", "ramp", "intent"], "guardrails that start over have no alarm yet"
     assert state.armed_since == LATER + 3600
     again = facts(green=1, guardrails=[alarmed("rollback", at=LATER + 3700)])
     assert "stop" in at(LATER + 3701, again, state)[1]
 
 
-def test_an_alarm_comes_before_a_step_that_is_wanted() -> None:
+def test_an_alarm_takes_precedence_over_a_due_step() -> None:
     wanted, _ = at(LATER, ready(), RUNNING)
     state, kinds = at(LATER, ready(guardrails=[alarmed("rollback")]), wanted)
     assert kinds == ["stop"]
@@ -170,7 +170,7 @@ def test_a_worse_primary_pauses_once() -> None:
     assert at(LATER + 100, given, resumed(state, LATER, "resumed").state)[0].phase == "running"
 
 
-def test_a_worse_primary_rolls_back_if_it_is_to() -> None:
+def test_a_worse_primary_rolls_back_if_configured() -> None:
     given = ready(section=experiment(on_worse="rollback"), primary=[compared("worse")])
     state, kinds = at(LATER, given, RUNNING)
     assert (kinds, state.phase, state.cause, state.until) == (["stop"], "paused", "worse", None)
@@ -186,7 +186,9 @@ def test_a_worse_primary_rolls_back_if_it_is_to() -> None:
     ],
 )
 @pytest.mark.parametrize("phase", ["running", "paused"])
-def test_a_budget_of_harm_ends_it_without_traffic(ends: dict[str, int], had: Treated, phase: Any) -> None:
+def test_a_spent_harm_budget_ends_the_experiment_without_traffic(
+    ends: dict[str, int], had: Treated, phase: Any
+) -> None:
     section = experiment(ends=ends)
     before = replace(RUNNING, phase=phase)
     assert "stop" not in at(LATER, facts(section), before)[1]
@@ -198,7 +200,7 @@ def test_a_budget_of_harm_ends_it_without_traffic(ends: dict[str, int], had: Tre
     assert at(LATER + 1e7, facts(section, treated=had, guardrails=[alarmed("rollback")]), state)[1] == []
 
 
-def test_the_time_ends_it_where_it_is() -> None:
+def test_an_experiment_whose_time_is_over_stops_with_its_present_weights() -> None:
     section = experiment(ends={"after_s": 500})
     assert at(START + 499, facts(section, units=0), RUNNING)[1] == []
     state, kinds = at(START + 500, facts(section, units=0), RUNNING)
@@ -218,12 +220,12 @@ def test_a_change_of_the_arms_by_others_takes_over(by: str | None) -> None:
     assert state.weights == {"blue": 80, "green": 20}
 
 
-def test_what_others_have_may_change_and_so_may_the_reason_of_a_plan() -> None:
+def test_changes_of_other_deployments_or_of_the_plans_author_do_not_pause() -> None:
     given = facts(units=0, traffic={"blue": 95, "green": 5, "old": 0}, planned_by="bob")
     assert at(LATER, given, RUNNING)[1] == []
 
 
-def test_a_step_of_another_controller_is_read_and_not_fought() -> None:
+def test_a_step_of_another_controller_is_adopted() -> None:
     state, kinds = at(LATER, facts(green=50, units=0, planned_by="experiment trial"), RUNNING)
     assert (kinds, state.phase, state.weights) == (["done"], "running", {"blue": 50, "green": 50})
     state, kinds = at(LATER, facts(green=0, planned_by="experiment trial"), RUNNING)
@@ -239,7 +241,7 @@ def test_traffic_given_to_a_stopped_treatment_before_all_routers_have_the_plan_i
     assert state.intent.treatments == ["green"]
 
 
-def test_a_stop_is_not_lifted_by_what_was_read_before_it() -> None:
+def test_a_stop_is_not_lifted_by_earlier_readings() -> None:
     broken = [alarmed("rollback")]
     state, _ = at(LATER, facts(green=0, is_fresh=False, guardrails=broken), RUNNING)
     assert state.stops
@@ -271,14 +273,14 @@ def test_a_late_step_of_another_controller_is_taken_back() -> None:
     assert after.intent.treatments == ["green"]
 
 
-def test_a_file_that_says_paused_pauses_and_one_that_says_running_resumes() -> None:
+def test_the_files_state_pauses_and_resumes() -> None:
     state, kinds = at(LATER, ready(section=experiment(state="paused")), RUNNING)
     assert (kinds, state.phase, state.cause) == (["paused"], "paused", "file")
     state, kinds = at(LATER, facts(), state)
     assert (kinds, state.phase) == (["resumed", "ramp"], "running")
 
 
-def test_without_a_ramp_only_alarms_ends_and_verdicts_act() -> None:
+def test_without_a_ramp_only_alarms_end_times_and_verdicts_act() -> None:
     section = experiment(ramp=None)
     assert at(LATER, ready(section=section), NEW)[1] == []
     assert at(LATER, ready(section=section, green=70, planned_by="bob"), NEW)[1] == []
@@ -317,7 +319,7 @@ def test_several_treatments_share_a_step_equally() -> None:
     assert state.intent.after == {"blue": 99, "green": 1, "red": 0}
 
 
-def test_of_several_treatments_only_the_broken_one_is_taken_back() -> None:
+def test_only_the_broken_one_of_several_treatments_is_rolled_back() -> None:
     state, _ = at(START, both(25, 25))
     state, _ = at(LATER, both(25, 25, guardrails=[alarmed("rollback", "red")]), state)
     assert [it.deployment for it in state.stops] == ["red"]
@@ -329,9 +331,9 @@ def test_of_several_treatments_only_the_broken_one_is_taken_back() -> None:
     assert [it.deployment for it in state.stops] == ["green"]
 
 
-def test_the_last_step_is_of_the_one_that_ships() -> None:
+def test_the_last_step_gives_all_traffic_to_the_treatment_that_ships() -> None:
     state, _ = at(START, both(25, 25))
-    assert at(LATER, both(25, 25, decision="ship"), state)[1] == [], "two may be shipped: somebody has to choose"
+    assert at(LATER, both(25, 25, decision="ship"), state)[1] == [], "two may be shipped: a person has to choose"
     state, _ = at(LATER, both(25, 25, decisions={"green": "keep_going", "red": "ship"}), state)
     assert state.intent is not None
     assert state.intent.after == {"blue": 0, "green": 0, "red": 100}

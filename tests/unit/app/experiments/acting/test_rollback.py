@@ -44,8 +44,8 @@ async def test_an_alarm_is_a_stop_in_the_same_acknowledgement_and_then_a_plan(st
 
 
 @pytest.mark.parametrize("dies", [False, True])
-async def test_a_stop_that_is_out_stays_while_what_follows_it_is_written(stage: Stage, *, dies: bool) -> None:
-    """Else routers would give the treatment its traffic back for that long."""
+async def test_a_sent_stop_stays_while_the_next_state_is_written(stage: Stage, *, dies: bool) -> None:
+    """Otherwise routers would give the treatment its traffic back for that long."""
     later: list[Callable[[], Outcome]] = []
     is_slow = False
 
@@ -104,7 +104,7 @@ async def test_a_stop_goes_out_though_the_directory_fails_and_is_written_when_it
     stage.wait(10)
     assert stage.hear() == [stop]
     stage.begin()
-    assert stage.hear() == [stop], "the one who starts now finds it in the journal"
+    assert stage.hear() == [stop], "a controller that starts now finds it in the journal"
     stage.control.deliver()
     await stage.move()
     assert stage.hear() == []
@@ -126,7 +126,7 @@ async def test_a_step_waits_for_the_directory(tmp_path: Path) -> None:
     assert stage.green == 50
 
 
-async def test_a_controller_that_starts_again_goes_on(stage: Stage) -> None:
+async def test_a_restarted_controller_continues(stage: Stage) -> None:
     stage.send(blue=60, green_fails=30)
     stage.controller.close()
     stage.begin()
@@ -140,7 +140,7 @@ async def test_a_controller_that_starts_again_goes_on(stage: Stage) -> None:
     assert [kind for kind, _ in stage.entries()] == ["stop", "done", "stop_lifted"]
 
 
-async def test_after_the_freeze_the_ramp_begins_again_and_its_guardrails_too(stage: Stage) -> None:
+async def test_after_the_freeze_the_ramp_and_its_guardrails_start_over(stage: Stage) -> None:
     stage.send(blue=60, green_fails=30)
     await stage.settle()
     stage.wait(3600)
@@ -149,12 +149,12 @@ async def test_after_the_freeze_the_ramp_begins_again_and_its_guardrails_too(sta
     assert stage.hear() == []
     stage.begin()
     stage.wait(1)
-    assert stage.hear() == [], "what was before the freeze does not count again"
+    assert stage.hear() == [], "evidence from before the freeze does not count again"
     stage.send(blue=600, green_fails=30)
     assert [it.deployment for it in stage.hear()] == ["green"]
 
 
-async def test_a_ramp_goes_up_by_evidence(tmp_path: Path) -> None:
+async def test_a_ramp_advances_by_evidence(tmp_path: Path) -> None:
     stage = Stage(tmp_path, plain(0, ramp=RAMP))
     await stage.settle()
     assert stage.green == 5

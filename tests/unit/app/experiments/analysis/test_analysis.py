@@ -1,4 +1,4 @@
-"""One experiment from exposures to its report, in a made-up world."""
+"""One experiment from exposures to its report, on simulated traffic."""
 
 import json
 from dataclasses import replace
@@ -264,7 +264,7 @@ def test_a_ramp_neither_biases_the_estimate_nor_the_split() -> None:
     assert [plan.weights for plan in report.sample_ratio.plans] == [{"blue": 95, "green": 5}, {"blue": 50, "green": 50}]
 
 
-def test_the_effect_without_cold_minutes_stands_beside_it() -> None:
+def test_the_effect_without_cold_minutes_is_reported_too() -> None:
     world = World(cold=(0.0, 4 * 3600.0), users=2000)
     _, report = run(world)
     for comparison in (report.primary[0], secondary(report, "ttft.p95")):
@@ -374,20 +374,20 @@ def _comparisons(report: Report) -> list[Comparison]:
 
 
 def _ends(effect: Effect) -> np.ndarray:
-    """Estimate, lower and upper."""
+    """The estimate and its lower and upper bounds."""
     return np.array([effect.estimate, effect.lower, effect.upper], np.float64)
 
 
-class OneAtATime(Unpaced):
-    """Every turn is over after one look."""
+class OneLookPerTurn(Unpaced):
+    """A pace at which every turn ends after one look."""
 
     def is_over(self) -> bool:
         return True
 
 
-def test_a_turn_that_is_over_leaves_the_other_looks_to_the_next_ones() -> None:
+def test_a_turn_that_runs_out_of_time_leaves_the_other_looks_to_later_turns() -> None:
     world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
-    analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneAtATime())
+    analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneLookPerTurn())
     world.requests(8000).tell(analysis)
     answer = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
     assert answer == [["ttft"], ["duration"], [], []]
@@ -415,7 +415,7 @@ def test_a_configuration_of_the_same_run_goes_on_with_the_evidence() -> None:
     assert after.primary == before.primary
 
 
-def test_the_planner_speaks_from_what_is_recorded() -> None:
+def test_the_planner_uses_the_recorded_rows() -> None:
     analysis, report = run(World(users=500), requests=6000)
     small = analysis.plan_sample_size("ttft", 0.05, 0.8, NOW)
     large = analysis.plan_sample_size("ttft", 0.2, 0.8, NOW)
@@ -466,8 +466,6 @@ def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
         ({"mode": "aa", "treatments": ["label"]}, False),
     ],
 )
-def test_what_decides_begins_a_new_run_and_everything_else_keeps_the_evidence(
-    change: dict[str, Any], same: bool
-) -> None:
+def test_only_changes_of_deciding_settings_start_a_new_run(change: dict[str, Any], same: bool) -> None:
     old, new = config(), config(**change)
     assert same_run(old.experiments[NAME], new.experiments[NAME]) == same

@@ -7,7 +7,7 @@ from tests.support.experiments.world import World, analysis_of, config
 
 
 def recorded(units: int, seed: int = 1) -> RecordedMetric:
-    """Users who come back and differ."""
+    """Simulated users who return and differ."""
     rng = np.random.default_rng(seed)
     n = rng.integers(1, 20, units).astype(np.float64)
     x = n * rng.normal(0, 0.5, units) + np.sqrt(n) * rng.normal(0, 0.5, units)
@@ -32,7 +32,7 @@ def test_nothing_recorded_gives_no_verdicts() -> None:
     assert (found.sequences, found.peeked, found.looks, found.units) == (0, 0, 0, 0)
 
 
-def test_an_analysis_draws_its_recorded_units_anew_though_they_differ_by_arm() -> None:
+def test_an_aa_analysis_redraws_recorded_units_though_they_differ_by_arm() -> None:
     world = World(users=500, slower=2.0)
     secondary = [
         {"metric": "ttft", "statistic": "p95", "minimal_effect": 0.1},

@@ -2,7 +2,7 @@ from app.experiments.analysis.pace import EVERY_S, REST, TURN_S, Pace
 
 
 class Timer:
-    """Time passes when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 5.0

@@ -1,4 +1,4 @@
-"""What an entry of the journal says to those who listen."""
+"""Journal entries as events for clients."""
 
 import msgspec
 
@@ -40,7 +40,7 @@ def test_an_alarm_becomes_an_event() -> None:
     )
 
 
-def test_a_plan_and_who_made_it() -> None:
+def test_a_plans_event_names_its_author() -> None:
     kind, endpoint, data = answer(Entry(1762956301.0, "plan", None, PLAN))
     assert (kind, endpoint) == ("plan", "chat")
     assert data["text"] == "Plan 4, by ann, until 12 November 2025 15:05 UTC: blue 75 %, green 25 % (load test)"
@@ -50,7 +50,7 @@ def test_a_plan_and_who_made_it() -> None:
     assert answer(Entry(1.0, "plan", None, by_file))[2]["text"] == "Plan 4, with a file: blue 75 %, green 25 %"
 
 
-def test_a_run_begins_and_what_it_is_judged_by_stays_inside() -> None:
+def test_the_event_of_a_run_omits_its_judging_settings() -> None:
     section = {"endpoint": "chat", "control": "blue", "treatments": ["green", "red"], "alpha": 0.05}
     kind, _, data = answer(Entry(1.0, "run_begun", "exp", {"section": section, "unit": "", "started_at": 1.0}))
     assert (kind, data["text"]) == ("run", "A new run begins: green, red against blue")
@@ -65,17 +65,17 @@ def test_the_id_survives_the_directory() -> None:
     assert id_of(entry) != id_of(msgspec.structs.replace(entry, writer="v"))
 
 
-def test_what_was_done_with_an_experiment_and_nothing_that_only_its_controller_needs() -> None:
+def test_acting_entries_become_events_without_the_controllers_internal_fields() -> None:
     stop = {"endpoint": "chat", "deployment": "green", "id": "s1"}
     state = {"phase": "paused", "revision": 7, "cause": "alarm", "by": None, "stops": [stop], "seen": ["error green"]}
     entry = Entry(1.0, "stop", "exp", {"text": "green gets no traffic.", "state": state})
     kind, endpoint, data = answer(entry)
     assert (kind, endpoint) == ("stop", "chat")
-    told_of_state = {"state": "paused", "revision": 7, "cause": "alarm", "stopped": ["green"]}
+    shown_state = {"state": "paused", "revision": 7, "cause": "alarm", "stopped": ["green"]}
     assert data == {
         "at": 1.0,
         "experiment": "exp",
         "endpoint": "chat",
         "text": "green gets no traffic.",
-        **told_of_state,
+        **shown_state,
     }

@@ -1,4 +1,4 @@
-"""Pages of the journal: nothing twice, nothing missing, whatever becomes of the controller."""
+"""Pages of the journal: no entry twice, none missing, also when the controller is replaced."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def calls(entries: Sequence[Entry], **query: str) -> Page:
     return page(entries, {}, query)
 
 
-def test_without_a_place_it_says_where_the_journal_ends() -> None:
+def test_without_a_position_a_page_has_the_journals_end() -> None:
     entries = [begun(), alarm(1.0)]
     found = calls(entries)
     assert (found.events, found.more, found.latest) == ([], False, id_of(entries[-1]))
@@ -56,7 +56,7 @@ def test_a_place_without_a_time_is_refused(since: str) -> None:
     assert raised.value.param == "since"
 
 
-def test_a_position_of_another_controller_does_not_hold_and_the_event_does() -> None:
+def test_with_another_controllers_position_the_event_id_is_used() -> None:
     first = [begun(), alarm(1.0), alarm(2.0)]
     found = calls(first, since="1.5")
     second = [*first, Entry(3.0, "controller_started", writer="b"), alarm(4.0, writer="b")]
@@ -87,7 +87,7 @@ def test_entries_for_the_controller_alone_are_no_events() -> None:
     size=st.integers(1, 5),
     how=st.sampled_from(["position", "after"]),
 )
-def test_pages_after_one_another_have_everything_once(times: list[float], size: int, how: Any) -> None:
+def test_consecutive_pages_have_every_entry_once(times: list[float], size: int, how: Any) -> None:
     entries = [begun(), *(alarm(at, str(number)) for number, at in enumerate(sorted(times)))]
     answer: list[str] = []
     query = {"since": "0.5"}

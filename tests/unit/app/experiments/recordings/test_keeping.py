@@ -1,4 +1,4 @@
-"""A recording becomes a file of the ledger's directory, once, and is deleted when it is old."""
+"""A recording becomes a file of the ledger's directory once, and is deleted after the retention time."""
 
 import gzip
 from functools import partial

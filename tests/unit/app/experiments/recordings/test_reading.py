@@ -1,4 +1,4 @@
-"""Recordings are read from wherever they are, in order of arrival; what is none is told with its place."""
+"""Recordings are read from any source, in order of arrival; an invalid one is reported with its place."""
 
 import gzip
 from functools import partial

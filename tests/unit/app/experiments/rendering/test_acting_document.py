@@ -1,4 +1,4 @@
-"""What is done with an experiment, in words: what holds, what was done, and what a person can do."""
+"""The acting state in words: what is in force, what was done, and what a person can do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def test_a_ramp_on_its_way() -> None:
     assert lines(acting(step=None, next_share=None, share=50)) == ["Running: the treatment has 50 % of the traffic."]
 
 
-def test_a_rollback_says_until_when_what_was_done_and_how_to_go_on() -> None:
+def test_a_rollback_shows_its_freeze_its_actions_and_how_to_resume() -> None:
     found = acting(state="paused", cause="alarm", until=NOW + 3600, share=0, stopped=["smollm2-green"])
     actions = [(START, "The ramp begins"), (START + 60, "smollm2-green exceeds the guardrail error")]
     assert lines(found, actions) == [
@@ -69,13 +69,13 @@ def test_a_rollback_says_until_when_what_was_done_and_how_to_go_on() -> None:
         ({"state": "stopped", "cause": "decision"}, None),
     ],
 )
-def test_the_command_is_there_if_a_person_is_to_do_something(given: dict[str, Any], command: str | None) -> None:
+def test_the_command_is_shown_if_a_person_has_to_decide(given: dict[str, Any], command: str | None) -> None:
     last = lines(acting(**given))[-1]
     assert ("switchyard experiments decide green-float32" in last) == (command is not None)
     assert command is None or last.endswith(command)
 
 
-def test_who_decided_is_named() -> None:
+def test_the_author_of_a_decision_is_named() -> None:
     assert lines(acting(state="paused", cause="decision", by="ann"))[0].startswith("Paused, by ann: ")
 
 

@@ -67,7 +67,7 @@ def test_few_events_show_their_exact_test() -> None:
     assert "- empty: 4 events on control and 6 on treatment; the interval is their exact test." in as_text(SHIP)
 
 
-def test_without_an_interval_a_dash_stands_in_its_place() -> None:
+def test_a_missing_interval_is_shown_as_a_dash() -> None:
     bare = msgspec.structs.replace(EMPTY, event_test=None, events=None, effect=Effect())
     report = msgspec.structs.replace(SHIP, primary=[bare], secondary=[])
     assert line(report, "empty").split()[-3:] == ["-", "-", "undecided"]
@@ -78,7 +78,7 @@ def test_the_response_rate_of_feedback_is_shown() -> None:
     assert "thumbs: 12.0 % of control's and 12.4 % of treatment's requests have feedback" in as_text(SHIP)
 
 
-def test_a_quiet_guardrail_says_what_would_have_been_seen() -> None:
+def test_a_quiet_guardrail_shows_the_detectable_effect() -> None:
     assert (
         "| error | at most 1.5 times control's rate | 14 | 12 | 2.9 times | 13 % | rollback | quiet |"
         in as_markdown(SHIP)
@@ -118,7 +118,7 @@ def test_loss_is_shown_only_if_there_is_any() -> None:
     assert line(INVALID, "treatment").split()[-1] == "4,790"
 
 
-def test_alarms_and_warnings_stand_before_the_tables() -> None:
+def test_alarms_and_warnings_come_before_the_tables() -> None:
     shown = as_text(INVALID)
     assert shown.index("Alarms\n- 12 November 16:05") < shown.index("Warnings\n- A router's") < shown.index("Arms\n")
 
@@ -148,7 +148,7 @@ def test_a_metric_that_cannot_be_judged_says_why() -> None:
     assert "- ttft: 12 units." in as_text(report)
 
 
-def test_primary_and_secondary_metrics_stand_apart() -> None:
+def test_primary_and_secondary_metrics_are_separated() -> None:
     shown = as_text(SHIP)
     assert shown.index("PRIMARY") < shown.index("\nttft ") < shown.index("SECONDARY") < shown.index("\nttft.p95")
 

@@ -27,7 +27,7 @@ def test_a_time_span_is_in_its_largest_unit(value: float, text: str) -> None:
     assert words.duration(value) == text
 
 
-def test_a_moment_has_the_year_only_if_it_is_another_one() -> None:
+def test_a_time_shows_the_year_only_if_it_is_not_the_present_one() -> None:
     assert words.moment(START, START) == "12 November 14:05"
     assert words.moment(START, START + 366 * 86400) == "12 November 2025 14:05"
     assert words.moment(START, START, short=True) == "12 Nov 14:05"

@@ -1,4 +1,4 @@
-"""Why the unit of a replay is the recorded request: what its answers share cancels out."""
+"""The unit of a replay is the recorded request, because what its answers share cancels out."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ PAIRS, EFFECT = 400, 0.1
 
 
 def lines(*, paired: bool) -> Lines:
-    """Logarithms of times: requests differ much, their two answers little, and the treatment's are longer."""
+    """Logarithms of times: requests differ widely, their two answers little, and the treatment's are longer."""
     random = np.random.default_rng(1)
     request = random.normal(0.0, 1.0, PAIRS)
     times = [request + arm * EFFECT + random.normal(0.0, 0.1, PAIRS) for arm in (0, 1)]

@@ -48,7 +48,7 @@ def request(task: str = "chat", **fields: Any) -> RecordedRequest:
 
 
 def parsed(path: str, body: bytes) -> Call:
-    """As OpenAI's dialect reads it. Raises ClientError."""
+    """The request as OpenAI's dialect reads it. Raises ClientError."""
     return OpenAI().parse(OPERATIONS[path], Request("POST", path, body), ParseContext(CONFIG, Random(1)))
 
 
@@ -76,7 +76,7 @@ def test_every_recording_without_text_becomes_a_valid_request(recorded: Recorded
     call = parsed(it.path, body)
     assert (call.task, call.model) == (recorded.task, "chat")
     assert call.translation.stream == (recorded.stream and recorded.task not in ("embeddings", "rerank"))
-    assert replayed(recorded) == it, "the same every time"
+    assert replayed(recorded) == it, "it is the same every time"
 
 
 @given(st.integers(1, 5000))
@@ -148,7 +148,7 @@ def test_a_recorded_body_is_sent_as_it_is() -> None:
         pytest.param("/score", {"text_1": "a", "text_2": ["b", "c"]}, id="score"),
     ],
 )
-def test_what_was_recorded_of_a_request_is_that_request_again(path: str, body: dict[str, Any]) -> None:
+def test_a_replayed_request_equals_the_recorded_one(path: str, body: dict[str, Any]) -> None:
     call = parsed(path, json.dumps({"model": "chat", **body}).encode())
     stream = call.translation.stream
     recorded = request(call.task, body=anonymous(call.body), stream=stream)
@@ -158,7 +158,7 @@ def test_what_was_recorded_of_a_request_is_that_request_again(path: str, body: d
     assert {**anonymous(again.body), "stream": stream} == {**anonymous(call.body), "stream": stream}
 
 
-def test_what_only_vllm_takes_is_left_out_of_a_recorded_body() -> None:
+def test_fields_that_only_vllm_takes_are_removed_from_a_recorded_body() -> None:
     it = replayed(request("completions", body={"prompt": "hi", "seeds": [1], "suffix": None}, stream=False))
     assert it.body == {"prompt": "hi", "model": "chat", "stream": False}
 

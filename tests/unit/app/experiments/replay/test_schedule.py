@@ -1,4 +1,4 @@
-"""Arrival times are kept, divided by the speed, and which arm is first is drawn."""
+"""Arrival times are kept, divided by the speed, and the first arm is drawn at random."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.unit.app.experiments.replay.test_requests import request
 
 
 class Time:
-    """A clock that only sleeping moves on, and work by the test."""
+    """A clock that advances only by sleeping and by the test's work."""
 
     def __init__(self) -> None:
         self.now = 100.0

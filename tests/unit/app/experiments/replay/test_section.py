@@ -1,4 +1,4 @@
-"""What a replay is judged by: an experiment's metrics, or times."""
+"""The metrics that judge a replay: an experiment's, or times."""
 
 from typing import Any
 

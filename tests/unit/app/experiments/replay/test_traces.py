@@ -1,4 +1,4 @@
-"""Traces have the arrival times and the lengths of the recording, in the shape that the benchmarks read."""
+"""Traces have the recording's arrival times and lengths, in the format that the benchmarks read."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def test_missing_token_counts_are_estimated_and_reported() -> None:
     assert len(estimates.notes()) == 2
 
 
-def test_what_failed_or_generates_nothing_is_left_out() -> None:
+def test_requests_that_failed_or_generate_nothing_are_left_out() -> None:
     found, estimates = lines([request(), request(status=500), request("embeddings")])
     assert (len(found), estimates.left_out) == (1, 2)
 

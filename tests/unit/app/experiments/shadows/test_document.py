@@ -1,4 +1,4 @@
-"""What a report of a shadow says in words."""
+"""The words of a shadow's report."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def report(**fields: Any) -> ShadowReport:
     return ShadowReport(**{name: fields.get(name, getattr(base, name)) for name in base.__struct_fields__})
 
 
-def test_the_sentence() -> None:
+def test_the_headline_of_a_shadow() -> None:
     assert headline(report()) == (
         "green as the shadow of chat: of 412 copies 61.0 % gave the same words; first token 12.0 ms later "
         "[8.00 ms, 17.0 ms]; 3 failed; 14 skipped: budget"
@@ -67,7 +67,7 @@ def test_the_sentence() -> None:
     )
 
 
-def test_the_document() -> None:
+def test_the_document_of_a_shadow() -> None:
     shown = text.render(document(report(headline="The sentence", warnings=["A clock is off"])))
     for part in (
         "The sentence",
@@ -88,7 +88,7 @@ def test_the_document() -> None:
     assert "| budget | 14 |" in markdown.render(document(report()))
 
 
-def test_the_series() -> None:
+def test_the_series_of_a_shadow() -> None:
     samples = list(shadow_series(report()))
     assert {it.metric for it in samples} == {MIRROR_VALUE}
     first = samples[0]

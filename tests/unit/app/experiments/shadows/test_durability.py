@@ -1,4 +1,4 @@
-"""Pairs have the guarantees of exposures: counted once, kept in the directory, found again after a restart."""
+"""Pairs have the guarantees of exposures: counted once, stored in the directory, available after a restart."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def test_pairs_count_once_are_durable_after_a_minute_and_survive_a_restart(tmp_p
     assert set(kept.column("endpoint").to_pylist()) == {"chat"}
 
 
-def test_segments_of_an_hour_are_merged_and_pairs_count_once_all_the_same(tmp_path: Path) -> None:
+def test_segments_of_an_hour_are_merged_and_pairs_still_count_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     for number in range(1, 4):
         desk.send(number, pair(number))
@@ -95,7 +95,7 @@ def test_a_new_experiment_does_not_count_pairs_again(tmp_path: Path) -> None:
     assert desk.report.copies == 1
 
 
-def test_another_shadow_begins_anew_and_keeps_nothing_of_the_last_one(tmp_path: Path) -> None:
+def test_another_shadow_starts_over_without_the_previous_evidence(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.send(1, pair(1))
     desk.now = START + 100

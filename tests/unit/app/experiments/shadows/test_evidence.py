@@ -1,4 +1,4 @@
-"""Pairs summed up: what counts, once, in any order."""
+"""The sums of pairs: which pairs count, once, in any order."""
 
 import math
 from typing import Any

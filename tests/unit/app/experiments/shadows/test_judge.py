@@ -1,4 +1,4 @@
-"""Whose pairs count, and since when."""
+"""The deployments whose pairs count, and the time since when."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_a_shadow_begins_with_its_deployment_and_keeps_its_evidence_while_it_sta
     assert again.detail["since"] == 1400.0
 
 
-def test_another_controller_takes_the_beginning_from_the_journal() -> None:
+def test_another_controller_reads_the_start_from_the_journal() -> None:
     begun = Entry(1000.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 990.0})
     judge = ShadowJudge(Recorder().tables)
     assert judge.adopt(config(), [begun], 5000.0) == []
@@ -41,7 +41,7 @@ def test_another_controller_takes_the_beginning_from_the_journal() -> None:
     assert (report.since, judge.since) == (990.0, 990.0)
 
 
-def test_a_journal_that_is_read_late_says_what_it_does_not_know() -> None:
+def test_the_start_is_corrected_once_the_journal_is_read() -> None:
     judge = ShadowJudge(Recorder().tables)
     judge.adopt(config(), None, 1000.0)
     (begun,) = judge.adopt(config(), [], 1060.0)
@@ -51,7 +51,7 @@ def test_a_journal_that_is_read_late_says_what_it_does_not_know() -> None:
     assert judge.since == 500.0
 
 
-def test_a_journal_with_something_else_in_it_is_read_all_the_same() -> None:
+def test_unrelated_journal_entries_are_skipped() -> None:
     entries = [Entry(1.0, BEGUN, None, {}), Entry(2.0, ENDED, None, {}), Entry(3.0, "plan", None, {})]
     good = Entry(4.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 4.0})
     assert periods_of([*entries, good]) == {"chat": Period("green", 4.0)}

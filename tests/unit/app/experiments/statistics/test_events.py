@@ -50,8 +50,8 @@ def test_likelihoods_are_those_of_the_weights_and_the_rate() -> None:
 
 @pytest.mark.parametrize("r0", [1.0, 1.5])
 @pytest.mark.parametrize("weights", ["constant", "of the number", "of the past"])
-def test_it_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, weights: str) -> None:
-    """The mean of E under a true ratio of at most r0 is at most 1, also if the weights answer to what happened."""
+def test_the_evidence_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, weights: str) -> None:
+    """The mean of E under a true ratio of at most r0 is at most 1, even if the weights react to the events."""
     taken = np.cumsum(ENDS, axis=1) - ENDS  # the treatment's events before each
     w_t = {
         "constant": np.full(ENDS.shape, 0.05),
@@ -63,7 +63,7 @@ def test_it_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, wei
     e = np.exp(np.array(paths)) / 2.0 ** np.arange(9, -1, -1)
 
     def mean(ratio: float) -> np.ndarray:
-        """Of E after each event, under a true ratio."""
+        """The mean of E after each event, under a true ratio."""
         p = chance(w_t, 1 - w_t, ratio)
         return np.asarray((np.cumprod(np.where(ENDS, p, 1 - p), axis=1) * e).sum(axis=0))
 
@@ -73,7 +73,7 @@ def test_it_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, wei
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.02])
-def test_it_is_a_supermartingale_over_all_sequences_of_ten_exposures(rate: float) -> None:
+def test_the_evidence_is_a_supermartingale_over_all_sequences_of_ten_exposures(rate: float) -> None:
     total = 0.0
     for ends in ENDS:
         probability = float(np.prod(np.where(ends, rate, 1 - rate)))
@@ -105,9 +105,7 @@ trials = st.lists(st.tuples(st.booleans(), st.sampled_from([0.01, 0.05, 0.25, 0.
 
 
 @given(trials, st.integers(0, 60))
-def test_the_detector_is_its_recursion_however_trials_are_cut_into_batches(
-    trials: list[tuple[bool, float]], cut: int
-) -> None:
+def test_the_detector_matches_its_recursion_in_any_batches(trials: list[tuple[bool, float]], cut: int) -> None:
     hits, p0 = ([trial[place] for trial in trials] for place in (0, 1))
     expected = slow_detector(hits, p0)  # type: ignore[arg-type]
     detector = Detector()
@@ -142,7 +140,7 @@ def test_a_restored_state_continues(trials: list[tuple[bool, float]]) -> None:
     assert restored.add([True], [0.05]).tolist() == whole.add([True], [0.05]).tolist()
 
 
-def test_the_largest_evidence_stays() -> None:
+def test_the_largest_evidence_is_kept() -> None:
     evidence = EventEvidence()
     path = evidence.add([True] * 8 + [False] * 40, 0.1)
     assert evidence.largest == max(path) > evidence.ln_e
@@ -166,7 +164,7 @@ def test_no_events_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(("w_t", "ratio"), [(0.01, 8.8), (0.05, 4.3), (0.25, 2.9), (0.5, 2.8)])
-def test_what_is_detectable_after_20000_requests_is_the_designs(w_t: float, ratio: float) -> None:
+def test_the_detectable_rate_after_20000_requests_is_the_designs(w_t: float, ratio: float) -> None:
     """At 0.5 % errors, tolerance 1.5, a quarter of a percent of false alarms."""
     evidence = EventEvidence()
     evidence.add([False] * round(20_000 * (1 - w_t) * 0.005), chance(w_t, 1 - w_t, 1.5))

@@ -165,7 +165,7 @@ def test_a_stratum_with_an_empty_arm_changes_nothing(
 def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequence(
     seed: int, t_opt: int, n: int
 ) -> None:
-    """Control is a constant, so that the difference is a mean; ville takes the normal limit in place of Student's t."""
+    """Control is constant, so the difference is a mean; ville uses the normal limit in place of Student's t."""
     y = np.random.default_rng(seed).normal(0.2, 3, n)
     theirs = ville.AsymptoticCS(alpha=0.05, t_opt=t_opt, min_samples=2).fit(y)
     arm, zeros = np.repeat([1, 0], n), np.zeros(2 * n)
@@ -194,7 +194,7 @@ def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequen
         pytest.param([(u, 0, u % 2, (u + 1) * 1e200, 1.0) for u in range(50)], id="overflow"),
     ],
 )
-def test_where_nothing_can_be_said_there_is_no_look(scale: LookScale, requests: list[Line]) -> None:
+def test_without_enough_data_there_is_no_look(scale: LookScale, requests: list[Line]) -> None:
     empty = np.empty(0)
     lines = (
         lines_of(requests) if requests else Lines(empty.astype(int), empty.astype(int), empty.astype(int), *[empty] * 3)

@@ -99,7 +99,7 @@ def test_discordant_pairs_are_tested_both_ways_and_the_largest_evidence_counts(s
 
 
 def test_the_reference_value_of_12_events_on_one_side() -> None:
-    """§4.13 of the design: 5.997784 one-sided; the average with the other side, which has next to nothing."""
+    """§4.13 of the design: 5.997784 one-sided; averaged with the other side, which is nearly zero."""
     evidence, other = Discordant(), EventEvidence()
     evidence.add(np.ones(12, np.bool_))
     other.add(np.zeros(12, np.bool_), 0.5)

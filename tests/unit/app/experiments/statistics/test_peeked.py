@@ -20,7 +20,7 @@ def test_with_one_request_per_unit_it_is_the_t_test() -> None:
     assert p_value(result) == pytest.approx(stats.ttest_ind(treatment, control).pvalue, rel=0.02)
 
 
-def test_it_rejects_once_any_look_did() -> None:
+def test_the_test_rejects_once_any_look_does() -> None:
     test = PeekedTest(0.05)
     test.add(None)
     test.add(look_at(0.0)[0])
@@ -30,7 +30,7 @@ def test_it_rejects_once_any_look_did() -> None:
     assert test.rejects
 
 
-def test_it_also_waits_for_thirty_units() -> None:
+def test_the_test_also_waits_for_thirty_units() -> None:
     test = PeekedTest(0.05)
     test.add(look_at(9.0, n=29)[0])
     assert test.smallest == 1

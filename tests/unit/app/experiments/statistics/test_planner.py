@@ -19,7 +19,7 @@ def test_the_plan_is_the_designs() -> None:
 
 
 @given(st.floats(0.01, 0.5), st.floats(0.01, 0.5), st.sampled_from([0.05, 0.01]), st.floats(0.5, 0.95))
-def test_it_is_the_smallest_information_that_suffices(
+def test_the_plan_is_the_smallest_information_that_suffices(
     effect: float, minimal_effect: float, alpha: float, power: float
 ) -> None:
     def excess(v: float) -> float:

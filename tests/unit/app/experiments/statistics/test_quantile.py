@@ -10,13 +10,13 @@ from app.experiments.statistics.quantile import FARTHEST, QuantileLook, quantile
 from app.experiments.statistics.sequences import boundary
 
 STEP = 2e-5
-"""How near the ends are."""
+"""The tolerance of the interval's ends."""
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def rows(n: int, seed: int, shift: float = 0.0, users: int = 200) -> Rows:
-    """ln y, unit, stratum, arm."""
+    """Rows of ln y, unit, stratum and arm."""
     rng = np.random.default_rng(seed)
     unit = rng.integers(0, users, n)
     arm = unit % 2
@@ -107,7 +107,7 @@ def test_no_estimate_before_thirty_requests_lie_above_the_quantile() -> None:
         pytest.param(rows(500, 1, shift=2 * FARTHEST), id="too far"),
     ],
 )
-def test_where_nothing_can_be_said_there_is_no_estimate(data: Rows) -> None:
+def test_without_enough_data_there_is_no_estimate(data: Rows) -> None:
     result = quantile_shift(*data, 0.5)
     assert result is None or (result.se < 1e-4 and result.interval(effect=0.1, alpha=0.05) is None)
 

@@ -50,8 +50,8 @@ def test_a_unit_in_an_arm_without_weight_is_certain() -> None:
     assert math.log(1000) == THRESHOLD
 
 
-def test_it_is_a_martingale_of_the_units() -> None:
-    """The mean of E after one more unit is E, whatever came before."""
+def test_the_evidence_is_a_martingale_of_the_units() -> None:
+    """The mean of E after one more unit is E, whatever the units before were."""
     p = np.array([0.2, 0.8])
     for counts in [(0, 0), (7, 3), (200, 900)]:
         after = [ln_e([((counts[0] + (arm == 0), counts[1] + (arm == 1)), (20, 80))]) for arm in (0, 1)]

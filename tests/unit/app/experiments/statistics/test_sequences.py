@@ -71,7 +71,7 @@ def test_the_interval_excludes_zero_exactly_where_the_evidence_suffices(
 
 @given(st.floats(0.5, 1e5), st.sampled_from([0.05, 0.01]), st.floats(0.01, 0.5))
 def test_without_students_correction_one_scale_is_villes_normal_mixture(v: float, alpha: float, effect: float) -> None:
-    """Its boundary is for the sum of unit variances: k times the square root of the information."""
+    """ville's boundary is for the sum of unit variances: k times the square root of the information."""
     rho = sequences.rho_for(effect, alpha)
     k = float(boundary(1 / math.sqrt(v), math.inf, effect=effect, alpha=alpha, scales=(1.0,)))
     expected = float(ville.normal_mixture(v, alpha, rho)) / math.sqrt(v)
@@ -93,7 +93,7 @@ def test_without_students_correction_one_scale_is_villes_normal_mixture(v: float
         pytest.param(1.0, 0.1, math.nan, id="no degrees"),
     ],
 )
-def test_what_is_not_usable_is_no_evidence_and_has_no_interval(est: float, se: float, nu: float) -> None:
+def test_unusable_input_is_no_evidence_and_has_no_interval(est: float, se: float, nu: float) -> None:
     assert confidence_sequence(est, se, nu, effect=DELTA, alpha=ALPHA) is None
     assert float(ln_e_mix(est, se, nu, effect=DELTA, alpha=ALPHA)) == 0.0
 
@@ -104,7 +104,7 @@ def test_with_little_information_and_few_units_no_estimate_suffices() -> None:
     assert confidence_sequence(5.0, 1.0, 11, effect=DELTA, alpha=1e-9) is None
 
 
-def test_arrays_are_their_elements() -> None:
+def test_arrays_are_computed_element_by_element() -> None:
     est, se, nu = np.array([0.1, -0.3, 1.0]), np.array([0.02, 0.1, 0.0]), np.array([50.0, 400.0, 9.0])
     together = ln_e_mix(est, se, nu, effect=DELTA, alpha=ALPHA)
     alone = [float(ln_e_mix(*each, effect=DELTA, alpha=ALPHA)) for each in zip(est, se, nu, strict=True)]

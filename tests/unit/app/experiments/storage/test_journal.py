@@ -1,4 +1,4 @@
-"""The journal and the snapshots: what was written comes back, and what is broken does not stop the rest."""
+"""The journal and the snapshots: reading returns what was written, and a broken entry does not affect the others."""
 
 from pathlib import Path
 

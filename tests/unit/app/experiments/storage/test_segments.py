@@ -1,4 +1,4 @@
-"""Segments: what comes back is what was written; what was not committed does not count."""
+"""Segments: reading returns what was written; uncommitted parts do not count."""
 
 from pathlib import Path
 from typing import Any
@@ -143,8 +143,8 @@ def test_merging_holds_every_batch_once(store: LocalStore) -> None:
     assert [len(store.list(kind)) for kind in segments.KINDS] == [1, 1, 1, 1, 1]
 
 
-def test_a_merged_segment_beside_its_sources_changes_nothing(store: LocalStore) -> None:
-    """As after a crash before the sources were deleted."""
+def test_a_merged_segment_whose_sources_remain_changes_nothing(store: LocalStore) -> None:
+    """The state after a crash before the sources were deleted."""
     tables = Tables()
     for name, numbers in (("w-1", (1,)), ("w-2", (2,)), ("w-3", (1, 2))):
         part = Exposures.concat([exposures(tables, number) for number in numbers])

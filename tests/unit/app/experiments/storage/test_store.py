@@ -1,4 +1,4 @@
-"""A local directory and an object store behave the same, and fail the same."""
+"""A local directory and an object store behave alike, also when they fail."""
 
 import os
 from collections.abc import Callable

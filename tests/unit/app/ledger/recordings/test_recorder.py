@@ -1,4 +1,4 @@
-"""Which requests are written down, and what their lines hold."""
+"""Which requests are recorded, and the contents of their lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ MARKER = "marker"
 
 
 def configuration(record: Mapping[str, Any] | None) -> Config:
-    """Two endpoints, one with this section."""
+    """Two endpoints, one of which has this section."""
     return parse(
         {
             "endpoints": {
@@ -53,7 +53,7 @@ def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: 
 
 
 def ended(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
-    """The same, once it is over."""
+    """The same request, once it has ended."""
     of.end(pending(of, body, task=task, size=size))
     (found,) = of.take()
     return found
@@ -155,7 +155,7 @@ fields = st.sampled_from(
     st.dictionaries(fields, json, max_size=8),
     st.sampled_from(["chat", "completions", "embeddings", "rerank", "responses"]),
 )
-def test_without_text_no_line_holds_any_whatever_the_body_is(body: dict[str, Any], task: str) -> None:
+def test_without_text_no_line_holds_text_of_any_body(body: dict[str, Any], task: str) -> None:
     line = line_of(ended(recorder(), body, task=task), redacted)
     assert line.outcome == "recorded"
     assert MARKER.encode() not in line.line
@@ -170,7 +170,7 @@ def redacted_or_none(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[s
 
 
 @given(st.dictionaries(fields, json, max_size=8))
-def test_with_text_what_a_pattern_matches_is_gone_from_every_line(body: dict[str, Any]) -> None:
+def test_with_text_matches_of_a_pattern_are_removed_from_every_line(body: dict[str, Any]) -> None:
     line = line_of(ended(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
     assert MARKER.encode() not in line.line
 

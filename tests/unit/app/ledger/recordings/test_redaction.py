@@ -1,4 +1,4 @@
-"""What a pattern matches is nowhere in the redacted body, and nothing else is lost."""
+"""Text that a pattern matches is nowhere in the redacted body, and nothing else is lost."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ bodies = st.dictionaries(texts, values, max_size=5)
 
 
 def strings(value: Any) -> list[str]:
-    """Every string in a value, and every number below it as text."""
+    """Every string in a value, and every number in it as text."""
     if isinstance(value, dict):
         return [it for name, part in value.items() for it in (name, *strings(part))]
     if isinstance(value, list):
@@ -93,6 +93,6 @@ def test_a_body_that_is_nested_too_deep_is_refused() -> None:
         redacted(body, [SECRET])
 
 
-def test_what_names_the_caller_is_taken_out() -> None:
+def test_fields_that_name_the_caller_are_removed() -> None:
     body = {"prompt": "hi", "user": "ada", "safety_identifier": "x", "metadata": {"user_id": "ada"}, "session_id": "s"}
     assert anonymous(body) == {"prompt": "hi"}

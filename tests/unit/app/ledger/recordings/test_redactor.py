@@ -1,4 +1,4 @@
-"""Patterns run in a process of their own, which ends with a pattern that takes too long."""
+"""Patterns run in a separate process, which is killed when a pattern takes too long."""
 
 from collections.abc import Iterator
 
@@ -47,6 +47,6 @@ def test_a_pattern_that_takes_too_long_is_ended_and_no_text_is_recorded_for_a_wh
     redactor: Redactor, clock: Clock
 ) -> None:
     assert redactor.redacted({"prompt": "a" * 64 + "b"}, [CATASTROPHIC]) is None
-    assert redactor.redacted(BODY, ["x"]) is None, "it rests"
+    assert redactor.redacted(BODY, ["x"]) is None, "recording of text is paused"
     clock.now += 10
     assert redactor.redacted(BODY, ["x"]) == BODY

@@ -1,4 +1,4 @@
-"""Recorded requests reach the controller, or are counted as lost, whatever the controller does."""
+"""Recorded requests reach the controller or are counted as lost, also while the controller fails."""
 
 import gzip
 from collections import Counter
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Rig:
-    """A sender, its clock, and a controller that fails as it is told."""
+    """A sender, its clock, and a controller that fails when the test says so."""
 
     def __init__(
         self, *, redactor: Redact = redacted, most_waiting_bytes: int = MOST_WAITING_BYTES, **record: Any
@@ -88,7 +88,7 @@ async def test_a_file_ends_after_its_minute() -> None:
     assert [file.number for file in rig.files] == [1, 2]
 
 
-async def test_a_controller_that_fails_is_left_alone_for_longer_and_longer() -> None:
+async def test_a_failing_controller_is_called_at_growing_intervals() -> None:
     rig = Rig()
     rig.raises = Unavailable("away")
     rig.request()
@@ -102,7 +102,7 @@ async def test_a_controller_that_fails_is_left_alone_for_longer_and_longer() -> 
     assert (rig.lines, rig.counts) == (1, {"recorded": 1})
 
 
-async def test_what_the_controller_refuses_is_lost_and_holds_nothing_up() -> None:
+async def test_a_refused_file_is_lost_and_blocks_no_other() -> None:
     rig = Rig()
     rig.raises = Broken("no")
     rig.request(2)
@@ -114,7 +114,7 @@ async def test_what_the_controller_refuses_is_lost_and_holds_nothing_up() -> Non
     assert rig.counts == {"lost": 2, "recorded": 1}
 
 
-async def test_the_end_of_the_process_sends_what_is_left_and_counts_what_it_cannot() -> None:
+async def test_the_end_of_the_process_sends_the_rest_and_counts_failures_as_lost() -> None:
     rig = Rig()
     async with rig.sender.running():
         rig.request(2)
@@ -141,7 +141,7 @@ async def test_every_request_is_written_down_once_or_counted_as_lost(steps: list
     assert rig.counts["recorded"] + rig.counts["lost"] == total
 
 
-async def test_a_line_that_cannot_be_made_is_lost_and_holds_nothing_up() -> None:
+async def test_a_line_that_cannot_be_made_is_lost_and_blocks_no_other() -> None:
     def defect(body: object, patterns: object) -> dict[str, object]:
         raise ZeroDivisionError
 

@@ -33,7 +33,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def events(body: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Id, kind and data of each event."""
+    """The id, kind and data of each event."""
     for block in body.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
         if "data" in fields:
@@ -70,7 +70,7 @@ def test_many_missed_events_come_in_pages(rig: Rig) -> None:
     assert [data["text"] for _, _, data in found] == [str(number) for number in range(1234)]
 
 
-def test_what_cannot_be_listened_to(rig: Rig) -> None:
+def test_invalid_subscriptions_are_refused(rig: Rig) -> None:
     assert refusal(rig.get("/api/events", ""))[0] == 401
     assert refusal(rig.get("/api/events", since="yesterday"))[::2] == (400, "since")
     assert refusal(rig.get("/api/events", kind="alarm"))[::2] == (400, "kind")
@@ -84,7 +84,7 @@ async def _a_round() -> None:
 
 
 class Connection:
-    """One client on the ASGI application, which reads when the test says so."""
+    """One client of the ASGI application, which reads when the test says so."""
 
     def __init__(self, app: Any, key: str, query: bytes = b"") -> None:
         self.chunks: list[str] = []
@@ -117,13 +117,13 @@ class Connection:
         return [data["text"] for _, _, data in events("".join(self.chunks))]
 
     async def until(self, text: str, *, comments: int = 0) -> None:
-        """Waits until an event says `text`, or until so many comments do."""
+        """Waits until an event contains `text`, or until that many comments do."""
         async with asyncio.timeout(10):
             while not (text in self.texts if not comments else "".join(self.chunks).count(text) >= comments):
                 await _a_round()
 
 
-class Live:
+class EventStream:
     """The route on a feed whose rounds take no time."""
 
     def __init__(self, rig: Rig, **timing: float) -> None:
@@ -146,10 +146,10 @@ class Live:
         journal.append(Entry(journal[-1].at + 1, "alarm", "green-float32", {"text": text}, "w"))
 
 
-async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9)
+async def test_events_are_sent_as_they_happen(rig: Rig) -> None:
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect()
-    await client.until("id: 1002.0", comments=1)  # the mark: where it begins
+    await client.until("id: 1002.0", comments=1)  # the mark: the position at which it starts
     for text in ("first", "second"):
         live.happens(text)
         await client.until(text)
@@ -160,11 +160,11 @@ async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
     calls = len(rig.controller.calls)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(rig.controller.calls) == calls, "nobody listens any more"
+    assert len(rig.controller.calls) == calls, "no client is listening any more"
 
 
-async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9)
+async def test_missed_events_come_first_and_none_comes_twice(rig: Rig) -> None:
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     live.happens("meanwhile")
     await client.until("meanwhile")
@@ -177,8 +177,8 @@ async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
 
 async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Rig) -> None:
     assert rig.controller is not None
-    rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # nobody hears of it
-    live = Live(rig, stream_s=1e9)
+    rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # no listener gets it
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     await client.until("ttft")
     live.happens("then")
@@ -189,8 +189,8 @@ async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Ri
     await client.task
 
 
-async def test_a_quiet_stream_has_comments_and_so_has_one_whose_events_are_for_others(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9, heartbeat_s=0.01)
+async def test_a_stream_without_visible_events_has_comments(rig: Rig) -> None:
+    live = EventStream(rig, stream_s=1e9, heartbeat_s=0.01)
     client = live.connect("embed team")
     for number in range(3):
         await client.until(": nothing new", comments=number + 1)
@@ -206,7 +206,7 @@ async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
     assert rig.controller is not None
     monkeypatch.setattr(api, "RETRY_S", 0.0)
     rig.controller.absent = True
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     new, back = live.connect(), live.connect(query=b"since=1001.5")
     for client in (new, back):
         await client.until("does not answer", comments=1)
@@ -223,7 +223,7 @@ async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
 
 async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "SEND_S", 0.05)
-    live = Live(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)
     client.can_send.clear()
@@ -233,8 +233,8 @@ async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pyte
     assert client.texts == []
 
 
-async def test_a_client_that_falls_behind_ends_after_what_waits(rig: Rig) -> None:
-    live = Live(rig, stream_s=1e9)
+async def test_a_client_that_falls_behind_gets_the_buffered_events_and_ends(rig: Rig) -> None:
+    live = EventStream(rig, stream_s=1e9)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)
     client.can_send.clear()

@@ -1,4 +1,4 @@
-"""One question a second for all listeners; nothing is held for those who are slow or gone."""
+"""One request per second for all listeners; nothing is buffered for listeners that are slow or gone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +13,7 @@ from tests.support.experiments.fake_controller import FakeController
 
 
 class Rounds:
-    """A clock that a test turns: the feed sleeps until the next round."""
+    """A clock that a test advances: the feed sleeps until the next round."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
@@ -47,7 +47,7 @@ def alarm(controller: FakeController, text: str) -> None:
 
 
 def texts(listener: Listener) -> Iterator[str]:
-    """What waits: the events' texts, '…' for a mark, '!' for a controller that is away."""
+    """The waiting items: events as their texts, '…' for a mark, '!' for a controller that is away."""
     while not listener.is_empty:
         item = listener._waiting.get_nowait()
         if item is None:
@@ -74,7 +74,7 @@ def feed_of(controller: FakeController, rounds: Rounds) -> EventFeed:
     return EventFeed(controller, sleep=sleep, clock=lambda: 1000.5)
 
 
-async def test_every_listener_gets_what_is_new_and_one_question_is_asked(controller: FakeController) -> None:
+async def test_one_request_serves_every_listener(controller: FakeController) -> None:
     rounds = Rounds()
     feed = feed_of(controller, rounds)
     async with AsyncExitStack() as stack:
@@ -96,7 +96,7 @@ async def test_the_controller_is_not_polled_without_listeners(controller: FakeCo
     async with AsyncExitStack() as stack:
         await started(feed, rounds, stack)
     calls = len(controller.calls)
-    alarm(controller, "while nobody listens")
+    alarm(controller, "while there are no listeners")
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(controller.calls) == calls
@@ -166,7 +166,7 @@ async def test_a_slow_listener_is_let_go_and_costs_the_others_nothing(controller
         assert len(list(texts(slow))) == MAX_WAITING
 
 
-async def test_there_is_a_bound(controller: FakeController) -> None:
+async def test_the_number_of_listeners_is_bounded(controller: FakeController) -> None:
     feed = feed_of(controller, Rounds())
     async with AsyncExitStack() as stack:
         for _ in range(MAX_LISTENERS):

@@ -1,4 +1,4 @@
-"""What every router says of the cluster, with a controller and a fleet in memory."""
+"""The cluster's metrics that every router exposes, with a controller and a fleet in memory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -29,8 +29,8 @@ def config(state: str = "running") -> Config:
     )
 
 
-class Scraped:
-    """Metrics that are scraped at a time."""
+class ClusterRig:
+    """Metrics with a clock, a controller and a fleet in memory."""
 
     def __init__(self) -> None:
         self.controller = FakeController()
@@ -50,14 +50,14 @@ class Scraped:
 
 
 @pytest.fixture
-def scraped() -> Scraped:
-    return Scraped()
+def scraped() -> ClusterRig:
+    return ClusterRig()
 
 
 LIFT = "switchyard_experiment_lift"
 
 
-async def test_the_controllers_numbers_are_shown(scraped: Scraped) -> None:
+async def test_the_controllers_numbers_are_shown(scraped: ClusterRig) -> None:
     lower = [
         it for it in await scraped.samples(LIFT) if it.labels["bound"] == "lower" and it.labels["metric"] == "ttft"
     ]
@@ -65,7 +65,7 @@ async def test_the_controllers_numbers_are_shown(scraped: Scraped) -> None:
     assert lower[0].labels["treatment"] == "smollm2-green"
 
 
-async def test_several_scrapers_ask_the_controller_once(scraped: Scraped) -> None:
+async def test_several_scrapers_ask_the_controller_once(scraped: ClusterRig) -> None:
     await scraped.samples(LIFT)
     await scraped.samples(LIFT)
     assert scraped.controller.calls == ["GET /series"]
@@ -74,7 +74,7 @@ async def test_several_scrapers_ask_the_controller_once(scraped: Scraped) -> Non
     assert len(scraped.controller.calls) == 2
 
 
-async def test_a_controller_that_is_away_is_replaced_by_its_last_answer_for_a_minute(scraped: Scraped) -> None:
+async def test_a_controller_that_is_away_is_replaced_by_its_last_answer_for_a_minute(scraped: ClusterRig) -> None:
     assert await scraped.samples(LIFT)
     scraped.controller.absent = True
     scraped.now += FRESH_S
@@ -83,39 +83,39 @@ async def test_a_controller_that_is_away_is_replaced_by_its_last_answer_for_a_mi
     assert await scraped.samples(LIFT) == []
 
 
-async def test_a_reader_of_some_endpoints_sees_their_experiments(scraped: Scraped) -> None:
+async def test_a_reader_of_some_endpoints_sees_their_experiments(scraped: ClusterRig) -> None:
     assert await scraped.samples(LIFT, ["other"]) == []
     assert await scraped.samples(LIFT, ["chat"])
 
 
-async def test_a_paused_experiment_has_its_series(scraped: Scraped) -> None:
+async def test_a_paused_experiment_has_its_series(scraped: ClusterRig) -> None:
     states = await scraped.samples("switchyard_experiment_state", config=config("paused"))
     assert {it.labels["state"]: it.value for it in states} == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
 
 
-async def test_without_a_running_experiment_the_controller_is_not_called(scraped: Scraped) -> None:
+async def test_without_a_running_experiment_the_controller_is_not_called(scraped: ClusterRig) -> None:
     assert await scraped.samples(LIFT, config=config("draft")) == []
     assert scraped.controller.calls == []
 
 
-async def test_replicas_are_counted_by_application_and_state(scraped: Scraped) -> None:
+async def test_replicas_are_counted_by_application_and_state(scraped: ClusterRig) -> None:
     counted = {(it.labels["application"], it.labels["state"]): it.value for it in await scraped.samples(REPLICAS)}
     assert counted == {("router", "RUNNING"): 2.0, ("router", "STOPPING"): 1.0, ("blue", "RUNNING"): 0.0}
 
 
-async def test_a_reader_of_some_endpoints_does_not_see_what_runs(scraped: Scraped) -> None:
+async def test_a_reader_of_some_endpoints_does_not_see_replicas(scraped: ClusterRig) -> None:
     assert await scraped.samples(REPLICAS, ["chat"]) == []
 
 
-async def test_whether_the_control_plane_answers_is_shown(scraped: Scraped) -> None:
+async def test_a_metric_shows_that_the_control_plane_answers(scraped: ClusterRig) -> None:
     for failure, up in ((Unavailable("away"), 0.0), (None, 1.0), (Unavailable("away"), 0.0)):
         scraped.fleet.failure = failure
         assert [it.value for it in await scraped.samples(CONTROL_PLANE_UP)] == [up]
         scraped.now += EVERY_S
-    assert await scraped.samples(REPLICAS), "those that it listed last"
+    assert await scraped.samples(REPLICAS), "the replicas that it listed last"
 
 
-async def test_a_control_plane_that_never_answered_leaves_the_experiments(scraped: Scraped) -> None:
+async def test_a_control_plane_that_never_answered_leaves_the_experiments(scraped: ClusterRig) -> None:
     scraped.fleet.failure = Unavailable("away")
     assert await scraped.samples(REPLICAS) == []
     assert await scraped.samples(LIFT)

@@ -1,4 +1,4 @@
-"""The fleet as it is known, and answers that are used again."""
+"""The fleet's known replicas, and answers that are reused."""
 
 import asyncio
 
@@ -11,8 +11,8 @@ from tests.support.processes.fake_fleet import MemoryFleet
 ONE = Replica("r1", "router", "10.0.0.1")
 
 
-class Known:
-    """A fleet at a time."""
+class FleetRig:
+    """A fleet at a given time."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -22,11 +22,11 @@ class Known:
 
 
 @pytest.fixture
-def known() -> Known:
-    return Known()
+def known() -> FleetRig:
+    return FleetRig()
 
 
-async def test_the_control_plane_is_called_once_in_some_seconds(known: Known) -> None:
+async def test_the_control_plane_is_called_once_in_some_seconds(known: FleetRig) -> None:
     for _ in range(3):
         assert (await known.fleet.now()).replicas == [ONE]
     assert known.source.calls == ["fleet"]
@@ -35,7 +35,7 @@ async def test_the_control_plane_is_called_once_in_some_seconds(known: Known) ->
     assert (await known.fleet.now()).replicas == ()
 
 
-async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known) -> None:
+async def test_the_last_list_stays_while_the_control_plane_is_away(known: FleetRig) -> None:
     await known.fleet.now()
     known.source.failure = Unavailable("away")
     known.now += 10 * EVERY_S
@@ -43,15 +43,15 @@ async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known)
     assert len(known.source.calls) == 2
 
 
-async def test_one_that_never_answered_is_an_error(known: Known) -> None:
+async def test_a_control_plane_that_never_answered_is_an_error(known: FleetRig) -> None:
     known.source.failure = Unavailable("away")
     for _ in range(2):
         with pytest.raises(Unavailable):
             await known.fleet.now()
-    assert known.source.calls == ["fleet"], "and it is not asked more often for that"
+    assert known.source.calls == ["fleet"], "this causes no further calls"
 
 
-async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None:
+async def test_scrapes_of_one_replica_ask_it_once_a_second(known: FleetRig) -> None:
     for _ in range(3):
         assert await known.fleet.replica_metrics("r1", None) == b"of None"
     assert known.source.calls == ["r1"]
@@ -60,17 +60,17 @@ async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None
     assert known.source.calls == ["r1", "r1"]
 
 
-async def test_readers_of_different_endpoints_do_not_get_each_others_answer(known: Known) -> None:
+async def test_readers_of_different_endpoints_do_not_get_each_others_answer(known: FleetRig) -> None:
     assert await known.fleet.replica_metrics("r1", ["chat"]) == b"of ['chat']"
     assert await known.fleet.replica_metrics("r1", None) == b"of None"
 
 
-async def test_a_replica_that_has_ended_is_not_found(known: Known) -> None:
+async def test_a_replica_that_has_ended_is_not_found(known: FleetRig) -> None:
     with pytest.raises(NotFound):
         await known.fleet.replica_metrics("r2", None)
 
 
-async def test_several_that_wait_ask_once_and_one_that_leaves_takes_nothing_from_the_others() -> None:
+async def test_concurrent_scrapes_share_a_call_and_one_that_leaves_affects_no_other() -> None:
     reused: AnswerCache[int] = AnswerCache(1.0, lambda: 0.0)
     go, calls = asyncio.Event(), []
 

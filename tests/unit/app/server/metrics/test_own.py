@@ -1,4 +1,4 @@
-"""What a router says of its present state."""
+"""A router's metrics of its own present state."""
 
 from collections.abc import Collection
 
@@ -24,7 +24,7 @@ SNAPSHOT = Snapshot(CONFIG, {}, ConfigViews(CONFIG), 0, plans={"chat": "0-111111
 
 
 Samples = dict[str, dict[tuple[str, ...], float]]
-"""By name, then by the values of the labels, in the order of the labels' names."""
+"""The samples by name, then by the values of the labels, in the order of the labels' names."""
 
 
 def samples(endpoints: Collection[str] | None = None, **queues: AdmissionQueue) -> Samples:

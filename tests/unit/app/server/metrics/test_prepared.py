@@ -1,4 +1,4 @@
-"""Metrics that are made in a thread."""
+"""Metrics that are prepared in a thread."""
 
 import threading
 import time
@@ -9,8 +9,8 @@ import pytest
 from app.server.metrics.prepared import FRESH_S, PreparedMetrics
 
 
-class Maker:
-    """Makes metrics when it may."""
+class PreparedRig:
+    """Makes metrics once the test allows it."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -32,15 +32,15 @@ class Maker:
 
 
 def test_a_reader_does_not_wait() -> None:
-    maker = Maker()
+    maker = PreparedRig()
     assert maker.prepared.look(None) is None
     assert maker.prepared.look(None) is None
     maker.may.set()
     assert maker.until_ready() == b"1 of None"
 
 
-def test_several_that_look_get_the_same_for_a_moment_and_then_something_new() -> None:
-    maker = Maker()
+def test_concurrent_readers_share_a_result_for_a_moment() -> None:
+    maker = PreparedRig()
     maker.may.set()
     assert maker.until_ready() == b"1 of None"
     assert maker.prepared.look(None) == b"1 of None"
@@ -49,8 +49,8 @@ def test_several_that_look_get_the_same_for_a_moment_and_then_something_new() ->
     assert maker.until_ready() == b"2 of None"
 
 
-def test_what_took_long_is_given_all_the_same() -> None:
-    maker = Maker()
+def test_a_slow_result_is_still_used() -> None:
+    maker = PreparedRig()
     assert maker.prepared.look(None) is None
     maker.now += 10 * FRESH_S
     maker.may.set()
@@ -58,7 +58,7 @@ def test_what_took_long_is_given_all_the_same() -> None:
 
 
 def test_readers_of_different_endpoints_get_their_own() -> None:
-    maker = Maker()
+    maker = PreparedRig()
     maker.may.set()
     assert maker.until_ready(["b", "a"]) == b"1 of ['a', 'b']"
     assert maker.until_ready() == b"2 of None"

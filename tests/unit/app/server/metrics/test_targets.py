@@ -38,7 +38,7 @@ def config(**changes: Any) -> Config:
 
 
 def labels(*, is_restricted: bool = False, seen: Config | None = None) -> dict[str, dict[str, str]]:
-    """By path."""
+    """The targets by path."""
     found = VisibleTargets(seen or config(), is_restricted=is_restricted).targets(HOST, FLEET)
     assert {tuple(it["targets"]) for it in found} == {(HOST,)}, "all at the address at which the list was read"
     return {it["labels"]["__metrics_path__"]: {k: v for k, v in it["labels"].items() if k[0] != "_"} for it in found}

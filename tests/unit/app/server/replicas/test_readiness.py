@@ -29,7 +29,7 @@ TARGETS = targets(CONFIG, RuntimeEnvironment())
 
 
 class Fixture:
-    """A readiness with a control plane in memory, probes that are noted, and a clock."""
+    """A readiness check with a control plane in memory, recorded probes, and a clock."""
 
     def __init__(self, applications: Mapping[str, Mapping[str, int]], asleep: frozenset[str] = frozenset()) -> None:
         self.probed: list[str] = []
@@ -59,7 +59,9 @@ async def test_only_servers_elsewhere_are_probed() -> None:
     [{"blue": {"STARTING": 1}}, {"blue": {"STOPPING": 1}}, {"blue": {}}, {}],
     ids=["starting", "stopping", "no replica yet", "not deployed"],
 )
-async def test_what_neither_runs_nor_sleeps_is_not_ready(applications: Mapping[str, Mapping[str, int]]) -> None:
+async def test_an_application_that_neither_runs_nor_sleeps_is_not_ready(
+    applications: Mapping[str, Mapping[str, int]],
+) -> None:
     given = Fixture(applications)
     assert (await given.healthy())["blue"] is False
     assert "blue" not in given.probed
@@ -107,7 +109,7 @@ async def test_without_a_control_plane_all_deployments_are_probed() -> None:
     assert given.probed == ["blue", "green", "hosted"]
 
 
-def test_an_endpoint_needs_one_that_gets_traffic() -> None:
+def test_an_endpoint_needs_a_ready_deployment_with_traffic() -> None:
     ready, body = document(CONFIG, {"blue": False, "green": True, "hosted": True}, ["green"], [])
     assert not ready
     assert body == {

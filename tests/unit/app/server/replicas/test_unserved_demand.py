@@ -31,7 +31,7 @@ async def test_the_demand_of_an_application_is_that_of_its_deployments() -> None
     assert plane.unserved == [{"llama": 2}]
 
 
-async def test_the_end_is_reported_once_and_nothing_else() -> None:
+async def test_the_end_of_demand_is_reported_once() -> None:
     unserved, plane = Unserved(), control()
     demand = UnservedDemand(unserved, lambda: VIEWS, plane)
     await demand.report(plane)
@@ -54,7 +54,7 @@ async def test_an_unavailable_control_plane_is_called_again() -> None:
     assert plane.unserved == [{"llama": 1}, {"llama": 0}]
 
 
-async def test_it_reports_while_it_runs() -> None:
+async def test_demand_is_reported_periodically() -> None:
     unserved, plane = Unserved(), control()
     with unserved.waiting("blue"):
         async with UnservedDemand(unserved, lambda: VIEWS, plane, every_s=0.0).running():
@@ -63,7 +63,7 @@ async def test_it_reports_while_it_runs() -> None:
     assert plane.unserved[0] == {"llama": 1}
 
 
-async def test_before_the_first_configuration_there_is_none() -> None:
+async def test_before_the_first_configuration_there_is_no_demand() -> None:
     plane = control()
     await UnservedDemand(Unserved(), lambda: None, plane).report(plane)
     assert plane.unserved == []

@@ -1,4 +1,4 @@
-"""Which requests are traced."""
+"""Sampling: which requests are traced."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_a_caller_that_samples_is_followed_within_the_allowance_and_drawn_beyond
     followed = sampler(0.5, per_s=2)
     assert [followed.follows(caller(SAMPLED)) for _ in range(4)] == [True, True, False, False]
     lucky = sampler(0.5, per_s=0, number=0)
-    assert lucky.follows(caller(SAMPLED)), "by a fresh number, whatever trace id the caller has chosen"
+    assert lucky.follows(caller(SAMPLED)), "by a new random number, whatever trace id the caller has chosen"
     assert not sampler(0.5, per_s=0).follows(caller(SAMPLED))
 
 

@@ -17,7 +17,7 @@ class Counts(Counter[str]):
 
 
 class Exporter:
-    """Takes batches, as long as `problem` is None, once it `may`; `closed` ends its waiting."""
+    """Takes batches while `problem` is None, once it `may`; `closed` ends its waiting."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -61,7 +61,7 @@ def test_a_full_batch_is_sent_at_once_and_the_rest_at_the_end() -> None:
     assert (exporter.batches, counts) == ([3, 1], {EXPORTED: 4})
 
 
-def test_what_does_not_fit_is_dropped_and_counted() -> None:
+def test_spans_that_do_not_fit_are_dropped_and_counted() -> None:
     exporter, counts = Exporter(), Counts()
     it = sender(exporter, counts, queue=2)
     for _ in range(5):
@@ -99,14 +99,14 @@ def test_a_collector_that_hangs_delays_the_end_only_so_long() -> None:
     assert counts == {FAILED: 1}
 
 
-class Defective(Exporter):
+class DefectiveExporter(Exporter):
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
         super().export(requests)
         raise ValueError(" ".join(["my", "words"]))
 
 
-def test_a_defect_ends_neither_the_thread_nor_is_it_silent(caplog: pytest.LogCaptureFixture) -> None:
-    exporter, counts = Defective(), Counts()
+def test_a_defect_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    exporter, counts = DefectiveExporter(), Counts()
     it = sender(exporter, counts, batch=1)
     it.start()
     it.put(span())

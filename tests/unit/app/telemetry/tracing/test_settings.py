@@ -1,4 +1,4 @@
-"""The section `tracing` with OpenTelemetry's variables."""
+"""The section `tracing` combined with OpenTelemetry's variables."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def of(section: Tracing, **environment: str) -> Settings:
     return found
 
 
-def test_without_the_section_variables_switch_nothing_on() -> None:
+def test_the_variables_alone_do_not_enable_tracing() -> None:
     assert settings(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}) is None
     assert settings(Tracing(), {"OTEL_SDK_DISABLED": "true"}) is None
 
@@ -39,7 +39,7 @@ def test_the_section_comes_before_the_variables() -> None:
         ("parentbased_traceidratio", "", 1.0),
     ],
 )
-def test_the_standard_samplers_say_the_share(sampler: str, argument: str, share: float) -> None:
+def test_the_standard_samplers_set_the_share(sampler: str, argument: str, share: float) -> None:
     assert of(Tracing(), OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument).share == share
 
 
@@ -61,7 +61,7 @@ def test_a_variable_that_cannot_be_right_is_named(name: str, value: str) -> None
         settings(Tracing(), variables)
 
 
-def test_the_queue_and_its_batches_are_as_the_standard_variables_say() -> None:
+def test_the_standard_variables_set_the_queue_and_its_batches() -> None:
     found = of(Tracing(), OTEL_BSP_MAX_QUEUE_SIZE="50", OTEL_BSP_SCHEDULE_DELAY="250")
     assert (found.queue, found.batch, found.every_s) == (50, 50, 0.25)
 

@@ -15,7 +15,7 @@ IDS = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.sampled_from([0,
 
 
 @given(*IDS)
-def test_what_is_written_is_read_back_here_and_by_opentelemetry(trace: int, span: int, flags: int) -> None:
+def test_a_written_context_is_read_back_here_and_by_opentelemetry(trace: int, span: int, flags: int) -> None:
     headers = headers_of(trace, span, flags, "a=1,b=2")
     assert remote(headers) == Remote(trace, span, flags, "a=1,b=2")
     theirs = get_current_span(TraceContextTextMapPropagator().extract(headers)).get_span_context()

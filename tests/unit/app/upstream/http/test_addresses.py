@@ -1,4 +1,4 @@
-"""Looking names up."""
+"""Name resolution."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ def found(*hosts: str) -> deque[AddrInfoType]:
 
 
 class Names:
-    """Finds three addresses for a name when `go` is set, or raises `error`."""
+    """Resolves a name to three addresses when `go` is set, or raises `error`."""
 
     def __init__(self) -> None:
         self.lookups: list[str] = []

@@ -24,7 +24,7 @@ async def client() -> AsyncIterator[HttpClient]:
     client = HttpClient()
     yield client
     client.close()
-    await asyncio.sleep(0.01)  # the servers see it
+    await asyncio.sleep(0.01)  # the servers notice the close
 
 
 async def post(client: HttpClient, url: str, body: bytes = b"{}") -> Response:
@@ -42,20 +42,20 @@ async def whole(response: Response) -> bytes:
 
 
 async def answer(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server as most are."""
+    """A well-behaved server."""
     while True:
         await server.request(reader)
         writer.write(OK)
 
 
 async def answer_once(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that closes a connection without saying so before."""
+    """A server that closes a connection without announcing it."""
     await server.request(reader)
     writer.write(OK)
 
 
 async def end_the_second(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that closes a connection as the second request on it comes, unanswered."""
+    """A server that closes a connection when its second request arrives, without answering it."""
     await server.request(reader)
     writer.write(OK)
     await server.request(reader)

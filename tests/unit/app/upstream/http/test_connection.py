@@ -1,4 +1,4 @@
-"""One connection: what it makes of the bytes that come, whatever their pieces."""
+"""One connection: how it parses the bytes that arrive, in any pieces."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -22,7 +22,7 @@ WITH_LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 
 class Transport:
-    """The other side of a protocol: keeps what is written, and whether reading is paused."""
+    """The other side of a protocol: records what is written, and whether reading is paused."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -71,7 +71,7 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
 
 
 async def exchanged(parts: list[bytes]) -> tuple[Connection, bytes]:
-    """A response that comes in these parts, while its reader waits or not."""
+    """A response that arrives in these parts, while its reader is waiting or not."""
     connection, _ = requesting()
     reader = asyncio.create_task(whole(connection))
     for number, part in enumerate(parts):
@@ -111,7 +111,7 @@ async def test_a_response_that_ends_anywhere_before_its_end_is_an_error(response
             await whole(connection)
 
 
-async def test_what_came_before_the_end_is_read_first() -> None:
+async def test_received_data_is_read_before_the_error() -> None:
     connection, _ = requesting()
     connection.data_received(WITH_LENGTH[:-2])
     connection.connection_lost(ConnectionResetError())
@@ -142,12 +142,12 @@ async def test_without_a_length_a_reset_is_no_end() -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_these_have_no_body(status: int) -> None:
+async def test_responses_with_these_statuses_have_no_body(status: int) -> None:
     connection, body = await exchanged([b"HTTP/1.1 %d X\r\netag: a\r\n\r\n" % status])
     assert (connection.status, body, connection.is_reusable) == (status, b"", True)
 
 
-async def test_another_protocol_is_not_spoken() -> None:
+async def test_a_switch_of_protocols_ends_the_connection() -> None:
     switched = b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nPRI"
     connection, body = await exchanged([switched])
     assert (connection.status, body, connection.is_reusable) == (101, b"", False)
@@ -179,7 +179,7 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
     assert bytes(transport.written) == b"POST / HTTP/1.1\r\n\r\n{}nextnext"
 
 
-async def test_what_comes_without_a_request_closes_the_connection() -> None:
+async def test_data_without_a_request_closes_the_connection() -> None:
     connection, transport = requesting()
     connection.data_received(WITH_LENGTH)
     connection.data_received(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
@@ -205,7 +205,7 @@ async def test_what_comes_without_a_request_closes_the_connection() -> None:
     ],
     ids=lambda response: repr(response[:40]),
 )
-async def test_what_is_no_response_is_an_error_and_closes_the_connection(response: bytes) -> None:
+async def test_an_invalid_response_is_an_error_and_closes_the_connection(response: bytes) -> None:
     connection, transport = requesting()
     for part in cut(response, list(range(0, len(response), 1000))):
         connection.data_received(part)
@@ -357,7 +357,7 @@ async def test_parts_wait_while_one_is_taken_slowly_and_then_the_server_does() -
     assert not transport.paused
 
 
-async def test_what_taking_a_part_raises_is_raised_where_the_end_is_awaited() -> None:
+async def test_an_error_in_taking_a_part_is_raised_where_the_end_is_awaited() -> None:
     connection, _, taker, task = await handed()
     taker.fails = ValueError("unreadable")
     connection.data_received(chunked(b"b"))
@@ -385,7 +385,7 @@ async def test_nothing_is_handed_over_after_a_cancellation() -> None:
     assert taker.parts == [b"a"]
 
 
-async def test_what_is_unread_comes_again() -> None:
+async def test_unread_data_is_returned_again() -> None:
     connection, _ = requesting()
     connection.data_received(HEAD + chunked(b"a"))
     connection.unread(await connection.read())

@@ -1,4 +1,4 @@
-"""Which connections are used again, and how long they wait."""
+"""Which connections are reused, and how long idle ones are kept."""
 
 import asyncio
 

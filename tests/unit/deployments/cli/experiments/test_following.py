@@ -1,4 +1,4 @@
-"""Following a server's events: streams end, routers come and go, and no event is missed or told twice."""
+"""Following a server's events: streams end, routers come and go, and no event is missed or printed twice."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -13,7 +13,7 @@ AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
 
 
 class Streams:
-    """A server that sends these streams, one after the other; an error ends one, or stands for one."""
+    """A server that sends these streams one after the other; an error ends a stream, or replaces one."""
 
     def __init__(self, *streams: list[str | CommandError]) -> None:
         self._streams = iter(streams)
@@ -55,7 +55,7 @@ def test_an_unreachable_server_is_reported_once() -> None:
     assert followed(streams, 2) == ([1, 2], ["it cannot be reached; trying again"], [RETRY_S] * 2)
 
 
-def test_a_stream_that_ends_at_once_is_not_asked_for_in_a_hurry() -> None:
+def test_a_stream_that_ends_at_once_is_not_reopened_immediately() -> None:
     assert followed(Streams([], [], [event(1)]), 1) == ([1], [], [RETRY_S] * 2)
 
 
@@ -68,7 +68,7 @@ def test_each_absence_of_the_controller_is_reported_once() -> None:
 @pytest.mark.parametrize(
     "streams", [[[AWAY]], [[event(1)], [CommandError("no access", ExitCode.DENIED)]]], ids=["first", "refused"]
 )
-def test_what_will_not_change_ends_it(streams: Any) -> None:
+def test_permanent_errors_end_the_command(streams: Any) -> None:
     with pytest.raises(CommandError):
         followed(Streams(*streams), 2)
 
@@ -88,7 +88,7 @@ def test_frames_without_data_are_no_events() -> None:
         ({"endpoint": "other"}, False),
     ],
 )
-def test_what_an_event_is_about(about: dict[str, str], is_it: bool) -> None:
+def test_an_events_experiment_and_endpoint_are_matched(about: dict[str, str], is_it: bool) -> None:
     assert is_about(about, "exp", "chat") is is_it
 
 

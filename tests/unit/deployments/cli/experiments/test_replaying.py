@@ -1,4 +1,4 @@
-"""What `switchyard experiments replay` says of a recording before it asks a server."""
+"""The errors of `switchyard experiments replay` about a recording, before it calls a server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Deterministic beam search finds what transformers finds: all beams, in their order, with their scores."""
+"""Deterministic beam search finds the same beams as transformers, in the same order, with the same scores."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +18,8 @@ BASE = Settings(width=4, max_tokens=12, eos=frozenset({1}))
 
 
 @dataclass(frozen=True)
-class Tiny:
-    """A random model with much to say, and its log-probabilities after PROMPT."""
+class TinyModel:
+    """A random model with many likely answers, and its log-probabilities after PROMPT."""
 
     transformer: Any
 
@@ -42,14 +42,14 @@ def up_to(ids: list[int], eos: list[int]) -> list[int]:
     return ids[: min(ends, default=len(ids))]
 
 
-def tiny(seed: int) -> Tiny:
+def tiny(seed: int) -> TinyModel:
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     torch.manual_seed(seed)
     transformer = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes)).eval()
     with torch.no_grad():
         transformer.model.embed_tokens.weight.mul_(50)
         transformer.lm_head.weight.mul_(50)
-    return Tiny(transformer)
+    return TinyModel(transformer)
 
 
 def in_transformers_words(settings: Settings) -> dict[str, Any]:

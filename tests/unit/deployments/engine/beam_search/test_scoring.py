@@ -1,4 +1,4 @@
-"""Which tokens may follow a beam, and at what score: transformers' processors on log-probabilities."""
+"""The tokens that may follow a beam, and their scores: transformers' processors on log-probabilities."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ VOCABULARY = 8
 BASE = Settings(width=2, max_tokens=99, eos=frozenset({7}))
 DRAWN = replace(BASE, kind=Kind.NAIVE_SAMPLING)
 IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=8)
-# Sixteenths: those that are nearly equal would tie once they are normalised.
+# Sixteenths, because nearly equal values would tie once they are normalised.
 LOGITS = st.lists(st.integers(-96, 96).map(lambda n: n / 16), min_size=VOCABULARY, max_size=VOCABULARY, unique=True)
 
 
@@ -82,7 +82,9 @@ def test_forbidden_and_early_tokens_are_those_of_transformers(
 ) -> None:
     forbidden = [[1], [2, 3], [4, 4, 5]]
     settings = replace(BASE, forbidden=tuple(map(tuple, forbidden)), min_tokens=4)
-    ids = torch.tensor([answer], dtype=torch.long)  # the answer only: what the prompt begins is no forbidden sequence
+    ids = torch.tensor(
+        [answer], dtype=torch.long
+    )  # the answer only: a sequence that starts in the prompt is not forbidden
     scores = torch.tensor(normalised(logits))[None]
     if answer:
         scores = NoBadWordsLogitsProcessor(forbidden, eos_token_id=7)(ids, scores)

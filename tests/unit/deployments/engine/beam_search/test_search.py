@@ -58,7 +58,7 @@ def test_answers_obey_the_settings(settings: Settings, prompt: tuple[int, ...], 
     assert worth == sorted(worth, reverse=True)
     for beam in found:
         ends_as_it_says(beam, settings)
-        says_nothing_forbidden(beam, settings, prompt)
+        contains_nothing_forbidden(beam, settings, prompt)
         assert [step.logprob for step in beam.steps] == [
             model(beam.tokens[:place])[token] for place, token in enumerate(beam.tokens)
         ]
@@ -85,7 +85,7 @@ def ends_as_it_says(beam: Beam, settings: Settings) -> None:
             assert (beam.ending, beam.closing) == (FinishReason.EXHAUSTED, 0)
 
 
-def says_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ...]) -> None:
+def contains_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ...]) -> None:
     assert not any(contains(beam.tokens, ids) for ids in settings.forbidden)
     n, text = settings.no_repeat_ngram, (*prompt, *beam.tokens)
     if n > 1:
@@ -103,7 +103,7 @@ def test_the_tokens_that_a_search_asks_for_are_enough(settings: Settings, prompt
 
 
 def chain(*favourites: int, vocabulary: int = 6) -> Model:
-    """A model that prefers these tokens, whatever came before."""
+    """A model that prefers these tokens after any text."""
 
     def logprobs(answer: object) -> object:
         tokens = list(answer)  # type: ignore[call-overload]
@@ -129,7 +129,7 @@ def test_a_stop_ends_the_search_once_all_beams_contain_it(kind: Kind) -> None:
 
 
 def test_a_stopped_beam_waits_for_the_others() -> None:
-    """It keeps its place until better ones push it out, and does not end the search by itself."""
+    """The beam keeps its place until better ones replace it, and does not end the search by itself."""
     table: dict[tuple[int, ...], list[float]] = {
         (): [0.6, 0.4, 0, 0],
         (1,): [0.1, 0.1, 0.1, 0.7],
@@ -146,7 +146,7 @@ def test_a_stopped_beam_waits_for_the_others() -> None:
 
 @pytest.mark.parametrize("early_stopping", [True, False])
 def test_early_stopping_ends_with_as_many_beams_as_its_width(early_stopping: bool) -> None:
-    """Ending at once is likely here, and a long answer worth more by its length."""
+    """Ending at once is likely here, but a long answer scores higher for its length."""
     settings = Settings(width=2, max_tokens=30, eos=frozenset({0, 1}), early_stopping=early_stopping, length_penalty=4)
     model = made_up_model(3, 8, spread=0.3)
     lengths = {len(tokens) for tokens in answers(searched(model, settings))}

@@ -1,4 +1,4 @@
-"""The searches that draw, against the probabilities of all answers of a small model."""
+"""The stochastic searches, against the probabilities of all answers of a small model."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ MODEL = made_up_model(3, 4, spread=0.7)
 
 
 def probabilities(model: Model, settings: Settings, answer: Answer = ()) -> dict[Answer, float]:
-    """Of all answers."""
+    """The probabilities of all answers."""
     if answer and (answer[-1] in settings.eos or len(answer) == settings.max_tokens):
         return {answer: 1.0}
     found: dict[Answer, float] = {}
@@ -51,7 +51,7 @@ def pairs(p: Mapping[Answer, float]) -> dict[tuple[Answer, ...], float]:
 
 
 def agree(drawn: Counter[tuple[Answer, ...]], expected: Mapping[tuple[Answer, ...], float]) -> bool:
-    """Whether the draws may come from this distribution: chi-squared, at one in a thousand."""
+    """True if the draws may come from this distribution: chi-squared, at one in a thousand."""
     assert set(drawn) <= set(expected)
     assert sum(expected.values()) == pytest.approx(1)
     observed = [drawn[key] for key in expected]
@@ -59,7 +59,7 @@ def agree(drawn: Counter[tuple[Answer, ...]], expected: Mapping[tuple[Answer, ..
 
 
 def draws(model: Model, settings: Settings, count: int) -> Counter[tuple[Answer, ...]]:
-    """Answers of `count` searches, sorted."""
+    """The answers of `count` searches, sorted."""
     return Counter(tuple(sorted(answers(searched(model, settings, seed=seed)))) for seed in range(count))
 
 
@@ -70,7 +70,7 @@ def test_a_stochastic_search_draws_answers_without_replacement() -> None:
     assert agree(draws(MODEL, STOCHASTIC, 2500), expected)
 
 
-def test_the_perturbed_log_probabilities_tell_the_order_of_drawing() -> None:
+def test_the_perturbed_log_probabilities_give_the_order_of_drawing() -> None:
     settings = replace(STOCHASTIC, width=3, max_tokens=1)
     p = probabilities(MODEL, settings)
     orders = Counter(
@@ -95,7 +95,7 @@ def test_wide_enough_a_stochastic_search_finds_every_answer_with_its_probability
     assert found == pytest.approx(probabilities(MODEL, STOCHASTIC))
 
 
-def test_of_a_stochastic_search_the_likeliest_answer_comes_first() -> None:
+def test_a_stochastic_search_returns_the_likeliest_answer_first() -> None:
     for seed in range(20):
         worth = [beam.score for beam in searched(MODEL, replace(STOCHASTIC, length_penalty=0), seed=seed).results()]
         assert worth == sorted(worth, reverse=True)
@@ -137,7 +137,7 @@ def test_conditioned_gumbels_are_gumbels_below_their_maximum(maximum: float) -> 
 
 
 def test_noise_belongs_to_tokens_and_not_to_their_ranks() -> None:
-    """Two tokens that are nearly as likely may change places from one run to the next."""
+    """Two tokens that are nearly equally likely may change places from one run to the next."""
     level = normalised([0.0, 0.0, -1.0, -1.0])
     swapped = level + np.array([0, 1e-9, 0, -1e-9])
     assert said(level).ids.tolist() != said(swapped).ids.tolist()

@@ -49,14 +49,14 @@ class ModelConfig:
 
 
 def tokenizer() -> Any:
-    """Its tokens are the words w0, w1, ..."""
+    """A tokenizer whose tokens are the words w0, w1, ..."""
     words = {f"w{id}": id for id in range(VOCABULARY)}
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words)), eos_token=f"w{EOS}")
 
 
 @dataclass
 class FakeEngine:
-    """Records the requests; generates `tokens`, one after the other, or what a made-up model predicts."""
+    """Records the requests; generates `tokens`, one after the other, or what a simulated model predicts."""
 
     tokens: int = 3
     model_config: ModelConfig = field(default_factory=ModelConfig)
@@ -262,7 +262,7 @@ async def test_the_same_seed_finds_the_same_beams() -> None:
 async def test_a_cancelled_search_ends_its_engine_requests() -> None:
     engine = FakeEngine()
     task = asyncio.create_task(first(beams(engine), max_tokens=10_000))
-    while len(engine.calls) < 20 or not engine.running:  # noqa: ASYNC110  a matter of turns, not of time
+    while len(engine.calls) < 20 or not engine.running:  # noqa: ASYNC110  it depends on event loop turns, not on time
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -16,10 +16,12 @@ IDS = st.lists(st.integers(0, 5), max_size=30)
 
 
 @given(n=st.integers(2, 6), prompt=IDS, output=IDS, split=st.integers(0, 30))
-def test_it_rules_out_what_transformers_rules_out(n: int, prompt: list[int], output: list[int], split: int) -> None:
+def test_the_tokens_ruled_out_are_those_of_transformers(
+    n: int, prompt: list[int], output: list[int], split: int
+) -> None:
     processor = NoRepeatNgram(n)
-    scores = torch.zeros(8)  # more tokens than ids: some are always left
-    processor(scores.clone(), prompt, output[:split])  # an earlier step, as many tokens ago as it may be
+    scores = torch.zeros(8)  # more ids than tokens, so some are always allowed
+    processor(scores.clone(), prompt, output[:split])  # an earlier step, up to the allowed number of tokens ago
     processor(scores, prompt, output)
     text = prompt + output
     expected = NoRepeatNGramLogitsProcessor(n)(torch.tensor([text], dtype=torch.long), torch.zeros(1, 8))[0]

@@ -71,11 +71,11 @@ def excluded(threshold: float, position: int = 0, probability: float = 1.0, seed
 @pytest.mark.parametrize(
     ("threshold", "expected"), [(0.05, {0, 1, 2}), (0.15, {0, 1}), (0.25, {0}), (0.35, set()), (0.5, set())]
 )
-def test_of_the_choices_at_the_threshold_or_above_the_least_likely_stays(threshold: float, expected: set[int]) -> None:
+def test_the_least_likely_choice_at_or_above_the_threshold_stays(threshold: float, expected: set[int]) -> None:
     assert excluded(threshold) == expected
 
 
-def test_of_equal_choices_one_stays() -> None:
+def test_one_of_equal_choices_stays() -> None:
     scores = torch.zeros(4)
     Xtc(0.25, 1, 0)(scores, [], [])
     assert len(ruled_out(scores)) == 3

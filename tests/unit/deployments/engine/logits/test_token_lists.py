@@ -25,7 +25,7 @@ def test_the_last_id_is_ruled_out_where_the_output_ends_in_the_others(
     sequences: list[list[int]], output: list[int]
 ) -> None:
     processor = present(BadWordTokens.from_request(SamplingRequest({"bad_word_tokens": on_the_wire(sequences)})))
-    scores = torch.zeros(6)  # token 5 is in no sequence: something is always left
+    scores = torch.zeros(6)  # token 5 is in no sequence, so one token is always allowed
     processor(scores, [0, 1, 2, 3, 4], output)
     assert ruled_out(scores) == {ids[-1] for ids in sequences if output[len(output) - len(ids) + 1 :] == ids[:-1]}
 

@@ -86,7 +86,7 @@ def test_a_prompt_of_embeddings_has_no_ids() -> None:
 
 
 def sample(logits: torch.Tensor, *requests: SamplingParams) -> torch.Tensor:
-    """vLLM's sampler on `logits` (requests, vocabulary): the logprobs that it draws by. Outputs are [2, 2]."""
+    """The logprobs that vLLM's sampler draws by, given `logits` (requests, vocabulary). Outputs are [2, 2]."""
     prompts, outputs = [[1]] * len(requests), [[2, 2] for _ in requests]
     rows = [(i, params, prompts[i], outputs[i]) for i, params in enumerate(requests)]
 

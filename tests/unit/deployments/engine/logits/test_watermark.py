@@ -1,4 +1,4 @@
-"""The watermark, and the test that finds it."""
+"""The watermark, and the test that detects it."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ PARAMETERS = {"bias": 2.0, "hashing_key": 15485863, "seeding_scheme": "lefthash"
 
 
 def detect_elsewhere(ids: list[int]) -> float:
-    """The z-score by transformers."""
+    """The z-score that transformers computes."""
     config = WatermarkingConfig(greenlist_ratio=0.5, **PARAMETERS)
     model = PretrainedConfig(vocab_size=VOCABULARY, bos_token_id=VOCABULARY)
     detector = WatermarkDetector(model, "cpu", config, ignore_repeated_ngrams=True)
@@ -65,7 +65,7 @@ def test_repeated_pairs_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(("value", "is_on"), [(True, True), (1, True), (False, False), (0, False), (None, False)])
-def test_a_request_switches_it_on(value: object, is_on: bool) -> None:
+def test_a_request_switches_the_watermark_on(value: object, is_on: bool) -> None:
     assert (Watermark.from_request(SamplingRequest({"watermark": value})) is not None) == is_on
 
 

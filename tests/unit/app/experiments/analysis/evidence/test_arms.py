@@ -46,7 +46,7 @@ def test_names_and_plans_that_come_later_are_known() -> None:
     assert mine.weights[placed.weights].tolist() == [[7, 3]]
 
 
-def test_labels_of_aa_are_drawn_among_controls_units_whatever_their_deployment_is_called() -> None:
+def test_aa_labels_are_drawn_among_controls_units_regardless_of_names() -> None:
     recorder = Recorder()
     mine = arms(recorder, mode="aa", treatments=["label"])
     columns = recorder.rows(*({"unit": unit} for unit in range(400)), {"assigned": 1})

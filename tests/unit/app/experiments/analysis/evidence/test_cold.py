@@ -18,7 +18,7 @@ def counted(cold: ColdMinutes[Totals]) -> list[float]:
     return counts
 
 
-def test_a_cold_replica_takes_the_minute_of_both_arms_also_what_came_before_it() -> None:
+def test_a_cold_replica_excludes_its_whole_minute_from_both_arms() -> None:
     cold = ColdMinutes(Totals(1, 2))
     cold.add(np.array([10.0, 70.0, 75.0]), np.array([False, False, False]), requests([0, 0, 1]))
     assert cold.sums is None

@@ -1,4 +1,4 @@
-"""Distributions by arm: fixed in size, and right within 2 %."""
+"""Distributions by arm: of fixed size, and accurate within 2 %."""
 
 import numpy as np
 import pytest
@@ -47,14 +47,14 @@ def test_batches_change_nothing() -> None:
     assert found(arms, fields) == found(arms, fields, batch=7)
 
 
-def test_tokens_are_whole_and_nothing_is_nothing() -> None:
+def test_tokens_are_whole_numbers_and_no_values_give_no_quantiles() -> None:
     fields: list[Fields] = [{"completion_tokens": tokens} for tokens in (0, 0, 3, 3, 3, 3, 17, 17)]
     tokens = found([0] * 8, fields)["output_tokens"]
     assert set(tokens.arms[0].values) == {0, 3, 17}
     assert (tokens.arms[1].requests, tokens.arms[1].values) == (0, [])
 
 
-def test_what_a_request_does_not_have_is_not_counted() -> None:
+def test_missing_values_are_not_counted() -> None:
     whole: Fields = {"stream": False, "ttft_s": None, "itl_mean_s": None}
     curves = found([0, 0, 1], [FAILED, whole, {}])
     assert [it.requests for it in curves["ttft"].arms] == [0, 1]

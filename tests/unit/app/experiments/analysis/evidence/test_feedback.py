@@ -45,7 +45,7 @@ def test_an_exposure_counts_once_its_window_is_over_with_its_score_or_without() 
     assert values(found, RIPE + 1) == []
 
 
-def test_what_has_matured_knows_its_unit_stratum_and_arm() -> None:
+def test_matured_feedback_has_its_unit_stratum_and_arm() -> None:
     ripe = pending({"request": 1, "unit": 4, "assigned": 0}, {"request": 2, "unit": 5, "assigned": 1}).mature(RIPE)[
         "thumbs"
     ]
@@ -59,7 +59,7 @@ def test_each_metric_has_its_own_window() -> None:
     assert values(found) == [1.0]
 
 
-def test_the_last_score_counts_in_whatever_order_scores_come() -> None:
+def test_the_last_score_counts_in_any_order_of_arrival() -> None:
     for order in ([0, 1], [1, 0]):
         found = pending({"request": 1})
         items = [item(1, 0.0, 1400.0), item(1, 1.0, 1500.0)]
@@ -74,7 +74,7 @@ def test_the_answers_id_works_too() -> None:
 
 
 @pytest.mark.parametrize(("caller", "expected"), [(ALICE, [1.0]), (BOB, [None]), (MANAGER, [1.0])])
-def test_only_who_made_the_request_or_a_manager_may_score_it(caller: int, expected: list[float | None]) -> None:
+def test_only_the_caller_or_a_manager_may_score_a_request(caller: int, expected: list[float | None]) -> None:
     for identity in (1, 11):
         found = pending({"request": 1, "answer": 11})
         found.add([item(identity, caller=caller)])
@@ -146,7 +146,7 @@ def test_above_the_bound_the_oldest_count_at_once_without_a_score() -> None:
     assert values(found, RIPE + 100).count(1.0) == 1
 
 
-def test_what_counts_already_is_forgotten() -> None:
+def test_counted_requests_are_forgotten() -> None:
     found = pending(*({"request": number} for number in range(1, 100)))
     found.mature(RIPE)
     assert len(found) == 0

@@ -20,7 +20,7 @@ def add(seen: FirstSeen, exposures: Sequence[Exposure]) -> None:
 
 
 @given(EXPOSURES, st.integers(1, 7))
-def test_a_unit_counts_once_where_it_came_first_in_whatever_order(exposures: list[Exposure], size: int) -> None:
+def test_a_unit_counts_once_where_it_came_first_in_any_order(exposures: list[Exposure], size: int) -> None:
     seen = FirstSeen(arms=2)
     for start in range(0, len(exposures), size):
         add(seen, exposures[start : start + size])

@@ -23,7 +23,7 @@ def test_every_hash_keeps_the_position_in_which_it_came(batches: list[list[int]]
 
 
 @given(BATCHES, st.integers(0, 5))
-def test_what_is_kept_is_found_at_its_new_position(batches: list[list[int]], every: int) -> None:
+def test_kept_hashes_are_found_at_their_new_position(batches: list[list[int]], every: int) -> None:
     index = HashIndex()
     for batch in batches:
         index.add(np.unique(np.array(batch, np.uint64)))

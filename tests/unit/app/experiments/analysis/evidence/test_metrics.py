@@ -69,7 +69,7 @@ def test_tokens_per_second_is_a_ratio_after_the_first_token() -> None:
     assert found.missing.tolist() == [False, True, True]
 
 
-def test_cost_is_at_the_price_of_who_answered() -> None:
+def test_cost_uses_the_price_of_the_deployment_that_answered() -> None:
     found = values(
         measure("cost"),
         {"prompt_tokens": 1000, "completion_tokens": 100, "served": 0},
@@ -112,7 +112,7 @@ EVENT_CASES: dict[str, tuple[Fields, Fields]] = {
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_each_event_happens_to_what_it_describes(event: Any) -> None:
+def test_each_event_is_recognised(event: Any) -> None:
     rows = Recorder().rows(*EVENT_CASES[event])
     assert happened(event, rows, Limits()).tolist() == [True, False]
 

@@ -35,7 +35,7 @@ def measure(better: Better) -> Measure:
         ("lower", 0.3, None, "worse", False),
     ],
 )
-def test_a_verdict_is_what_the_interval_says_in_the_good_direction(
+def test_a_verdict_follows_from_the_interval_and_the_good_direction(
     better: Better, lower: float | None, upper: float | None, verdict: Verdict, not_worse: bool
 ) -> None:
     effect = Effect(estimate=0.0, lower=lower, upper=upper)
@@ -81,6 +81,8 @@ BETTER, SAME, OPEN = (
         ([BETTER], {"invalid": True, "acted": True}, "do_not_ship"),
     ],
 )
-def test_the_decision(primary: list[Comparison], facts: dict[str, bool], decision: Decision) -> None:
+def test_the_decision_follows_from_the_primary_metrics_and_the_state(
+    primary: list[Comparison], facts: dict[str, bool], decision: Decision
+) -> None:
     everything = {"acted": False, "quiet": True, "invalid": False, "long_enough": True} | facts
     assert decision_of(primary, **everything) == decision

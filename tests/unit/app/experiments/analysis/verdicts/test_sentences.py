@@ -77,7 +77,7 @@ def headline(**fields: Any) -> str:
         (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft and worse in ttft."),
     ],
 )
-def test_the_headline_says_what_the_primary_metrics_say(verdicts: list[Any], words: str) -> None:
+def test_the_headline_reports_the_primary_metrics(verdicts: list[Any], words: str) -> None:
     assert headline(primary=[compared(verdict=verdict) for verdict in verdicts]) == words
 
 
@@ -125,7 +125,7 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         ({"mode": "aa"}, "Next: nothing to do; a difference would raise an alarm."),
     ],
 )
-def test_what_to_do_next(fields: dict[str, Any], words: str) -> None:
+def test_the_next_step_is_named(fields: dict[str, Any], words: str) -> None:
     report = msgspec.structs.replace(SHIP, **({"decision": "keep_going"} | fields))
     decisions = {GREEN: report.decision}
     earliest = (SHIP.started_at or 0.0) + 3 * 86400

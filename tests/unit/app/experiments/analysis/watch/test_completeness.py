@@ -36,19 +36,19 @@ def test_values_that_are_missing_on_both_arms_alike_are_no_alarm() -> None:
 def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:
     rare = RareEvents(1)
 
-    def tell(arm: int, units: range) -> None:
+    def add_rows(arm: int, units: range) -> None:
         size = len(units)
         ones = np.ones(size)
         values = Values(ones, ones, ones > 0, ones < 0)
         unit = np.array(units, np.uint64)
         rare.add(values, unit, np.zeros(size), np.zeros(size, np.int32), np.full(size, arm, np.int8))
 
-    tell(0, range(40))
-    tell(1, range(40, 40 + FEW - 1))
+    add_rows(0, range(40))
+    add_rows(1, range(40, 40 + FEW - 1))
     assert rare.applies
     effect, ln_e = rare.effect(HALF, 0.05)
     assert effect.upper is not None
     assert effect.upper < 0
     assert ln_e > 3
-    tell(1, range(100, 101))
+    add_rows(1, range(100, 101))
     assert not rare.applies

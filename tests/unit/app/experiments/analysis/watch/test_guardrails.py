@@ -10,7 +10,7 @@ from tests.support.experiments.world import config
 
 
 class Rig:
-    """Guardrails over rows that a test writes down."""
+    """Guardrails over rows that a test defines."""
 
     def __init__(self, *rails: dict[str, Any], **experiment: Any) -> None:
         declared = config(guardrails=list(rails), **experiment).experiments["green-float32"]
@@ -20,7 +20,7 @@ class Rig:
         self._unit = 0
 
     def rows(self, count: int, green: bool, *, hit: bool, **fields: Any) -> None:
-        """One each of so many new units."""
+        """Adds one request for each of `count` new units."""
         failed: Fields = {"error": 1, "status": 502} if hit else {}
         made = []
         for _ in range(count):
@@ -31,7 +31,7 @@ class Rig:
 
     @property
     def watch(self) -> GuardrailWatch:
-        """The first."""
+        """The first guardrail."""
         return next(iter(self.guardrails))
 
 

@@ -27,7 +27,7 @@ def add(found: SampleRatioWatch, units: range, plan: int, arm: int, at: float = 
 
 
 @pytest.mark.parametrize("returning", [True, False])
-def test_plans_add_up_with_each_its_own_weights(returning: bool) -> None:
+def test_plans_add_up_each_with_its_own_weights(returning: bool) -> None:
     found, _, _ = watch(returning)
     add(found, range(9880), 0, 0)
     add(found, range(9880, 10_000), 0, 1)

@@ -8,7 +8,7 @@ from tests.support.experiments.world import config
 
 
 class Rig:
-    """Traffic of rows that a test writes down."""
+    """Traffic of rows that a test defines."""
 
     def __init__(self) -> None:
         self.recorder = Recorder()
