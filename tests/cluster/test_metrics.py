@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 REQUESTS = "switchyard_requests_total"
 MEMORY = "process_resident_memory_bytes"
 PORTS = range(30000, 30020)
-"""Replicas listen on the first that is free; one that was in use lately is not."""
+"""Replicas listen on the first free port; a recently used one does not count as free."""
 
 
 def labels_of(samples: dict[Series, float], name: str, **wanted: str) -> dict[str, dict[str, str]]:

@@ -38,7 +38,7 @@ def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, fi
     closed = set()
     for pod in cluster.kuberay.pods:
         open_here = listening(pod.container.pid)
-        assert all(accepts(pod.address, port) for port in open_here), "nothing but a policy keeps strangers out"
+        assert all(accepts(pod.address, port) for port in open_here), "only a policy keeps strangers out"
         allowed = open_ports(policies, labels(pod.template), STRANGER, STRANGE)
         assert ALL not in allowed
         assert allowed & open_here == (set() if pod.is_head else {INGRESS})

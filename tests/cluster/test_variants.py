@@ -1,4 +1,4 @@
-"""A new variant: the overlay's own model, with real vLLM, beside what runs."""
+"""A new variant, the overlay's own model with real vLLM, is added to a running cluster."""
 
 import copy
 
