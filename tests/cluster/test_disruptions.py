@@ -94,9 +94,7 @@ def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, th
             outcomes = streams.wait()
         wide.until(lambda: not silent & (addresses(wide) | router_addresses(wide)), wide.serve.messages)
         noticed = time.monotonic() - moment
-        wide.kuberay.remove_node(
-            engine
-        )  # its pod, whose end is not reported, counts until then
+        wide.kuberay.remove_node(engine)  # its pod, whose end is not reported, counts until then
         wide.kuberay.remove_node(router)
         back = wide.until(
             lambda: len(wide.replicas(BLUE)) == 2 and len(wide.routers()) == 2, wide.serve.messages, within_s=480
