@@ -43,8 +43,7 @@ POSITIONS = AT_ONCE // BLOCK
 """The ledger makes entries for this many requests at once, in one of this many blocks."""
 
 _FASTEST = 20
-"""The number of blocks, of which the fastest count (the 5th percentile): other processes can only make a block
-slower."""
+"""The fastest of this many blocks counts (the 5th percentile): other processes can only make a block slower."""
 
 _SCOPE = {
     "type": "http",

@@ -43,8 +43,7 @@ SHARES: Mapping[str, float | None] = {"off": None, "none": 0, "all": 100}
 """Percent of the requests that each router traces; None: tracing is off."""
 
 _FASTEST = 20
-"""The number of blocks, of which the fastest count (the 5th percentile): other processes can only make a block
-slower."""
+"""The fastest of this many blocks counts (the 5th percentile): other processes can only make a block slower."""
 
 _WARM_UP = 100
 _SENT_WITHIN_S = 3.0

@@ -40,7 +40,7 @@ class LocalIssuer:
     slow_s: float = 0
 
     def token(self, *, kid: str | None = "first", headers: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A good token for `alice`, but for what `claims` and `headers` say. A claim that is None is left out."""
+        """A valid token for `alice`, changed by `claims` and `headers`. A claim that is None is left out."""
         now = int(time.time())
         good = {"iss": self.url, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 600}
         payload = {name: value for name, value in {**good, **claims}.items() if value is not None}
@@ -79,7 +79,7 @@ def _jwk(kid: str, algorithm: str, private: Private) -> dict[str, Any]:
 
 
 def hostile_tokens(issuer: LocalIssuer) -> dict[str, str]:
-    """Tokens that try the known tricks, by what they try."""
+    """Tokens with the known attacks, by the attack."""
     good = issuer.token()
     header, payload, signature = good.split(".")
     stranger = LocalIssuer(url=issuer.url)
