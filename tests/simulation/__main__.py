@@ -25,8 +25,8 @@ from tests.simulation.tables import Cell, table
 INTRODUCTION = """# Experiments, measured
 
 This page shows how the statistics of [experiments](experiments.md) behave on simulated traffic whose truth is known.
-`make simulate RUNS={runs}` wrote it; `make test-simulation` checks its bounds. Seeds are fixed: the same code gives the same
-numbers. Of 150 runs, a share of 2 % is known within 2.3 points, one of 50 % within 8; of 600, within half of that.
+`make simulate RUNS={runs}` wrote it; `make test-simulation` checks its bounds. Seeds are fixed: the same code gives the
+same numbers. Of 150 runs, a share of 2 % is known within 2.3 points, one of 50 % within 8; of 600, within half of that.
 
 The numbers in brackets are the design's. They were measured with another program, most of them with 2,000 runs. The
 worlds are described in `tests/simulation/worlds.py`. Their spreads were chosen so that the columns of tests that look
