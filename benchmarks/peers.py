@@ -216,7 +216,7 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
             ]
             yield f"| {' | '.join(cells)} |"
         yield ""
-    yield f"| Switchyard's router beside | at once | {workload.unit}/s | {first} | |"
+    yield f"| Switchyard's router compared with | at once | {workload.unit}/s | {first} | |"
     yield "| --- | --- | --- | --- | --- |"
     for peer in PEERS:
         for streams in workload.requests:

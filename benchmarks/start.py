@@ -39,7 +39,7 @@ KEY = "the key of a benchmark"
 
 KINDS: Mapping[str, Sequence[str]] = {
     "builds of applications": ("build_serve_application",),
-    "models (a process beside the engine)": ("VLLM::Worker",),
+    "models (a process besides the engine's)": ("VLLM::Worker",),
     "engines": ("VLLM::EngineCore",),
     "engines' replicas": (":Engine",),
     "router and experiments": (":Router", ":Experiments"),

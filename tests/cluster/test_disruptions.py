@@ -116,7 +116,7 @@ def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, th
     assert lost([it for it in drip.outcomes if it.begun > moment or it.address not in silent]) == []
     errors_s, cuts_s = (max((it.ended or 0) - moment for it in part) for part in (failed, cut))
     figures.add(
-        "A node of engines and one of routers fall silent",
+        "A node of engines and one of routers stop responding",
         f"of {len(outcomes)} streams {len(failed)} of the engine there end with an error within {errors_s:.0f} s "
         f"(`idle_s: {IDLE_S}`), {len(cut)} of the router there are cut within {cuts_s:.0f} s, the others end "
         f"well; 0 of {len(drip.outcomes)} requests lost; Ray notices after {noticed:.0f} s, and all replicas are back "
@@ -142,7 +142,7 @@ def test_nothing_is_lost_while_the_head_is_down_for_30_s(wide: Cluster, figures:
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []
     figures.add(
-        "The head dies and is away for 30 s",
+        "The head dies and is down for 30 s",
         f"0 of {len(outcomes)} streams and 0 of {len(drip.outcomes)} requests lost; Serve answers {back:.0f} s after "
         "the head's start, with the same replicas and processes",
     )

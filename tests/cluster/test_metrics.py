@@ -68,7 +68,7 @@ def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
         lambda: stopped.id not in {it["labels"].get("replica") for it in scraper.targets()}, cluster.serve.messages
     )
     seen = f"its port closed after {closed_after:.0f} s; scraped all the same until its last stream had ended"
-    figures.add("Metrics of a replica that is stopped", seen)
+    figures.add("Metrics of a replica that is being stopped", seen)
 
 
 DRAINING = "switchyard_draining"

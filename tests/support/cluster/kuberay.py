@@ -1,4 +1,4 @@
-"""Does what the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler beside the head.
+"""Does what the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler next to the head.
 
 As in KubeRay 1.7 (`raycluster_controller.go`): a pod that is being deleted still counts as one of its group, until it
 is gone, unless the autoscaler named it.

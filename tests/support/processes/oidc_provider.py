@@ -89,7 +89,7 @@ def hostile_tokens(issuer: LocalIssuer) -> dict[str, str]:
         "no algorithm": f"{_part(alg='none', kid='first')}.{payload}.",
         "no algorithm, with a signature": f"{_part(alg='none', kid='first')}.{payload}.{signature}",
         "the public key as an HMAC secret": _hmac(f"{_part(alg='HS256', kid='first', typ='JWT')}.{payload}", pem),
-        "a key of somebody else's under a known id": stranger.token(),
+        "someone else's key under a known id": stranger.token(),
         "another algorithm's name": f"{_part(alg='ES256', kid='first')}.{payload}.{signature}",
         "a payload that was changed": f"{header}.{_part(sub='root', iss=issuer.url, aud=AUDIENCE)}.{signature}",
         "a key that comes with the token": stranger.token(kid="first", headers={"jwk": stranger.jwks()["keys"][0]}),
