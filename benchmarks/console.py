@@ -1,7 +1,6 @@
-"""What open consoles cost a router: its CPU time while ten pages poll, as the page Traffic does, against none.
-
-The router runs on uvicorn in this process, with as many deployments as given, each of which has answered requests in
-several dialects; the consoles are another process. Nothing else is sent, so all that differs is the consoles' share.
+"""The cost of open consoles for a router: its CPU time with and without ten pages that poll like the page Traffic. The
+router runs on uvicorn in this process with the given number of deployments, each of which has answered requests in
+several dialects. The consoles are another process. There is no other traffic, so the difference is the consoles' share.
 
     python -m benchmarks.console      prints the CPU share of one core; exit code 1 if consoles add 2 % or more
 """
@@ -23,7 +22,7 @@ from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
 
 MOST = 0.02
-"""Of a core: what all consoles together may add."""
+"""The share of a core that all consoles together may add."""
 
 POLL_S = 2.0
 
@@ -71,7 +70,7 @@ async def _measured(consoles: int, deployments: int, seconds: float) -> tuple[fl
     while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
         await asyncio.sleep(0.05)
     port = server.servers[0].sockets[0].getsockname()[1]
-    await _run([str(port), "1", "0.5", "0.1"])  # what is made on first use is no console's cost
+    await _run([str(port), "1", "0.5", "0.1"])  # what is created on first use is not a console's cost
     without = await _share(asyncio.sleep(seconds))
     arguments = [str(port), str(consoles), str(seconds), str(POLL_S)]
     with_them = await _share(_run(arguments))
@@ -87,7 +86,7 @@ async def _run(arguments: list[str]) -> None:
 
 
 async def _share(work: Any) -> float:
-    """This process's CPU time by the clock's while `work` is awaited."""
+    """This process's CPU time divided by the wall time while `work` is awaited."""
     begun, cpu = time.monotonic(), time.process_time()
     await work
     return (time.process_time() - cpu) / (time.monotonic() - begun)

@@ -1,7 +1,7 @@
-"""What the console's first paint costs a browser: CPU time of the main thread until a page without data stands.
-
-Real headless Chromium, a fresh profile for each run, so that nothing is cached or compiled. The time is the thread's
-own (Chromium's `threadTicks`): what other programs take of a busy machine is not in it, colder caches are.
+"""The cost of the console's first paint for a browser: CPU time of the main thread until a page without data is drawn.
+It uses real headless Chromium with a fresh profile for each run, so that nothing is cached or compiled. The time is the
+thread's own (Chromium's `threadTicks`): it excludes other programs on a busy machine, but not the effect of colder
+caches.
 
     python -m benchmarks.first_paint      prints the medians in ms; exit code 1 if a page's median is 100 ms or more
 """

@@ -1,9 +1,8 @@
-"""What Friendli's dialect costs where a request uses none of its extras: the same engine, the same answers, OpenAI's
-completions beside Friendli's, both through the router.
-
-Friendli tells each token with its id, so that its chunks are taken apart and written anew, while OpenAI's pass through.
-The model has one random layer, so that what is measured is the serving path; the clients take short turns, in another
-order each round. An OpenAI client that asks for token ids shows what the engine's part of it costs.
+"""The cost of Friendli's dialect for a request that uses none of its extras: OpenAI's completions compared with
+Friendli's, with the same engine and answers, both through the router. Friendli sends each token with its id, so that
+its chunks are parsed and rewritten, while OpenAI's pass through. The model has one random layer, so that the benchmark
+measures the serving path. The clients take short turns, in another order each round. An OpenAI client that asks for
+token ids shows the engine's part of the cost.
 
     python -m benchmarks.friendli     prints a table; exit status 1 below the bar
 
@@ -34,7 +33,7 @@ RATIO, LATER_MS = 0.9, 5.0
 
 @dataclass(frozen=True)
 class Client:
-    """Who asks: the headers that tell, more fields, what ends the stream."""
+    """A client: its headers, additional fields, and the end of its stream."""
 
     name: str
     headers: str
@@ -78,7 +77,7 @@ async def measure(run: processes.Run, rounds: int) -> Found:
 
 
 def show(found: Found) -> bool:
-    """Prints the medians and the ratios to OpenAI's; whether the bar is met."""
+    """Prints the medians and the ratios to OpenAI's; returns whether the target is met."""
     for streams in ("16", "1"):
         names = list(asdict(found[OPENAI.name][streams][0]))
         print(f"\n{streams + ' stream(s)':20}" + "".join(f"{name:>23}" for name in names))

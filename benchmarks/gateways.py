@@ -1,7 +1,8 @@
-"""What `benchmarks/peers.py` compares: one vLLM process, and gateways that pass on to it, each as its users run it.
+"""The programs that `benchmarks/peers.py` compares: one vLLM process, and gateways in front of it, each run as its
+users run it.
 
-Every gateway gets the same request, for the same model, and none authenticates, logs to a database or caches. What
-they do besides is what they do as installed: Switchyard's router counts tokens and keeps metrics, so does vllm-router.
+Every gateway gets the same request, for the same model, and none authenticates, logs to a database or caches. Beyond
+that they run with their defaults: Switchyard's router counts tokens and keeps metrics, and so does vllm-router.
 """
 
 import os
@@ -25,12 +26,12 @@ FLOOR = "canned chunks"
 PEERS = (VLLM_ROUTER, LITELLM)
 
 MODEL = "bench"
-"""What every way calls the engine's model."""
+"""The name of the engine's model on every path."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked, of which engine."""
+    """A kind of request, and the engine's arguments for it."""
 
     name: str
     unit: str
@@ -41,9 +42,9 @@ class Workload:
     path: str
     body: Mapping[str, Any]
     end: bytes
-    """In the last bytes of an answer."""
+    """Part of the last bytes of an answer."""
     requests: Mapping[int, int]
-    """Of a turn, by how many are under way at once."""
+    """The number of requests in a turn, by how many run at once."""
     weights: Callable[[], Path]
     options: Sequence[str]
     """vLLM's."""
@@ -82,7 +83,7 @@ EMBEDDINGS = Workload(
 
 @dataclass(frozen=True)
 class Way:
-    """One way to the answers."""
+    """One path to the engine."""
 
     name: str
     port: int
@@ -96,7 +97,7 @@ def engine(workload: Workload, folder: Path) -> Iterator[Way]:
     environment = {
         **{name: value for name, value in DEFAULTS.items() if not name.startswith("RAY_")},
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "OMP_NUM_THREADS": "1",  # a layer has no work for more, and idle OpenMP threads spin
+        "OMP_NUM_THREADS": "1",  # one layer has no work for more threads, and idle OpenMP threads spin
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
     command = [
@@ -112,7 +113,7 @@ def engine(workload: Workload, folder: Path) -> Iterator[Way]:
 
 @contextmanager
 def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> Iterator[list[Way]]:
-    """Every gateway in front of `upstream`; the peers' programs are in `peers`."""
+    """All gateways in front of `upstream`; the peers' programs are in `peers`."""
     url = f"http://{HOST}:{upstream.port}"
     with ExitStack() as running:
 
@@ -132,7 +133,7 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> It
             start(
                 VLLM_ROUTER,
                 {},
-                # One worker leaves no choice: the policy that costs least. Its own default keeps a tree of prompts.
+                # With one worker there is no choice, so use the cheapest policy. The default keeps a tree of prompts.
                 lambda port: [
                     *(str(peers / "vllm-router"), "--policy=round_robin", "--worker-urls", url),
                     *(f"--host={HOST}", f"--port={port}", f"--prometheus-port={programs.free_ports(1)[0]}"),
@@ -140,7 +141,7 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> It
             ),
             start(
                 LITELLM,
-                # It does not start without a master key unless this says that it may; the list of prices is a download.
+                # Without a master key it starts only with this setting. The list of prices would be downloaded.
                 {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
                 lambda port: [str(peers / "litellm"), f"--config={litellm}", f"--host={HOST}", f"--port={port}"],
             ),
@@ -163,7 +164,7 @@ def litellm_proxy(url: str) -> dict[str, Any]:
 
 @contextmanager
 def canned(folder: Path) -> Iterator[Way]:
-    """No engine: chunks from a process that sends them as fast as it can. What the load generator takes shows here."""
+    """No engine: a process sends chunks as fast as it can. This shows the load generator's own limit."""
     command = [sys.executable, "-m", "benchmarks.relay", "--upstream", "--step-s=0"]
     with _running(FLOOR, CHAT, folder, {}, lambda port: [*command, f"--port={port}"]) as it:
         yield it
@@ -177,7 +178,7 @@ def _running(
     environment: Mapping[str, str],
     command: Callable[[int], Sequence[str]],
 ) -> Iterator[Way]:
-    """A program on a free port, which `command` is given, once it answers `workload`."""
+    """Starts a program on a free port, which is passed to `command`; yields once it answers `workload`."""
     [port] = programs.free_ports(1)
     process = programs.launch(
         command(port),

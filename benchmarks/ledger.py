@@ -1,9 +1,9 @@
-"""What recording the exposures of an experiment costs the router: CPU time, with the ledger on and off in one run.
+"""The cost of recording an experiment's exposures in the router: CPU time with the ledger on and off, in one run.
 
-The router's ASGI application is called in this process, in front of an upstream that hands over canned chunks, so that
-nothing but the router's own work is timed, at the pace of a busy router. It has two endpoints: one with an experiment
-and one without, both sticky by conversation. Short blocks of requests on either alternate, and the fastest of them are
-compared, so that what else the machine does meets neither. The controller acknowledges everything and keeps nothing.
+The router's ASGI application is called in this process, in front of an upstream that returns canned chunks, so that
+only the router's own work is timed, at the pace of a busy router. It has two endpoints: one with an experiment and one
+without, both sticky by conversation. Short blocks of requests on each alternate, and the fastest blocks are compared,
+so that other work on the machine affects neither. The controller acknowledges everything and stores nothing.
 
     python -m benchmarks.ledger       prints what recording adds per request and per chunk; exit code 1 above the bounds
 """
@@ -34,16 +34,16 @@ from benchmarks.relay import TOKEN, USAGE
 
 MOST_PER_REQUEST_US, MOST_PER_CHUNK_US = 20.0, 0.3
 SHORT, LONG = 2, 34
-"""Tokens of the two kinds of answers: what they differ by is the chunks' share."""
+"""Tokens of the two kinds of answers: their difference is the chunks' share of the cost."""
 
 BLOCK = 4
 """Requests between two changes of endpoint: less than a millisecond, so that many blocks run undisturbed."""
 
 POSITIONS = AT_ONCE // BLOCK
-"""The ledger makes entries of so many requests at once: in one block of so many."""
+"""The ledger makes entries for this many requests at once, in one of this many blocks."""
 
 _FASTEST = 20
-"""Of so many blocks, the fastest counts (the 5th percentile): other processes can only make a block slower."""
+"""The fastest of this many blocks counts (the 5th percentile): other processes can only make a block slower."""
 
 _SCOPE = {
     "type": "http",
@@ -58,7 +58,7 @@ _END = [TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop"'), USAGE
 
 
 class Acknowledging:
-    """A controller that takes everything at once."""
+    """A controller that accepts everything at once."""
 
     async def send(self, batch: bytes) -> bytes:
         return _EVERYTHING
@@ -147,13 +147,13 @@ async def started(app: Any) -> AsyncIterator[None]:
 
 
 class Asking:
-    """The client of one chat after the other, all with the same body."""
+    """A client that sends one chat after the other, all with the same body."""
 
     def __init__(self, app: Any, sent: bytes) -> None:
         self._app, self._sent, self._is_read = app, sent, False
 
     async def ask(self, send: Callable[[Any], Awaitable[None]]) -> None:
-        """Returns when the application has done its part; `send` gets what it answers."""
+        """Returns when the application is done; `send` gets its answer."""
         self._is_read = False
         await self._app({**_SCOPE}, self._receive, send)
 
@@ -165,7 +165,7 @@ class Asking:
 
 
 async def block(app: Any, sent: bytes, requests: int) -> float:
-    """CPU time of so many requests, in microseconds each."""
+    """CPU time of a number of requests, in microseconds per request."""
     client = Asking(app, sent)
 
     async def send(message: Any) -> None:
@@ -178,9 +178,8 @@ async def block(app: Any, sent: bytes, requests: int) -> float:
 
 
 async def spent(app: Any, tokens: int, rounds: int) -> tuple[float, float]:
-    """A request's CPU time with the ledger off and on, in microseconds, when nothing disturbs it.
-
-    Blocks are compared with those at the same position, since the ledger works in some of them for all.
+    """A request's undisturbed CPU time with the ledger off and on, in microseconds. Blocks are compared with those at
+    the same position, since the ledger does its work for all of them in some blocks.
     """
     blocks: dict[str, list[list[float]]] = {name: [[] for _ in range(POSITIONS)] for name in ("off", "on")}
     for number in range(rounds * POSITIONS):
@@ -194,7 +193,8 @@ async def spent(app: Any, tokens: int, rounds: int) -> tuple[float, float]:
 
 
 async def measure(rounds: int) -> tuple[float, float, float]:
-    """A request's CPU time without the ledger, what recording adds to it, and to a chunk; in microseconds."""
+    """A request's CPU time without the ledger, and the time that recording adds per request and per chunk, in
+    microseconds."""
     router = Router(
         RuntimeEnvironment(internal_key="benchmark"), random=Random(1), controller=Acknowledging(), send_every_s=3600
     )

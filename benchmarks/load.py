@@ -14,11 +14,11 @@ HOST = "127.0.0.1"
 
 
 class AnswerFailed(Exception):
-    """An answer is no 200, or breaks off."""
+    """An answer is not a 200, or breaks off."""
 
 
 class Stream(asyncio.Protocol):
-    """One answer. `end` is in its last event; one that is not streamed counts as one event."""
+    """One answer. `end` is part of its last event; an answer that is not streamed counts as one event."""
 
     def __init__(self, request: bytes, end: bytes = b"[DONE]") -> None:
         self._request = request
@@ -29,7 +29,7 @@ class Stream(asyncio.Protocol):
         self.times: list[float] = []
         """When each event arrived, in seconds from the request on. Of several in one packet, each counts, all now."""
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
+    def connection_made(self, transport: Any) -> None:  # uvloop's transport is not an asyncio.Transport by type
         self._transport = transport
         self._begun = time.perf_counter()
         transport.write(self._request)
@@ -55,7 +55,7 @@ class Stream(asyncio.Protocol):
 
 
 def post(path: str, body: Mapping[str, Any], *headers: str) -> bytes:
-    """The HTTP request; each of `headers` is a line of its head."""
+    """The HTTP request; each of `headers` is a header line."""
     content = json.dumps(body)
     lines = [f"POST {path} HTTP/1.1", f"host: {HOST}", *headers, "content-type: application/json"]
     return "\r\n".join([*lines, f"content-length: {len(content)}", "", content]).encode()
@@ -63,20 +63,20 @@ def post(path: str, body: Mapping[str, Any], *headers: str) -> bytes:
 
 @dataclass
 class Burst:
-    """What a number of requests gave."""
+    """The results of a number of requests."""
 
     elapsed_s: float
     answers: list[list[float]]
-    """Of each when its events arrived, in seconds from its request on."""
+    """For each request the arrival times of its events, in seconds after the request."""
     failures: list[AnswerFailed]
-    """Requests that have no answer."""
+    """The number of requests without an answer."""
 
     def first_ms(self) -> list[float]:
         """The time to the first event of each answer."""
         return [times[0] * 1000 for times in self.answers]
 
     def between_ms(self) -> list[float]:
-        """The times between two events of an answer, of all."""
+        """The times between two events of an answer, for all answers."""
         return [(b - a) * 1000 for times in self.answers for a, b in itertools.pairwise(times)]
 
 
@@ -100,5 +100,5 @@ async def burst(sent: bytes, port: int, *, streams: int, requests: int, end: byt
 
 
 def p99(values: Sequence[float]) -> float:
-    """The 99th percentile of at least one value; of fewer than 100 the largest."""
+    """The 99th percentile of at least one value; with fewer than 100 values, the largest."""
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]

@@ -1,8 +1,8 @@
-"""What the logits processors cost: vLLM without them, with them and nobody asking, and with each in use.
+"""The cost of the logits processors: vLLM without them, with all of them unused, and with each in use.
 
 Two offline engines in this process, with a model of one random layer, so that a step is short and what is added
-shows; 16 requests at once, all of the same length. The ways take turns, round after round, and the medians count. What
-is compared is the processor time on one thread, which says the same on a busy machine.
+shows; 16 requests at once, all of the same length. The variants take turns in each round, and the medians count. They
+are compared by the CPU time of one thread, which hardly depends on the machine's load.
 
     python -m benchmarks.logits        prints a table; exit status 1 if unused processors cost more than the bar
 """
@@ -40,7 +40,7 @@ IN_USE: Mapping[str, Mapping[str, Any]] = {
     "typical_p": {"typical_p": 0.9},
     "xtc": {"xtc_threshold": 0.1, "xtc_probability": 0.5},
 }
-"""What each of the 16 requests asks."""
+"""The parameters of each of the 16 requests."""
 
 
 def engine(logits_processors: Sequence[str]) -> Any:
@@ -78,7 +78,7 @@ def step_ms(llm: Any, tokens: int, xargs: Mapping[str, Any] | None) -> float:
 
 
 def measure(rounds: int, tokens: int) -> dict[str, list[float]]:
-    """Milliseconds per step of every round, by way."""
+    """Milliseconds per step in every round, by variant."""
     without, with_ours = engine(()), engine(tuple(PROCESSORS))
     ways: list[tuple[str, Any, Mapping[str, Any] | None]] = [(NONE, without, None), (UNUSED, with_ours, None)]
     ways += [(name, with_ours, xargs) for name, xargs in IN_USE.items()]
@@ -86,7 +86,7 @@ def measure(rounds: int, tokens: int) -> dict[str, list[float]]:
         step_ms(llm, 16, xargs)
     measured: dict[str, list[float]] = {name: [] for name, _, _ in ways}
     for number in range(rounds):
-        # The two that the bar compares come every time, and neither always first; the others less often.
+        # The two that the target compares run every time, in alternating order; the others less often.
         chosen = ways if number % 5 == 0 else ways[:2]
         for name, llm, xargs in chosen if number % 2 else reversed(chosen):
             measured[name].append(step_ms(llm, tokens, xargs))

@@ -1,9 +1,9 @@
-"""What a mirror costs the requests of clients: their time with the mirror off and with one whose shadow hangs.
+"""The cost of a mirror for clients' requests: their time with the mirror off, and with one whose shadow hangs.
 
-The router's ASGI application is called in this process, in front of an upstream that hands over canned chunks. It has
-two recorded endpoints, and every request of one is drawn for a shadow, a real server that accepts and never answers:
-its slots and its queue are full at once, which is the worst that a shadow can do. Short blocks of requests on either
-endpoint alternate, so that what else the machine does meets both.
+The router's ASGI application is called in this process, in front of an upstream that returns canned chunks. It has two
+recorded endpoints. Every request of one is copied to a shadow, a real server that accepts and never answers: its slots
+and its queue are full at once, which is the worst case. Short blocks of requests on each endpoint alternate, so that
+other work on the machine affects both.
 
     python -m benchmarks.mirror       prints the median and the 99th percentile of a request's time, and their ratios
 """
@@ -46,7 +46,7 @@ def document(shadow: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def hanging() -> AsyncIterator[tuple[str, list[int]]]:
-    """A server that accepts connections and never answers: its URL, and the bytes that it was sent at a time."""
+    """A server that accepts connections and never answers: its URL, and the sizes of what it received."""
     received: list[int] = []
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,5 @@
-"""Switchyard beside the gateways that people would use in its place: one vLLM process, reached through each in turn.
+"""Compares Switchyard with the gateways that people would use in its place: one vLLM process, reached through each in
+turn.
 
     vLLM directly           the load generator asks the engine itself
     Switchyard's router     `switchyard router`
@@ -50,16 +51,17 @@ from benchmarks.serving import ROOT, write_report
 from deployments.local import processes
 
 SETTLE_S = 1.0
-"""From a gateway's thaw to its first request: it sees which of its connections the engine closed meanwhile."""
+"""The pause between resuming a gateway and its first request: it notices which connections the engine has closed
+meanwhile."""
 
 
 @dataclass
 class Turn:
-    """What one way gave in one turn. The CPU times are in seconds per 1,000 units."""
+    """The results of one path in one turn. The CPU times are in seconds per 1,000 units."""
 
     per_s: float
     failed: int
-    """Requests without an answer, which count nowhere else."""
+    """The number of requests without an answer, which are not counted elsewhere."""
     first_ms: list[float]
     """Of each answer."""
     between_ms: list[float]
@@ -68,16 +70,16 @@ class Turn:
     engine_cpu_s: float
     generator_cpu_s: float
     other_cores: float
-    """What everything else on the machine took meanwhile, in cores."""
+    """The load from everything else on the machine meanwhile, in cores."""
 
 
 Found = Mapping[str, Mapping[int, Sequence[Turn]]]
-"""By way and number of requests at once, in the order of the rounds."""
+"""Turns by path and number of requests at once, in the order of the rounds."""
 
 
 @dataclass
 class Row:
-    """A way's turns in one: the medians, and the percentiles of all answers."""
+    """A summary of a path's turns: the medians, and the percentiles of all answers."""
 
     per_s: float
     failed: int
@@ -94,12 +96,12 @@ class Row:
 
 @dataclass
 class Comparison:
-    """Switchyard's router beside another way: medians of what each round says."""
+    """Switchyard's router compared with another path: medians of the rounds' ratios and differences."""
 
     ratio: float
-    """Of what is given per second; above 1 where Switchyard gives more."""
+    """The ratio of units per second; above 1 if Switchyard delivers more."""
     later_ms: float
-    """By how much its first token, or its answer, comes later; below 0 where it comes earlier."""
+    """By how much its first token, or its answer, comes later; below 0 if it comes earlier."""
 
 
 async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, requests: int) -> Turn:
@@ -134,7 +136,7 @@ async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, req
 
 
 async def measure(workload: Workload, ways: Sequence[Way], upstream: Way, rounds: int) -> Found:
-    """The turns of all ways. `upstream`, the engine, always runs; of the others only the one that is asked."""
+    """The turns of all paths. `upstream`, the engine, always runs; of the gateways only the one under test."""
     found: dict[str, dict[int, list[Turn]]] = {way.name: {n: [] for n in workload.requests} for way in ways}
     order = Random(0)
     for number in range(-1, rounds):  # the first one warms up
@@ -173,12 +175,12 @@ def summary(turns: Sequence[Turn]) -> Row:
 
 
 def recorded(turns: Sequence[Turn]) -> dict[str, object]:
-    """The row, and what each turn gave per second, for the file of results."""
+    """The row, and each turn's units per second, for the file of results."""
     return {**asdict(summary(turns)), "rounds_per_s": [one.per_s for one in turns]}
 
 
 def comparison(mine: Sequence[Turn], theirs: Sequence[Turn]) -> Comparison:
-    """Of turns in the same rounds."""
+    """Compares turns of the same rounds."""
     pairs = list(zip(mine, theirs, strict=True))
     return Comparison(
         ratio=statistics.median(m.per_s / t.per_s for m, t in pairs),
@@ -187,7 +189,7 @@ def comparison(mine: Sequence[Turn], theirs: Sequence[Turn]) -> Comparison:
 
 
 def tables(workload: Workload, found: Found) -> Iterator[str]:
-    """The lines of the tables, in Markdown: what each way gave, then Switchyard's router against each peer."""
+    """The lines of the tables, in Markdown: the results of each path, then Switchyard's router against each peer."""
     first = "first token" if workload.units > 1 else "answer"
     for streams in workload.requests:
         between = " between tokens p50 / p99 |" if workload.units > 1 else ""
@@ -214,7 +216,7 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
             ]
             yield f"| {' | '.join(cells)} |"
         yield ""
-    yield f"| Switchyard's router beside | at once | {workload.unit}/s | {first} | |"
+    yield f"| Switchyard's router compared with | at once | {workload.unit}/s | {first} | |"
     yield "| --- | --- | --- | --- | --- |"
     for peer in PEERS:
         for streams in workload.requests:
@@ -230,7 +232,7 @@ def _standing(it: Comparison) -> str:
 
 def run(workload: Workload, peers: Path, rounds: int) -> Found:
     """Starts the engine and the gateways, and measures."""
-    folder = ROOT / ".run" / "bench-peers"  # keeps what the programs logged
+    folder = ROOT / ".run" / "bench-peers"  # keeps the programs' logs
     with ExitStack() as running:
         try:
             running.enter_context(processes.exclusive(folder))

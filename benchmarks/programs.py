@@ -1,4 +1,4 @@
-"""Programs that a benchmark starts, asks and freezes, and the CPU time that they take."""
+"""Programs that a benchmark starts, calls and freezes, and their CPU time."""
 
 import ctypes
 import http.client
@@ -23,12 +23,12 @@ SMALL_ENGINE: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",  # a small layer has no work for more
+    "OMP_NUM_THREADS": "1",  # a small layer has no work for more threads
 }
 """The environment of a vLLM with a model of one or two small layers."""
 
 READY_S = 600.0
-"""How long a program may take until it answers."""
+"""The longest time until a program answers."""
 
 
 def launch(
@@ -86,7 +86,7 @@ def answers(port: int, path: str, body: Mapping[str, Any]) -> bool:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Ports on which no process listens."""
     with ExitStack() as sockets:
         bound = [sockets.enter_context(socket.socket()) for _ in range(number)]
         for one in bound:
@@ -95,7 +95,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all below it; none if it has ended."""
+    """A process and all its descendants; empty if it has ended."""
     try:
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.NoSuchProcess:
@@ -111,7 +111,7 @@ def cpu_clock(pid: int) -> int:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """The CPU time of these processes so far; of those that have ended none."""
+    """The CPU time of these processes so far, without those that have ended."""
     total = 0.0
     for pid in pids:
         with suppress(OSError):
@@ -120,14 +120,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def other_cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time that the machine has spent on anything but these and this process, time stolen from it included."""
+    """CPU time that the machine has spent on anything except these processes and this one, including stolen time."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - cpu_seconds(pids) - time.process_time()
 
 
 @contextmanager
 def frozen(pids: Iterable[int]) -> Iterator[None]:
-    """None of these processes runs within the block."""
+    """Freezes these processes while the block runs."""
     stopped = list(pids)
     try:
         signal_all(stopped, signal.SIGSTOP)
@@ -137,7 +137,7 @@ def frozen(pids: Iterable[int]) -> Iterator[None]:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Sends a signal to those that live."""
+    """Sends a signal to the processes that still run."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

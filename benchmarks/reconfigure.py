@@ -1,8 +1,8 @@
 """How long a new configuration holds the router's event loop, with as many deployments as endpoints.
 
-One endpoint's weights change, as in a step of a ramp. `reconfigure` makes everything on the event loop, `apply` in a
-thread. Per size: the loop's own CPU time in `apply`, and the longest gap of a heartbeat that wants to run every
-millisecond, without a change and during one, by either way. The least of several rounds, since the machine may be busy.
+One endpoint's weights change, as in a step of a ramp. `reconfigure` builds everything on the event loop, `apply` in a
+thread. Per size: the loop's own CPU time in `apply`, and the longest gap of a heartbeat of one millisecond, without a
+change and during one, with either method. The minimum of several rounds counts, since the machine may be busy.
 
     python -m benchmarks.reconfigure [ENDPOINTS …]
 """
@@ -49,7 +49,7 @@ def document(endpoints: int, share: int) -> dict[str, Any]:
 
 
 async def measured(endpoints: int) -> Times:
-    """The times with so many endpoints."""
+    """The times with this many endpoints."""
     router = Router(RuntimeEnvironment(internal_key="internal"))
     router.reconfigure(document(endpoints, 10))
     loops: list[float] = []

@@ -1,9 +1,9 @@
-"""What the router alone takes for a streamed answer: CPU time, in front of an upstream that costs nothing.
+"""The router's own CPU time for a streamed answer, in front of an upstream that uses almost no CPU.
 
 Three processes: an upstream that sends canned chunks as an engine does (one to every stream at each step), the router
 as `switchyard router` runs it, and this one, the clients. The pace leaves the router idle time, so that every chunk is
-passed on alone: under load several come in one read, and cost less. Short answers and long ones tell what a request
-costs from what a token does.
+forwarded separately: under load, several come in one read and cost less. Short and long answers separate the cost of a
+request from that of a token.
 
     python -m benchmarks.relay        prints the router's CPU time per request and per token
 """
@@ -33,7 +33,7 @@ UPSTREAM_PORT, ROUTER_PORT = 8767, 8768
 STEP_S = 0.005
 """Between an engine's steps."""
 ANSWERS = {1: 960, TOKENS: 320}
-"""By length: those of one token take so little that fewer would not give a repeatable figure."""
+"""The number of answers by length: those of one token take so little time that fewer would not be repeatable."""
 
 TOKEN = (
     b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
@@ -54,7 +54,7 @@ class Upstream(asyncio.Protocol):
         self._streams = streams
         self._body = b""
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
+    def connection_made(self, transport: Any) -> None:  # uvloop's transport is not an asyncio.Transport by type
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -62,7 +62,7 @@ class Upstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._body += data
-        if self._body.endswith(b"}"):  # the body of a request, and no header, ends with one
+        if self._body.endswith(b"}"):  # the body of a request ends with one, and no header does
             tokens = json.loads(self._body.partition(b"\r\n\r\n")[2])["max_tokens"]
             self._body = b""
             self._transport.write(HEAD)

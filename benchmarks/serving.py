@@ -1,9 +1,8 @@
-"""What the router costs: the same engine reached four ways, in one run, interleaved.
+"""The cost of the router: the same engine reached on four paths, in one interleaved run. Two Ray clusters run side by
+side; each path has its own engine, and all engines are alike. In ours, started as `make serve` starts it (HAProxy in
+front, Serve's throughput settings, no engine metrics through Ray's agent):
 
-Two Ray clusters stand side by side, each way with an engine of its own, all alike. In ours, started as `make serve`
-starts it (HAProxy in front, Serve's throughput settings, no engine metrics through Ray's agent):
-
-(a) straight at the model application;
+(a) the model application directly;
 (b) through the router;
 (d) through Ray Serve LLM's own multi-model ingress, `build_openai_app`, with everything that we tuned around it.
 
@@ -60,7 +59,7 @@ BAR = {"tokens_per_s of (a)": 0.85, "tokens_per_s of (c)": 1.5, "tokens_per_s of
 
 @dataclass(frozen=True)
 class Way:
-    """One way to an engine: its name, its cluster, the path below that cluster's ingress, the model to ask for."""
+    """One path to an engine: its name, its cluster, the URL path below that cluster's ingress, the model to request."""
 
     name: str
     cluster: Literal["ours", "shipped"]
@@ -74,15 +73,15 @@ WAYS = (
     Way("(d) OpenAiIngress, tuned", "ours", "/tuned", MODEL),
     Way("(c) OpenAiIngress, shipped", "shipped", "", MODEL),
 )
-"""In the order of their turns, those of a cluster together."""
+"""The paths in the order of their turns; those of one cluster are adjacent."""
 
 SETTLE_S = 2.0
-"""From a cluster's thaw to its first request: timers that came due meanwhile run first."""
+"""The pause between resuming a cluster and its first request: timers that came due meanwhile run first."""
 
 
 @dataclass
 class Round:
-    """What one burst of streams gave. Times are in milliseconds."""
+    """The results of one burst of streams. Times are in milliseconds."""
 
     tokens_per_s: float
     ttft_p50: float
@@ -92,11 +91,11 @@ class Round:
     cpu_s_per_1000_tokens: float
     """Of the cluster that is asked."""
     other_cores: float
-    """What everything else on the machine took meanwhile, in cores: the load generator and the cluster left out."""
+    """The load from everything else on the machine meanwhile, in cores, without the load generator and the cluster."""
 
 
 def engine(weights: Path) -> dict[str, Any]:
-    """The LLMConfig that every way's engine is made from."""
+    """The LLMConfig of every path's engine."""
     return {
         "model_loading_config": {"model_id": MODEL, "model_source": str(weights)},
         "accelerator_config": {"kind": "cpu"},
@@ -126,7 +125,7 @@ def ingress(prefix: str, llm_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
-    """What our cluster serves: one engine for (a) and (b) with the router, one for (d)."""
+    """The applications of our cluster: one engine for (a) and (b) with the router, and one for (d)."""
     user_config = {
         "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"app": "tiny", "model": MODEL}},
@@ -178,7 +177,7 @@ def asking(model: str, tokens: int) -> dict[str, Any]:
         "model": model,
         "messages": [{"role": "user", "content": "Tell me a story."}],
         "max_tokens": tokens,
-        "temperature": 0,  # drawing from 49,152 tokens would cost more than the model
+        "temperature": 0,  # sampling from 49,152 tokens would cost more than the model
         "ignore_eos": True,
         "stream": True,
     }
@@ -212,11 +211,11 @@ async def burst(sent: bytes, run: processes.Run, *, streams: int, requests: int,
 
 
 Found = dict[str, dict[str, list[Round]]]
-"""By way and number of streams."""
+"""Rounds by path and number of streams."""
 
 
 async def measure(ways: Sequence[Way], clusters: Mapping[str, processes.Run], key: str, rounds: int) -> Found:
-    """Rounds per way, at 16 streams and at one, the ways taking turns."""
+    """Runs rounds with 16 streams and with one, in which the paths take turns."""
     found: Found = {way.name: {"16": [], "1": []} for way in ways}
     for number in range(-1, rounds):  # the first one warms up
         order = ways if number % 2 else ways[::-1]
@@ -234,7 +233,7 @@ async def measure(ways: Sequence[Way], clusters: Mapping[str, processes.Run], ke
 
 
 def summary(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """The median over the rounds, per way, streams and measure."""
+    """The median over the rounds, by path, number of streams and measure."""
     return {
         way: {
             streams: {
@@ -247,7 +246,7 @@ def summary(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, dic
 
 
 def verdict(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, float]:
-    """The ratios of the bar: medians of what each round says, since ways took turns within it."""
+    """The target's ratios: medians of each round's ratio, since the paths take turns within a round."""
     a, b, d, c = (found[way.name] for way in WAYS)
 
     def ratio(mine: Sequence[Round], theirs: Sequence[Round]) -> float:
@@ -263,7 +262,7 @@ def verdict(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, flo
 
 
 def show(medians: Mapping[str, Mapping[str, Mapping[str, float]]], ratios: Mapping[str, float]) -> bool:
-    """Prints the table and the verdict; whether the bar is met."""
+    """Prints the table and the verdict; returns whether the target is met."""
     names = list(next(iter(medians.values()))["16"])
     for streams in ("16", "1"):
         print(f"\n{streams + ' stream(s)':28}" + "".join(f"{name:>23}" for name in names))
@@ -280,7 +279,7 @@ def show(medians: Mapping[str, Mapping[str, Mapping[str, float]]], ratios: Mappi
 
 
 def write_report(kind: str, **found: Any) -> None:
-    """Writes what a benchmark found to benchmarks/results/, named `kind` and the time."""
+    """Writes a benchmark's results to benchmarks/results/, in a file named after `kind` and the time."""
     results = ROOT / "benchmarks" / "results"
     results.mkdir(exist_ok=True)
     when = time.gmtime()

@@ -1,7 +1,7 @@
-"""Engines that share cores: what it costs that a thread which waits for others spins (OpenMP's default) or sleeps.
+"""Engines that share cores: the cost of waiting threads that spin (OpenMP's default) or sleep.
 
-Each engine computes with one thread per core. At the end of every step a thread waits for the others. If it spins, it
-keeps a core from the threads that it waits for, as soon as there are more engines than one. The ways take turns.
+Each engine computes with one thread per core. At the end of every step a thread waits for the others. If it spins and
+there is more than one engine, it keeps a core from the threads that it waits for. The two variants take turns.
 
     python -m benchmarks.shared_cores [--engines N] [--rounds N]    prints seconds of the slowest engine
 """
@@ -30,7 +30,7 @@ WAYS: Mapping[str, Mapping[str, str]] = {"spinning": {}, "sleeping": {"OMP_WAIT_
 
 
 def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
-    """The seconds that the slowest of so many engines takes for one answer, and then for four at once."""
+    """The seconds that the slowest of the engines takes for one answer, and then for four at once."""
     command = [sys.executable, "-m", "benchmarks.shared_cores", "--engine", str(weights)]
     environment = {**os.environ, **ENVIRONMENT, **variables}
     started = [
@@ -49,11 +49,11 @@ def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
         return max(float(it.stdout.readline()) for it in started if it.stdout is not None)
     finally:
         for it in started:
-            it.communicate()  # the end of its input ends it, and with it the processes that it has started
+            it.communicate()  # the end of its input ends it and the processes that it has started
 
 
 def engine(weights: str) -> None:
-    """One engine: says that it is ready, waits for a line, and prints its seconds."""
+    """One engine: reports that it is ready, waits for a line, and prints its seconds."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(weights, dtype="bfloat16", max_model_len=512, max_num_seqs=8, enforce_eager=True, disable_log_stats=True)

@@ -1,8 +1,9 @@
-"""A Ray cluster as Ray ships it, beside ours: `ray start --head`, then `serve run`, with no RAY_SERVE_* variable set.
+"""A Ray cluster with Ray's own defaults, next to ours: `ray start --head`, then `serve run`, with no RAY_SERVE_*
+variable set.
 
-What differs from those two commands on a laptop changes no path that a token takes: every port is a free one and on
-loopback, Ray asks for a token (as `ray.init` does by itself), nothing is reported or downloaded, vLLM's threads are not
-pinned (all engines would share a core), and Ray counts enough logical CPUs to place its two ingress replicas.
+The differences from these two commands on a laptop do not affect a token's path: every port is a free one on loopback,
+Ray requires a token (as `ray.init` does by itself), nothing is reported or downloaded, vLLM's threads are not pinned
+(all engines would share a core), and Ray counts enough logical CPUs to place its two ingress replicas.
 """
 
 import os
@@ -28,7 +29,8 @@ from deployments.local.ports import HOST
 def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iterator[processes.Run]:
     """Serves `application`, which answers chats for `model`; yields the run once it does.
 
-    `directory` keeps the run's record. Every process of it ends with the block; what a killed one left, the next ends.
+    `directory` keeps the run's record. All its processes end with the block; those that a killed run left behind are
+    ended by the next one.
     """
     with processes.exclusive(directory):
         processes.clean(directory)

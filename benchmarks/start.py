@@ -1,7 +1,6 @@
-"""Where the time of a start goes: `switchyard serve` from asked to ready, and each engine to its first token.
-
-CPU-seconds come from /proc, so that they are right on a busy machine, too; of wall times read the ratios. Several trees
-take turns, each in a fresh process, to compare a change with the tree before it (`git worktree add`).
+"""Where the time of a start is spent: `switchyard serve` until it is ready, and each engine until its first token.
+CPU-seconds come from /proc, so they are right even on a busy machine; compare only the ratios of wall times. Several
+source trees take turns, each in a fresh process, to compare a change with the tree before it (`git worktree add`).
 
     python -m benchmarks.start                            this tree
     python -m benchmarks.start --only smollm2-blue        with one engine: a replica's start by itself
@@ -40,18 +39,18 @@ KEY = "the key of a benchmark"
 
 KINDS: Mapping[str, Sequence[str]] = {
     "builds of applications": ("build_serve_application",),
-    "models (a process beside the engine)": ("VLLM::Worker",),
+    "models (a process besides the engine's)": ("VLLM::Worker",),
     "engines": ("VLLM::EngineCore",),
     "engines' replicas": (":Engine",),
     "router and experiments": (":Router", ":Experiments"),
     "Serve's controller and proxies": ("ServeController", "ProxyActor", "PROXY_ACTOR", "HAProxyManager", "haproxy"),
 }
-"""What a process is, by a part of one of the names that it had; what fits none is Ray's or the launcher's."""
+"""The kinds of processes, by a part of one of their names; other processes are Ray's or the launcher's."""
 
 
 @dataclass
 class Seen:
-    """One process: when it began, its names with when they were first seen, in seconds since the start was asked."""
+    """One process: its start, and its names with the times when they were first seen, in seconds since the command."""
 
     began: float
     names: list[tuple[float, str]] = field(default_factory=list)
@@ -59,7 +58,7 @@ class Seen:
     parent: int = 0
 
     def named(self, part: str) -> float | None:
-        """When it first had a name with `part`."""
+        """The time when it first had a name with `part`."""
         return next((at for at, name in self.names if part in name), None)
 
     @property
@@ -72,7 +71,7 @@ class Seen:
 
 @dataclass
 class Start:
-    """One start. Times are in seconds since it was asked for."""
+    """One start. Times are in seconds since the command."""
 
     marks: dict[str, float] = field(default_factory=dict)
     first_tokens: dict[str, float] = field(default_factory=dict)
@@ -80,7 +79,7 @@ class Start:
 
     @property
     def cpu_s(self) -> dict[str, float]:
-        """By kind of process."""
+        """CPU-seconds by kind of process."""
         found: dict[str, float] = defaultdict(float)
         for seen in self.processes.values():
             found[seen.kind] += seen.cpu_s
@@ -137,7 +136,7 @@ def only(document: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def measured(tree: Path, document: Mapping[str, Any], folder: Path) -> Start:
-    """One start of `document` by the code in `tree`, and its end."""
+    """Starts `document` with the code in `tree`, measures the start, and stops it."""
     config, port, start, ready = folder / "serve_config.yaml", free_port(), Start(), threading.Event()
     config.write_text(yaml.safe_dump(document))
     with serving(tree, config, port, folder, start, ready) as (process, calls):
@@ -162,7 +161,7 @@ def measured(tree: Path, document: Mapping[str, Any], folder: Path) -> Start:
 def serving(
     tree: Path, config: Path, port: int, folder: Path, start: Start, ready: threading.Event
 ) -> Iterator[tuple[subprocess.Popen[str], float]]:
-    """`switchyard serve` of `tree`; its lines become marks."""
+    """Runs `switchyard serve` of `tree`; its output lines become marks."""
     variables = {processes.RUN_DIRECTORY: str(folder), INTERNAL_KEY_VARIABLE: KEY, "PYTHONPATH": str(tree)}
     command = [str(tree / ".venv/bin/python"), "-m", "deployments", "serve", str(config), "--port", str(port)]
     calls = time.time()
@@ -195,7 +194,7 @@ def _read(process: subprocess.Popen[str], start: Start, calls: float, ready: thr
 
 
 def _look(launcher: int, start: Start, calls: float) -> None:
-    """Notes what the processes of the run have used, which are the launcher and everything below it."""
+    """Records the CPU time of the run's processes, which are the launcher and all its descendants."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(launcher)
         for process in [root, *root.children(recursive=True)]:
@@ -210,7 +209,7 @@ def _look(launcher: int, start: Start, calls: float) -> None:
 
 
 def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: Start, calls: float) -> None:
-    """Asks the application's own address for one token until it gives one."""
+    """Requests one token from the application's own address until it returns one."""
     engine = next(it for it in document["applications"] if it["name"] == name)
     model = engine["args"]["llm_config"]["model_loading_config"]["model_id"]
     path, body = "completions", {"model": model, "prompt": "a", "max_tokens": 1}

@@ -1,11 +1,12 @@
-"""What traces cost the router: CPU time of a request and of a chunk, without tracing and with it, in one run.
+"""The cost of tracing in the router: CPU time of a request and of a chunk, with and without tracing, in one run.
 
-Three routers' ASGI applications are called in this process, in front of an upstream that hands over canned chunks, as
-in `benchmarks.ledger`: one without tracing, one that traces none of its requests, one that traces all. Short blocks of
-requests on each take turns, and the fastest of them are compared, so that what else the machine does meets none. The
-CPU time of the thread that makes and sends spans is its own clock's; a collector of the protocol's generated code
-receives them in a process of its own. What a share of the requests costs follows from the three; it is compared with
-what a whole request costs a router that is served over HTTP, as `benchmarks.relay` measures it in the same run.
+Three routers' ASGI applications are called in this process, in front of an upstream that returns canned chunks, as in
+`benchmarks.ledger`: one without tracing, one that traces none of its requests, one that traces all. Short blocks of
+requests on each take turns, and the fastest blocks are compared, so that other work on the machine affects none of
+them. The CPU time of the thread that makes and sends spans is its own clock's; a collector built on the protocol's
+generated code receives them in a separate process. The cost of tracing a share of the requests follows from the three;
+it is compared with what a whole request costs a router that is served over HTTP, as `benchmarks.relay` measures it in
+the same run.
 
     python -m benchmarks.tracing            exit code 1 if a request costs more than 1.05 of what it costs without
     python -m benchmarks.tracing --plain    prints a request's cost without tracing alone, to compare two versions of
@@ -32,7 +33,7 @@ from benchmarks import relay
 from benchmarks.ledger import LONG, SHORT, Canned, block, body, started
 
 MOST = 1.05
-"""A router's CPU time for a request with a tenth of the requests traced, in that without."""
+"""The limit for a request's CPU time with a tenth of the requests traced, relative to that without tracing."""
 
 PERCENT = 10.0
 BLOCK = 8
@@ -42,7 +43,7 @@ SHARES: Mapping[str, float | None] = {"off": None, "none": 0, "all": 100}
 """Percent of the requests that each router traces; None: tracing is off."""
 
 _FASTEST = 20
-"""Of so many blocks, the fastest counts (the 5th percentile): other processes can only make a block slower."""
+"""The fastest of this many blocks counts (the 5th percentile): other processes can only make a block slower."""
 
 _WARM_UP = 100
 _SENT_WITHIN_S = 3.0
@@ -93,7 +94,7 @@ def router(configuration: dict[str, Any]) -> Router:
 
 
 async def spent(apps: Mapping[str, Any], tokens: int, rounds: int) -> dict[str, float]:
-    """A request's CPU time on the event loop with each router, in microseconds, when nothing disturbs it."""
+    """A request's undisturbed CPU time on the event loop with each router, in microseconds."""
     sent = body("chat", tokens)
     blocks: dict[str, list[float]] = {name: [] for name in apps}
     names = list(apps)
@@ -112,12 +113,12 @@ class Costs(NamedTuple):
     sending: float
 
     def added(self, loop: Mapping[str, float], percent: float) -> float:
-        """What a request costs more with so many traced."""
+        """The additional cost of a request if this percentage is traced."""
         share = percent / 100
         return (1 - share) * loop["none"] + share * (loop["all"] + self.sending) - loop["off"]
 
     def chunk(self, name: str) -> float:
-        """What a chunk costs more than without tracing."""
+        """The additional cost of a chunk with tracing."""
         more = (self.long[name] - self.short[name]) - (self.long["off"] - self.short["off"])
         return more / (LONG - SHORT)
 
@@ -153,7 +154,7 @@ def _cpu_s(thread: threading.Thread) -> float:
 
 
 async def plain(rounds: int) -> float:
-    """What a request costs without tracing, in microseconds."""
+    """A request's cost without tracing, in microseconds."""
     it = router(document(None))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(started(it.app))

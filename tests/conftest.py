@@ -1,7 +1,6 @@
-"""How many examples hypothesis tries. A property may set its own number, where it says why.
-
-A run for everybody tries the same 25 examples every time: it must not fail by chance. A nightly run
-(SWITCHYARD_NIGHTLY=1) tries 200 new ones. Neither has a deadline: a busy machine is no failure.
+"""The number of examples that hypothesis tries. A property may set its own number, with a reason. An ordinary run tries
+the same 25 examples every time, so that it cannot fail by chance. A nightly run (SWITCHYARD_NIGHTLY=1) tries 200 new
+ones. Neither has a deadline, since a busy machine is not a failure.
 """
 
 import gc
@@ -17,6 +16,7 @@ settings.load_profile("nightly" if NIGHTLY else "every run")
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: to look through them again and again takes a tenth of the CPU."""
+    """Modules and tests live until the end: the garbage collector's repeated passes over them take a tenth of the
+    CPU."""
     gc.collect()
     gc.freeze()

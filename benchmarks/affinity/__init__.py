@@ -1,1 +1,2 @@
-"""Which replica a conversation should reach: policies in a model of engines, and HAProxy in front of real ones."""
+"""Compares policies that choose a conversation's replica: in a model of engines, and with HAProxy in front of real
+ones."""

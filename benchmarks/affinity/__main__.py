@@ -1,4 +1,4 @@
-"""Compares the policies in the model: `python -m benchmarks.affinity [--runs N]`; seconds for each table."""
+"""Compares the policies in the model: `python -m benchmarks.affinity [--runs N]`. Each table takes seconds."""
 
 import argparse
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from benchmarks.affinity.workloads import WORKLOADS, Workload
 
 
 def averaged(workload: Workload, policy: Callable[[], Policy], runs: int) -> tuple[Outcome, float]:
-    """The mean of the runs, each with other keys, and the busiest replica of the worst."""
+    """The mean of the runs, each with other keys, and the busiest replica of the worst run."""
     found = [simulate(workload, policy(), seed) for seed in range(runs)]
     return Outcome(*(mean(it) for it in zip(*found, strict=True))), max(it.busiest for it in found)
 

@@ -1,7 +1,7 @@
 """Several replicas that share one engine: `python -m benchmarks.affinity.fronts ENGINE PORT...`.
 
-Each port is a replica. Its requests have a `cache_salt` of their own, so that the engine's prefix cache holds one part
-for each; they share the engine's time. So one engine is enough to count what a way of balancing hits.
+Each port is a replica. Each has its own `cache_salt`, so that the engine's prefix cache has a separate part for each;
+they share the engine's time. So one engine is enough to count the cache hits of a balancing policy.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ REQUESTS = "vllm:request_success_total"
 
 
 class Front:
-    """One replica. The first one also says what the engine counted."""
+    """One replica. The first one also serves the engine's metrics."""
 
     def __init__(self, engine: str, index: int, session: ClientSession) -> None:
         self._engine, self._index, self._session = engine, index, session

@@ -1,4 +1,4 @@
-"""A model of engines with prefix caches, behind a policy, on a clock of its own."""
+"""A model of engines with prefix caches, behind a policy, with a simulated clock."""
 
 import heapq
 from collections import OrderedDict
@@ -18,12 +18,13 @@ PREFILL_PER_S = 8000
 
 CHUNK = 2048
 CACHE_TOKENS = 200_000
-"""What a replica keeps; all workloads but the largest fit."""
+"""The capacity of a replica's cache; all workloads but the largest fit."""
 
 
 class Outcome(NamedTuple):
-    """`hits`: of what could hit. `busiest`: the busiest replica's requests, over the mean; `peak`: the mean over
-    requests of how many more the fullest replica had than the mean. `first_ms`: first token, median."""
+    """`hits`: share of the possible hits. `busiest`: the busiest replica's requests, divided by the mean. `peak`: by
+    how much the fullest replica exceeds the mean, averaged over requests. `first_ms`: median time to the first
+    token."""
 
     hits: float
     could: float
@@ -33,14 +34,14 @@ class Outcome(NamedTuple):
 
 
 class Cache:
-    """Segments, the least recently used ones go first. A prefix hits as far as all of it is there."""
+    """Segments; the least recently used ones are evicted first. A prefix hits as far as it is cached without a gap."""
 
     def __init__(self, capacity: int) -> None:
         self._kept: OrderedDict[str, int] = OrderedDict()
         self._capacity, self._tokens = capacity, 0
 
     def hit(self, request: Request) -> int:
-        """Tokens of the prompt that are there."""
+        """The number of the prompt's tokens that are cached."""
         found = 0
         for name, tokens in request.chain:
             if name not in self._kept:
@@ -79,7 +80,7 @@ class _Replica:
     stepping: bool = False
 
     def step(self, now: float, first: Callable[[float], None]) -> tuple[float, list[_Running]]:
-        """When the step ends, and the requests that are complete then."""
+        """The end of the step, and the requests that are complete then."""
         budget, computed, complete = CHUNK, 0, []
         decoding = [it for it in self.queue if it.prefill == 0]
         for it in self.queue:
@@ -109,7 +110,7 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
     """One run of the workload."""
     conversations = Conversations(workload, seed)
     replicas = [_Replica(Cache(CACHE_TOKENS)) for _ in range(workload.replicas)]
-    everything = Cache(10**12)  # what could hit: one replica that forgets nothing
+    everything = Cache(10**12)  # possible hits: one replica that evicts nothing
     could = calls = 0
     firsts: list[float] = []
     peaks: list[float] = []
@@ -120,7 +121,7 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
         nonlocal could, calls, under_way
         while under_way < workload.at_once and (request := conversations.next()) is not None:
             loads = [len(it.queue) for it in replicas]
-            # Keys of another seed have other homes.
+            # Another seed gives the keys other home replicas.
             number = policy(conversations.key(request, seed * 100_003), loads)
             replica = replicas[number]
             cached = replica.cache.hit(request)

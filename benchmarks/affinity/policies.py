@@ -1,4 +1,4 @@
-"""Policies: the replica for a key, of what an ingress knows, which is its own requests under way on each replica."""
+"""Policies: choose the replica for a key. An ingress knows only its own running requests on each replica."""
 
 import hashlib
 import math
@@ -17,12 +17,12 @@ class Key(NamedTuple):
 
 
 Policy = Callable[[Key, Sequence[int]], int]
-"""(key, requests under way on each replica) -> replica."""
+"""(key, running requests on each replica) -> replica."""
 
 
 @cache
 def order(key: int, replicas: int) -> tuple[int, ...]:
-    """A key's homes by rendezvous hashing, the first one first: all routers compute the same."""
+    """A key's replicas in its order of rendezvous hashing, which is the same on all routers."""
 
     def score(replica: int) -> bytes:
         return hashlib.blake2b(f"{key}:{replica}".encode(), digest_size=8).digest()
@@ -31,13 +31,14 @@ def order(key: int, replicas: int) -> tuple[int, ...]:
 
 
 def least(loads: Sequence[int], among: Sequence[int], rng: random.Random) -> int:
-    """One of those with the fewest requests, drawn: HAProxy's order among equals says nothing of the key either."""
+    """A random one of those with the fewest requests: HAProxy's order among equals does not depend on the key
+    either."""
     fewest = min(loads[it] for it in among)
     return rng.choice([it for it in among if loads[it] == fewest])
 
 
 def least_connections(seed: int = 0) -> Policy:
-    """What the ingress does without a key."""
+    """The ingress's policy without a key."""
     rng = random.Random(seed)
     return lambda key, loads: least(loads, range(len(loads)), rng)
 
@@ -51,12 +52,11 @@ def bounded(
     homes: int | None = None,
     least_room: int = 1,
 ) -> Policy:
-    """The first home that has room.
-
-    Room is for `factor` times the mean, or `slack` more than the mean, or `spread` times the mean's root more,
-    whichever is most: keys that are dealt out at random lie that far apart. With `factor` alone it is HAProxy's own
-    bounded-load hashing (`hash-balance-factor`). A conversation's first turn has `first` of what comes on top of the
-    mean. After `homes` homes without room the replica with the fewest requests takes it.
+    """The first of the key's replicas with room. A replica has room up to `factor` times the mean, `slack` more than
+    the mean, or `spread` times the mean's root more, whichever is largest: randomly distributed keys vary by that much.
+    With `factor` alone this is HAProxy's own bounded-load hashing (`hash-balance-factor`). A conversation's first turn
+    may use only the share `first` of the margin above the mean. If `homes` replicas have no room, the replica with the
+    fewest requests gets it.
     """
     rng = random.Random(0)
 
@@ -73,7 +73,7 @@ def bounded(
 
 
 def within_group(subset: int, spread: float) -> Policy:
-    """A key hierarchy: a system prompt has `subset` replicas, and the conversation its homes among these."""
+    """A key hierarchy: a system prompt has `subset` replicas, and the conversation is placed among these."""
     rng = random.Random(0)
 
     def choose(key: Key, loads: Sequence[int]) -> int:
@@ -90,7 +90,7 @@ def within_group(subset: int, spread: float) -> Policy:
 
 
 def two_choices(lead: int) -> Policy:
-    """The first home, unless the second one has more than `lead` requests fewer."""
+    """The key's first replica, unless the second one has more than `lead` requests fewer."""
 
     def choose(key: Key, loads: Sequence[int]) -> int:
         first, second, *_ = order(key.conversation, len(loads))

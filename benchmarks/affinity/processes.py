@@ -1,4 +1,5 @@
-"""What the comparison runs: vLLM engines, HAProxy with this project's script in front of them, a router, a peer."""
+"""The processes of the comparison: vLLM engines, HAProxy with this project's script in front of them, a router, a
+peer."""
 
 import json
 import os
@@ -32,14 +33,13 @@ SHAPE = {
     "num_attention_heads": 8,
     "num_key_value_heads": 8,
 }
-"""Of the engines' model, with random weights: large enough that a prompt which is not cached takes longer than all else
-that a request needs."""
+"""The engines' model, with random weights: large enough that computing an uncached prompt dominates a request."""
 
 NATIVE = {"native-125": 125, "native-200": 200}
-"""Backends of HAProxy's own bounded-load hashing, with their factors in percent."""
+"""Backends with HAProxy's own bounded-load hashing, with their factors in percent."""
 
 OURS = "ours"
-"""The backend as Ray writes it, with what the script adds. The router's deployments are behind it."""
+"""The backend as Ray writes it, with the script's additions. The router's deployments are behind it."""
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def engines(number: int, directory: Path) -> Iterator[Sequence[str]]:
 
 @contextmanager
 def replicas_of_one(number: int, directory: Path) -> Iterator[Sequence[str]]:
-    """The base URLs of so many replicas that share one engine (`fronts`)."""
+    """The base URLs of replicas that share one engine (`fronts`)."""
     with engines(1, directory) as (engine,):
         ports, log = [free_port() for _ in range(number)], directory / "fronts.log"
         with _process([sys.executable, "-m", "benchmarks.affinity.fronts", engine, *ports], log):
@@ -109,7 +109,7 @@ def replicas_of_one(number: int, directory: Path) -> Iterator[Sequence[str]]:
 
 @contextmanager
 def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
-    """HAProxy with the configuration that Ray writes, and one backend more for each of `NATIVE`."""
+    """HAProxy with the configuration that Ray writes, and one more backend for each of `NATIVE`."""
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
     from ray.serve.config import HTTPOptions
 
@@ -146,7 +146,7 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
 
 @contextmanager
 def router(serve_url: str, directory: Path) -> Iterator[str]:
-    """This project's, with the endpoints `ours` and `least`."""
+    """This project's router, with the endpoints `ours` and `least`."""
     port, log = free_port(), directory / "router.log"
     with _process([sys.executable, "-m", "benchmarks.affinity.router", port, serve_url], log):
         url = f"http://{HOST}:{port}"

@@ -1,8 +1,8 @@
-"""The ways to balance, in front of the same real vLLM, in one run.
+"""Compares balancing policies in front of the same real vLLM, in one run.
 
 Four replicas with a small random model; 64 conversations of 6 turns, 16 at once, without and with a system prompt of
-about 2,000 tokens. The ways take turns, round after round, each with the same conversations and empty caches. Hits are
-from vLLM's own counters. What could hit: all conversations on one replica.
+about 2,000 tokens. The policies take turns in each round, with the same conversations and empty caches. Hits are vLLM's
+own counts; the possible hits are those with all conversations on one replica.
 
 The replicas are parts of one engine's prefix cache (`fronts`), which counts hits as four engines do and needs the
 memory of one; `--engines` starts four.
@@ -36,11 +36,12 @@ _QUERIES, _HITS = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_tot
 _REQUESTS = "vllm:request_success_total"
 
 Address = Callable[[Mapping[str, Any]], tuple[str, Mapping[str, str], Callable[[], None]]]
-"""Of a request's body: the URL's base, headers, and what to call when it is over."""
+"""Request body -> (base URL, headers, callback for the end of the request)."""
 
 
 class Outcome(NamedTuple):
-    """Of one way in one round. `busiest`: the busiest engine's requests over the mean; `firsts`: seconds."""
+    """The result of one policy in one round. `busiest`: the busiest engine's requests divided by the mean. `firsts`:
+    seconds."""
 
     hits: float
     busiest: float
@@ -83,7 +84,7 @@ def _nothing() -> None:
 
 
 def through(base: str, *, keyed: bool = False) -> Address:
-    """Everything to one address; `keyed`: with the key for HAProxy's own hashing."""
+    """Sends everything to one address; `keyed`: with the key for HAProxy's own hashing."""
 
     def address(body: Mapping[str, Any]) -> tuple[str, Mapping[str, str], Callable[[], None]]:
         headers = {"x-key": format(hash(beginning("chat", body)), "x")} if keyed else {}
@@ -95,10 +96,10 @@ def through(base: str, *, keyed: bool = False) -> Address:
 async def _converse(
     session: aiohttp.ClientSession, address: Address, model: str, system_words: int, seed: int
 ) -> Sequence[float]:
-    """Seconds until the first token of each request."""
+    """The seconds until the first token of each request."""
     shared = words(random.Random(seed), system_words)
     ready: list[tuple[int, list[dict[str, str]], random.Random]] = []
-    # In a fixed order, going round would bring each conversation back to its replica by chance.
+    # In a fixed order, round-robin would bring each conversation back to its replica by chance.
     drawn = random.Random(seed)
     for number in range(CONVERSATIONS):
         rng = random.Random(seed * 1000 + number)
@@ -121,7 +122,7 @@ async def _converse(
 
 
 async def _ask(session: aiohttp.ClientSession, address: Address, body: dict[str, Any]) -> tuple[float, str]:
-    """Seconds until the first token, and the answer."""
+    """The seconds until the first token, and the answer."""
     body |= {"stream": True, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
     base, headers, over = address(body)
     began, first, parts = time.perf_counter(), 0.0, []
@@ -152,7 +153,7 @@ async def _counters(session: aiohttp.ClientSession, url: str) -> Mapping[str, fl
 
 
 async def measure(urls: Sequence[str], address: Address, model: str, system_words: int, seed: int) -> Outcome:
-    """One way, in one round."""
+    """Measures one policy in one round."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as session:
         for url in urls:
             async with session.post(f"{url}/reset_prefix_cache") as response:
@@ -169,7 +170,7 @@ async def measure(urls: Sequence[str], address: Address, model: str, system_word
 
 
 def ways(urls: Sequence[str], started: ExitStack, directory: Path, peer: Path | None) -> dict[str, Any]:
-    """Each with a maker of its address, and the model's name there."""
+    """The policies, each with a factory of its address and the model's name there."""
     haproxy = started.enter_context(processes.ingress(urls, directory))
     router = started.enter_context(processes.router(haproxy, directory))
     found: dict[str, Any] = {

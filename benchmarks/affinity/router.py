@@ -1,4 +1,4 @@
-"""The router of the comparison, in a process of its own: `python -m benchmarks.affinity.router PORT INGRESS`."""
+"""The router of the comparison, in a separate process: `python -m benchmarks.affinity.router PORT INGRESS`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Conversations as segments of tokens: what a request repeats of earlier ones is what a prefix cache can save."""
+"""Conversations as segments of tokens: a prefix cache can save the segments that a request repeats."""
 
 import random
 from collections.abc import Sequence
@@ -9,11 +9,9 @@ from benchmarks.affinity.policies import Key
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`at_once` requests run at any time; whichever conversation waits longest has the next turn.
-
-    `shared` are the tokens of a system prompt, of which there are `prompts`; `first` those of the first user message,
-    `turn` those of each later one, `answer` those of each answer. `keys`: how many different beginnings the
-    conversations have, None: each its own.
+    """`at_once` requests run at any time; the conversation that has waited longest has the next turn. In tokens:
+    `shared` is a system prompt, of which there are `prompts`; `first` is the first user message, `turn` each later one,
+    `answer` each answer. `keys`: the number of different beginnings of conversations; None: each has its own.
     """
 
     name: str
@@ -42,7 +40,7 @@ WORKLOADS: Sequence[Workload] = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`chain`: the prompt's segments, each an id with its tokens; `adds`: what the answer adds to it."""
+    """`chain`: the prompt's segments, each an id with its tokens. `adds`: the segment that the answer adds."""
 
     conversation: int
     turn: int
@@ -64,7 +62,7 @@ class Conversations:
         self._chains: dict[int, tuple[tuple[str, int], ...]] = {}
 
     def key(self, request: Request, salt: int) -> Key:
-        """The request's; another `salt` gives all of them other homes."""
+        """The request's key; another `salt` gives all keys other home replicas."""
         number = request.conversation
         return Key(self._beginning(number) + salt, number % self._workload.prompts + salt, request.turn > 0)
 
@@ -80,7 +78,7 @@ class Conversations:
         w = self._workload
         if turn == 0:
             begin = ((f"s{number % w.prompts}", w.shared),) if w.shared else ()
-            # What is the same for all with a key comes first, then some tokens of the request's own.
+            # The common beginning of a key's requests comes first, then some tokens of the request's own.
             key = (f"k{self._beginning(number)}", w.first)
             chain = (*begin, key) if w.keys is None else (*begin, key, (f"c{number}", w.turn))
         else:
@@ -88,7 +86,7 @@ class Conversations:
         return Request(number, turn, chain, (f"c{number}a{turn}", self._about(w.answer)))
 
     def done(self, request: Request) -> None:
-        """Its answer is complete."""
+        """Records that the request's answer is complete."""
         self._chains[request.conversation] = (*request.chain, request.adds)
         if request.turn + 1 < self._workload.turns:
             self._ready.append((request.conversation, request.turn + 1))

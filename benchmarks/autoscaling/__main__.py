@@ -1,7 +1,6 @@
-"""Compares policies on a trace: `python -m benchmarks.autoscaling [TRACE.csv]`; some seconds for each line.
-
-50 minutes of chats with bursts of 60 to 350 at once, a ramp, and phases of long prompts; synthetic, and kept as data
-(`bursts.csv`), so that every policy meets the same. The replicas are a model (`engine.py`); the autoscaling is Ray
+"""Compares policies on a trace: `python -m benchmarks.autoscaling [TRACE.csv]`; each line takes some seconds. The trace
+is 50 minutes of chats with bursts of 60 to 350 at once, a ramp, and phases of long prompts. It is synthetic, and stored
+(`bursts.csv`), so that every policy gets the same one. The replicas are a model (`engine.py`); the autoscaling is Ray
 Serve's own code with the same delays for all.
 """
 
@@ -35,7 +34,7 @@ class Row(NamedTuple):
 
 
 def rows(path: Path = TRACE) -> Iterator[Row]:
-    """Serve's policy, the same with the router's report of refused requests, and ours."""
+    """Serve's policy, the same policy with the router's report of refused requests, and ours."""
     trace = read_trace(path)
     for target in TARGETS:
         settings = {**DELAYS, "target_ongoing_requests": target}
@@ -50,7 +49,7 @@ def rows(path: Path = TRACE) -> Iterator[Row]:
 
 def main(path: Path = TRACE) -> None:
     """Prints the table."""
-    warnings.simplefilter("ignore")  # Ray's own: `metrics_interval_s` is deprecated, and works
+    warnings.simplefilter("ignore")  # Ray's warning: `metrics_interval_s` is deprecated, but works
     print("| policy | target | GPU-seconds | late first tokens | refusals | most replicas |")
     print("| --- | --- | --- | --- | --- | --- |")
     for row in rows(path):

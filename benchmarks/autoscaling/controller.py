@@ -1,4 +1,5 @@
-"""Ray Serve's own autoscaling code on a clock of ours: how it aggregates metrics, its delays, bounds and policy."""
+"""Runs Ray Serve's own autoscaling code with a simulated clock: its aggregation of metrics, delays, bounds and
+policy."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,11 @@ from ray.serve._private.common import (
 from ray.serve.config import AutoscalingConfig
 
 EPOCH = 1_000_000.0
-"""The clock's beginning: Serve compares times with 0."""
+"""The clock's start, above 0 because Serve compares times with 0."""
 
 
 class Clock:
-    """In place of the module `time` in Serve's autoscaling, which counts delays by it."""
+    """Replaces the module `time` in Serve's autoscaling, which measures delays with it."""
 
     now = EPOCH
 
@@ -40,7 +41,7 @@ class Autoscaler:
         self._clock, self._id = clock, DeploymentID(name="Engine", app_name="model")
         self._config = AutoscalingConfig(**settings)
         self._state = autoscaling_state.DeploymentAutoscalingState(self._id)
-        # What `register` does, which wants the rest of a deployment, too.
+        # The same as `register`, which would need a complete deployment.
         self._state._config = self._config
         self._state._policy = autoscaling_policy._apply_autoscaling_config(self._config.policy.get_policy())
         self._state._policy_state = {}
@@ -61,7 +62,7 @@ class Autoscaler:
         self._state.record_request_metrics_for_replica(ReplicaMetricReport(self._replica(replica), dict(series), now))
 
     def report_queue(self, requests: int) -> None:
-        """A router's report of what it has no replica for."""
+        """Records a router's report of the requests that it has no replica for."""
         now = self._clock.now
         queued = [TimeStampedValue(now, requests)]
         source = DeploymentHandleSource.REPLICA

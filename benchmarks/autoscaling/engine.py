@@ -1,7 +1,6 @@
-"""A model of vLLM replicas behind Serve: what arrives waits, is read (prefill), is answered (decode), or is refused.
-
-Time goes in steps of `STEP_S`. Nothing is random. The figures are those of an 8B model on a GPU with 24 GB, roughly;
-only ratios between policies are of interest.
+"""A model of vLLM replicas behind Serve: requests wait, prefill and decode, or are refused. Time advances in steps of
+`STEP_S`. Nothing is random. The figures are those of an 8B model on a GPU with 24 GB, roughly; only ratios between
+policies are of interest.
 """
 
 from collections import deque
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 
 STEP_S = 0.1
 COLD_START_S = 60.0
-"""From the decision to the first request: a node that is up, an image that is there, weights on its disk."""
+"""From the decision to the first request, with a running node, a present image and weights on its disk."""
 
 SLOTS = 64
 """`max_num_seqs`."""
@@ -22,7 +21,7 @@ MAX_ONGOING, MAX_QUEUED = 2 * SLOTS, 64
 
 @dataclass(eq=False)
 class Request:
-    """Times in seconds since the trace's beginning. `written`: tokens of the answer so far."""
+    """Times are in seconds since the start of the trace. `written`: tokens of the answer so far."""
 
     at: float
     prompt_tokens: int
@@ -42,7 +41,7 @@ class Request:
 
 @dataclass(eq=False)
 class Replica:
-    """One replica; `name` is its id in Serve. It counts as a GPU from `started_at` until it is gone."""
+    """One replica; `name` is its id in Serve. It counts as a GPU from `started_at` until it is removed."""
 
     name: str
     started_at: float
@@ -60,7 +59,7 @@ class Replica:
 
     @property
     def ongoing(self) -> int:
-        """As Serve counts: in vLLM, running or waiting."""
+        """Requests as Serve counts them: running or waiting in vLLM."""
         return len(self.running) + len(self.waiting)
 
     @property
@@ -83,7 +82,7 @@ class Replica:
         return True
 
     def step(self, now: float) -> list[Request]:
-        """Works for one step; returns what is finished."""
+        """Works for one step; returns the finished requests."""
         while self.held and self.ongoing < MAX_ONGOING:
             self.waiting.append(self.held.popleft())
         self._begin(now)
@@ -111,7 +110,7 @@ class Replica:
         return done
 
     def _begin(self, now: float) -> None:
-        """As vLLM schedules: first come, first served, while there is a slot and room in the cache."""
+        """Schedules as vLLM does: first come, first served, while there is a slot and room in the cache."""
         used = sum(it.prompt_tokens + it.output_tokens / 2 for it in self.running)
         while self.waiting and len(self.running) < SLOTS:
             size = self.waiting[0].prompt_tokens + self.waiting[0].output_tokens / 2

@@ -1,4 +1,4 @@
-"""Runs a trace against a policy: how many GPU-seconds it takes, and how many first tokens come late."""
+"""Runs a trace against a policy, and counts its GPU-seconds and late first tokens."""
 
 import csv
 import heapq
@@ -11,17 +11,17 @@ from benchmarks.autoscaling.controller import EPOCH, Autoscaler, Clock, simulate
 from benchmarks.autoscaling.engine import STEP_S, Replica, Request, least_loaded
 
 LATE_S = 5.0
-"""A first token that comes later than this after the client's first attempt is late; one that never comes, too."""
+"""A first token is late if it comes later than this after the client's first attempt, or never."""
 
 RETRIES_AFTER_S = (1.0, 2.0)
-"""What clients do with a 503, as the SDKs: two more attempts."""
+"""Clients retry a 503 twice, as the SDKs do."""
 
 DECIDE_EVERY_S = 0.5
 TRACE = Path(__file__).with_name("bursts.csv")
 
 
 class Outcome(NamedTuple):
-    """`late` and `requests` are counts, `most` the most replicas at a time."""
+    """`late` and `requests` are counts; `most` is the largest number of replicas at a time."""
 
     gpu_s: float
     late: int
@@ -37,7 +37,7 @@ def read_trace(path: Path = TRACE) -> list[tuple[float, int, int]]:
 
 
 def simulate(trace: Sequence[tuple[float, int, int]], settings: Mapping[str, Any], *, reports_queue: bool) -> Outcome:
-    """`settings`: the deployment's `autoscaling_config`. `reports_queue`: the router reports what was refused."""
+    """`settings`: the deployment's `autoscaling_config`. `reports_queue`: the router reports refused requests."""
     with simulated_time() as clock:
         return _Run(trace, Autoscaler(settings, clock), clock, int(settings["min_replicas"]), reports_queue).run()
 

@@ -1,1 +1,1 @@
-"""What the router does with many endpoints, many streams and large bodies, in front of an engine that costs nothing."""
+"""The router with many endpoints, many streams and large bodies, in front of an engine that uses almost no CPU."""

@@ -1,4 +1,4 @@
-"""Clients that read as cheaply as Python can: streams that note how late each token is, and whole answers."""
+"""Clients that read as cheaply as Python can: streams that record how late each token is, and whole answers."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ _LENGTH = re.compile(rb"content-length: ?(\d+)", re.IGNORECASE)
 
 
 class Token(NamedTuple):
-    """When the engine sent a token, and how much later it was here. In seconds; the first of the monotonic clock."""
+    """When the engine sent a token (on the monotonic clock), and how much later it arrived here. In seconds."""
 
     sent: float
     late: float
 
 
 def http(path: str, body: Mapping[str, Any], headers: str = "") -> bytes:
-    """A POST of JSON. `headers`: more of them, each with its line end."""
+    """A POST of JSON. `headers`: additional ones, each with its line end."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: {HOST}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
     return f"{head}{headers}\r\n".encode() + data
@@ -42,7 +42,7 @@ class _Answer(asyncio.Protocol):
         self._request = request
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
+    def connection_made(self, transport: Any) -> None:  # uvloop's transport is not an asyncio.Transport by type
         self.transport = transport
         transport.write(self._request)
 
@@ -98,7 +98,7 @@ class Whole(_Answer):
                 return
             head, _, data = self._head.partition(b"\r\n\r\n")
             length = _LENGTH.search(head)
-            assert length is not None, "whole answers have one"
+            assert length is not None, "whole answers have a length"
             self._missing = int(length[1])
         self._missing -= len(data)
         if self._missing == 0:
@@ -129,5 +129,5 @@ def ranked(values: Sequence[float], share: float) -> float:
 
 
 def median(values: Iterable[float]) -> float:
-    """Of any number of values."""
+    """The median of any number of values."""
     return statistics.median(list(values))

@@ -1,4 +1,5 @@
-"""What a token of a stream costs the router in the dialects of chats, beside OpenAI's: CPU time, as `benchmarks.relay`.
+"""The router's CPU time for a stream's token in each chat dialect, compared with OpenAI's, measured as in
+`benchmarks.relay`.
 
 The engine is that of the other benchmarks here, at 5 ms a step; the dialects take turns.
 
@@ -17,7 +18,7 @@ import uvloop
 from benchmarks.scale import client, machine
 
 RATIO = 1.3
-"""A token's cost to that of OpenAI's dialect."""
+"""The limit for a token's cost, relative to OpenAI's dialect."""
 STREAMS, TOKENS, BURSTS, ROUNDS = 16, 64, 6, 5
 _ENGINE, _ROUTER = 8778, 8779
 

@@ -1,7 +1,6 @@
-"""An engine that costs nothing, in its own process. It answers every route of vLLM's that the benchmarks call.
-
-A stream's tokens all come at one step, as an engine's do, and each says when it was sent (`created`, in nanoseconds of
-the monotonic clock, which the machine's processes share). Whole answers are canned.
+"""An engine that uses almost no CPU, in its own process. It answers every route of vLLM's that the benchmarks call. At
+each step every stream gets a token, as with a real engine, and each token has its time of sending (`created`, in
+nanoseconds of the monotonic clock, which the machine's processes share). Whole answers are canned.
 
     python -m benchmarks.scale.engine PORT STEP_MS
 """
@@ -89,7 +88,7 @@ def _json(value: object) -> bytes:
 
 
 class Answers:
-    """The whole answers, made once."""
+    """The whole answers, created once."""
 
     def __init__(self) -> None:
         self._small, self._large = _whole(chat_answer()), _whole(chat_answer(ANSWER_BYTES))
@@ -109,7 +108,7 @@ def _whole(body: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `streams` are those under way, with the tokens that each has still to send."""
+    """One connection. `streams` are the running ones, with the number of tokens that each still has to send."""
 
     def __init__(self, streams: dict["Connection", int], answers: Answers) -> None:
         self._streams, self._answers = streams, answers
@@ -117,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._missing = 0
         self.is_message = False
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
+    def connection_made(self, transport: Any) -> None:  # uvloop's transport is not an asyncio.Transport by type
         self.transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:

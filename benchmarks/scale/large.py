@@ -1,8 +1,6 @@
-"""Large requests and answers beside streams.
-
-Some streams run through a router all the time, in front of an engine of their own; meanwhile large requests go to
-another engine through the same router, one after another, with pauses. Compared is how late the streams' tokens are
-while a large one is under way, and in the pauses.
+"""Large requests and answers while streams run. Some streams run through a router all the time, with their own engine.
+Meanwhile large requests go to another engine through the same router, one after another, with pauses. The comparison is
+of how late the streams' tokens are during a large request and in the pauses.
 
     python -m benchmarks.scale.large [CASE ...]      prints a table; exit status 1 beyond a limit
 """
@@ -22,7 +20,7 @@ from benchmarks.scale.engine import ANSWER_BYTES, EMBEDDINGS
 LATE_MS = 20.0
 """How much later than in the pauses a stream's token may be, at p99."""
 KEPT_MIB = 16.0
-"""How much more memory the router may have when all is over than before."""
+"""How much more memory the router may have at the end than before."""
 STREAMS, STEP_MS = 16, 5.0
 TIMES, PAUSE_S = 12, 0.25
 MESSAGES = 4000
@@ -51,7 +49,7 @@ class Case(NamedTuple):
 
     @property
     def request(self) -> bytes:
-        """As it is sent."""
+        """The request as it is sent."""
         return client.http(self.path, self.body)
 
 
@@ -84,8 +82,8 @@ CASES: Mapping[str, Case] = {
 
 
 class Late(NamedTuple):
-    """How late tokens are, at p99 in milliseconds: in the pauses, and while a large request is under way, which took
-    so many milliseconds (the median)."""
+    """How late tokens are, at p99 in milliseconds, in the pauses and during a large request; and the median time of
+    such a request in milliseconds."""
 
     quiet: float
     busy: float
@@ -93,7 +91,7 @@ class Late(NamedTuple):
 
     @property
     def delay(self) -> float:
-        """What the large request adds."""
+        """The additional lateness due to the large request."""
         return self.busy - self.quiet
 
 
@@ -104,7 +102,7 @@ async def beside(case: Case) -> Late:
     seconds = TIMES * (PAUSE_S + 0.6)
     paced = client.streamed("paced", int(seconds / STEP_MS * 1000))
     streams = [asyncio.create_task(client.stream(_ROUTER, paced)) for _ in range(STREAMS)]
-    await asyncio.sleep(1)  # until all have begun
+    await asyncio.sleep(1)  # until all streams have started
     begun, spans = time.perf_counter(), []
     for _ in range(TIMES):
         await asyncio.sleep(PAUSE_S)
@@ -114,14 +112,14 @@ async def beside(case: Case) -> Late:
     ended = spans[-1][1]
     tokens = [token for tokens in await asyncio.gather(*streams) for token in tokens if begun < token.sent < ended]
     busy = [token.late for token in tokens if any(start <= token.sent <= end for start, end in spans)]
-    # What is sent within a token's usual delay of a large request may wait for it: it belongs to neither.
+    # A token sent within its usual delay of a large request may wait for that request: it counts for neither.
     quiet = [token.late for token in tokens if not any(start - 0.1 < token.sent < end + 0.1 for start, end in spans)]
     took = client.median(end - start for start, end in spans) * 1000
     return Late(client.p99_ms(quiet), client.p99_ms(busy), took)
 
 
 async def measure(router: psutil.Process, names: list[str]) -> tuple[dict[str, Late], float]:
-    """Each case, and the memory in MiB that the router kept."""
+    """The results of all cases, and the memory in MiB that the router kept."""
     await asyncio.gather(*(client.stream(_ROUTER, client.streamed("paced", 200)) for _ in range(STREAMS)))
     before = machine.rss_kib(router)
     found = {}

@@ -1,4 +1,4 @@
-"""The processes under test: an engine and a router, with what they use."""
+"""The processes under test, an engine and a router, and their resource use."""
 
 import tempfile
 import time
@@ -33,7 +33,7 @@ def router(port: int, document: Mapping[str, Any]) -> Iterator[psutil.Process]:
 
 
 def deployment(engine_port: int) -> dict[str, Any]:
-    """One whose engine listens on that port."""
+    """A deployment whose engine listens on that port."""
     return {"url": f"http://{HOST}:{engine_port}", "model": "tiny-llama"}
 
 

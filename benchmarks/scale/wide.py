@@ -1,10 +1,10 @@
 """Many endpoints, and many streams at once.
 
 Endpoints: two routers in front of one engine, one with 2 endpoints and deployments, one with 1,000. They serve blocks
-of short answers in turns, each request another endpoint; compared is the router's CPU time.
+of short answers in turn, each request on another endpoint; the routers' CPU times are compared.
 
-Streams: clients read the same number of streams straight from the engine and through a router, in turns, and note how
-much later than it was sent each token is. The router's memory is read while the streams run.
+Streams: clients read the same number of streams directly from the engine and through a router, in turn, and record how
+long after sending each token arrives. The router's memory is read while the streams run.
 
     python -m benchmarks.scale.wide   prints a table; exit status 1 beyond a limit
 """
@@ -21,7 +21,7 @@ from benchmarks.scale import client, machine
 
 FEW, MANY = 2, 1000
 RATIO = 1.1
-"""A request's cost with many endpoints, to that with few."""
+"""The limit for a request's cost with many endpoints, relative to few."""
 BLOCK, BLOCKS = 250, 24
 AT_ONCE = 16
 
@@ -33,7 +33,7 @@ _ENGINE, _ROUTERS = 8771, {FEW: 8772, MANY: 8773}
 
 
 def document(count: int) -> dict[str, Any]:
-    """As many endpoints, each with a deployment of its own."""
+    """A configuration with this many endpoints, each with its own deployment."""
     return {
         "endpoints": {f"e{it}": {"tasks": ["chat"], "traffic": {f"d{it}": 100}} for it in range(count)},
         "deployments": {f"d{it}": machine.deployment(_ENGINE) for it in range(count)},
@@ -41,7 +41,7 @@ def document(count: int) -> dict[str, Any]:
 
 
 async def ask(port: int, requests: list[bytes]) -> None:
-    """Sends them, so many at once."""
+    """Sends the requests, with a limited number at once."""
     for begin in range(0, len(requests), AT_ONCE):
         await asyncio.gather(*(client.stream(port, it) for it in requests[begin : begin + AT_ONCE]))
 
@@ -50,7 +50,7 @@ async def endpoints(routers: dict[int, psutil.Process]) -> dict[int, float]:
     """A request's CPU time in microseconds, by the number of endpoints."""
     requests = {count: [client.streamed(f"e{it}", 1) for it in range(count)] for count in routers}
     blocks: dict[int, list[float]] = {count: [] for count in routers}
-    for count in routers:  # once each: an endpoint's first request makes what counts its requests
+    for count in routers:  # one each first: an endpoint's first request creates its metrics
         await ask(_ROUTERS[count], requests[count] * (MANY // count))
     for number in range(BLOCKS):
         for count, process in routers.items():
@@ -63,7 +63,7 @@ async def endpoints(routers: dict[int, psutil.Process]) -> dict[int, float]:
 
 
 async def streams(router: psutil.Process) -> tuple[float, float, float]:
-    """How late tokens are at p99 straight from the engine and through the router, and KiB of memory per stream."""
+    """How late tokens are at p99 directly from the engine and through the router, and KiB of memory per stream."""
     request = client.streamed("e0", TOKENS)
     await ask(_ROUTERS[FEW], [client.streamed("e0", 1)] * AT_ONCE)
     late: dict[int, list[float]] = {_ENGINE: [], _ROUTERS[FEW]: []}
@@ -75,7 +75,7 @@ async def streams(router: psutil.Process) -> tuple[float, float, float]:
             while not running.done():
                 await asyncio.sleep(0.5)
                 most = max(most, machine.rss_kib(router))
-            # The first tokens come while others still connect.
+            # The first tokens come while other clients still connect.
             found += [token.late for tokens in await running for token in tokens[TOKENS // 8 :]]
     direct, through = (client.p99_ms(found) for found in late.values())
     return direct, through, (most - before) / STREAMS

@@ -27,11 +27,11 @@ REASON = obstacle()
 
 
 ORDER = ("placement", "metrics", "scaling", "refusals", "disruptions", "variants", "strangers", "whole_cluster")
-"""The order of the files: the last one takes the cluster down."""
+"""The order in which the files run: the last one takes the cluster down."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the files, and skips all tests where namespaces are not allowed: then there is no pod network."""
+    """Sorts the files. Skips all tests where namespaces are not allowed, since there is no pod network then."""
     items.sort(key=lambda item: ORDER.index(item.path.stem.removeprefix("test_")))
     if REASON is not None:
         for item in items:
@@ -55,7 +55,7 @@ def the_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def served(made: Lab, **autoscaling: Any) -> dict[str, Any]:
-    """What the overlay serves: its routers, and one engine with a given pace in place of the model."""
+    """The overlay's applications: its routers, and one engine with a given pace in place of the model."""
     document = yaml.safe_load(made.service_object()["spec"]["serveConfigV2"])
     applications = {it["name"]: it for it in document["applications"]}
     router, blue = applications["router"], applications[BLUE]

@@ -1,4 +1,4 @@
-"""Pods stop, die and fall silent under traffic."""
+"""Pods stop, die and become unreachable under traffic."""
 
 import time
 
@@ -13,7 +13,7 @@ from tests.support.cluster.pods import Pod
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 GOES_ON_S = 45.0
-"""A stream of the test goes on for longer, and Ray takes longer to notice a silent node."""
+"""The test's streams last longer than this, and Ray takes longer to notice a silent node."""
 
 LINGERS_S = 20.0
 """Ray keeps a drained node whose object store has an object that is still referenced, until the drain's end."""
@@ -77,8 +77,8 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
     )
 
 
-def test_silent_nodes_lose_only_the_streams_that_had_begun_there(wide: Cluster, the_lab: Lab, figures: Figures) -> None:
-    """One of engines and one of routers at once. Clients come in through the others: those of a silent node get no
+def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, the_lab: Lab, figures: Figures) -> None:
+    """One node of engines and one of routers at once. Clients connect through the others: those of a silent node get no
     answer (docs/deploying.md)."""
     engine = at_work(wide)[0]
     router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
@@ -94,7 +94,7 @@ def test_silent_nodes_lose_only_the_streams_that_had_begun_there(wide: Cluster, 
             outcomes = streams.wait()
         wide.until(lambda: not silent & (addresses(wide) | router_addresses(wide)), wide.serve.messages)
         noticed = time.monotonic() - moment
-        wide.kuberay.remove_node(engine)  # until then its pod, whose end cannot be reported, counts as one of its group
+        wide.kuberay.remove_node(engine)  # its pod, whose end is not reported, counts until then
         wide.kuberay.remove_node(router)
         back = wide.until(
             lambda: len(wide.replicas(BLUE)) == 2 and len(wide.routers()) == 2, wide.serve.messages, within_s=480
@@ -116,7 +116,7 @@ def test_silent_nodes_lose_only_the_streams_that_had_begun_there(wide: Cluster, 
     assert lost([it for it in drip.outcomes if it.begun > moment or it.address not in silent]) == []
     errors_s, cuts_s = (max((it.ended or 0) - moment for it in part) for part in (failed, cut))
     figures.add(
-        "A node of engines and one of routers fall silent",
+        "A node of engines and one of routers stop responding",
         f"of {len(outcomes)} streams {len(failed)} of the engine there end with an error within {errors_s:.0f} s "
         f"(`idle_s: {IDLE_S}`), {len(cut)} of the router there are cut within {cuts_s:.0f} s, the others end "
         f"well; 0 of {len(drip.outcomes)} requests lost; Ray notices after {noticed:.0f} s, and all replicas are back "
@@ -142,7 +142,7 @@ def test_nothing_is_lost_while_the_head_is_down_for_30_s(wide: Cluster, figures:
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []
     figures.add(
-        "The head dies and is away for 30 s",
+        "The head dies and is down for 30 s",
         f"0 of {len(outcomes)} streams and 0 of {len(drip.outcomes)} requests lost; Serve answers {back:.0f} s after "
         "the head's start, with the same replicas and processes",
     )

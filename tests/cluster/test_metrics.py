@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 REQUESTS = "switchyard_requests_total"
 MEMORY = "process_resident_memory_bytes"
 PORTS = range(30000, 30020)
-"""Replicas listen on the first that is free; one that was in use lately is not."""
+"""Replicas listen on the first free port; a recently used one does not count as free."""
 
 
 def labels_of(samples: dict[Series, float], name: str, **wanted: str) -> dict[str, dict[str, str]]:
@@ -68,7 +68,7 @@ def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
         lambda: stopped.id not in {it["labels"].get("replica") for it in scraper.targets()}, cluster.serve.messages
     )
     seen = f"its port closed after {closed_after:.0f} s; scraped all the same until its last stream had ended"
-    figures.add("Metrics of a replica that is stopped", seen)
+    figures.add("Metrics of a replica that is being stopped", seen)
 
 
 DRAINING = "switchyard_draining"

@@ -1,4 +1,4 @@
-"""Requests that full replicas refuse are demand, and what bursts cost under Serve's policy and under ours."""
+"""Requests that full replicas refuse count as demand; the cost of bursts under Serve's policy and under ours."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SLOTS, LOADS_FOR_S, SERVICE_S, LATE_S = 4, 8.0, 6, 5.0
 
 BURSTS_S, BURST, EVERY_S, LASTS_S = (12.0, 36.0), 16, 3.0, 54.0
-"""A request every so often, and so many at once at two moments."""
+"""One request at regular intervals, and two bursts."""
 
 
 def blue_of(document: Any) -> Any:
@@ -27,7 +27,7 @@ def blue_of(document: Any) -> Any:
 
 
 def test_refused_requests_start_replicas(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
-    """Two requests run of a target of 4: only what waits and what was refused asks for a second replica."""
+    """Two requests run, with a target of 4: only waiting and refused requests create demand for a second replica."""
     document = served(the_lab, min_replicas=1, max_replicas=2, downscale_delay_s=120)  # longer than a node's start
     blue_of(document)["deployments"][0] |= {"max_ongoing_requests": 2, "max_queued_requests": 1}
     cluster.apply(document)
@@ -62,7 +62,7 @@ class Cost(NamedTuple):
 
 @contextmanager
 def counted(cluster: Cluster) -> Iterator[list[tuple[float, int]]]:
-    """How many replicas there are, in whatever state, and when, while the block runs."""
+    """Records the number of replicas in any state, with times, while the block runs."""
     seen: list[tuple[float, int]] = []
     stop = threading.Event()
 

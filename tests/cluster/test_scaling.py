@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def empties(cluster: Cluster) -> float:
-    """Waits until the engine has neither replicas nor nodes; returns how long."""
+    """Waits until the engine has neither replicas nor nodes; returns the time that this took."""
     pods = cluster.kuberay
 
     def is_empty() -> bool:

@@ -38,7 +38,7 @@ def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, fi
     closed = set()
     for pod in cluster.kuberay.pods:
         open_here = listening(pod.container.pid)
-        assert all(accepts(pod.address, port) for port in open_here), "nothing but a policy keeps strangers out"
+        assert all(accepts(pod.address, port) for port in open_here), "only a policy keeps strangers out"
         allowed = open_ports(policies, labels(pod.template), STRANGER, STRANGE)
         assert ALL not in allowed
         assert allowed & open_here == (set() if pod.is_head else {INGRESS})
@@ -52,7 +52,7 @@ def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, fi
         assert answer(address, f"/deployments/{BLUE}/health")[0] == 401
         assert answer(address, "/-/routes")[0] == answer(address, "/-/healthz")[0] == 404
     figures.add(
-        "A stranger on the pod network",
+        "A pod of another application",
         f"of {len(closed) + 1} listening ports the NetworkPolicies leave {INGRESS} of routers and engines "
         f"open, which asks for a key; closed are, among others, {DASHBOARD}, {GCS} and the replicas' own",
     )

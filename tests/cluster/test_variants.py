@@ -1,4 +1,4 @@
-"""A new variant: the overlay's own model, with real vLLM, beside what runs."""
+"""A new variant, the overlay's own model with real vLLM, is added to a running cluster."""
 
 import copy
 
@@ -50,6 +50,6 @@ def test_a_new_variant_leaves_the_others_running(awake: Cluster, the_lab: Lab, f
     client.close()
     assert "red" in text.lower(), text
     figures.add(
-        "A variant more (the overlay's own model, real vLLM), applied as a new configuration",
+        "One more variant (the overlay's own model, real vLLM), applied as a new configuration",
         f"the other variant's and the routers' processes stay; 0 of {len(drip.outcomes)} requests lost",
     )

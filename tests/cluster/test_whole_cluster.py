@@ -18,7 +18,7 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
     current = [cluster]
     client = Client(lambda: current[0].kuberay.endpoints(), the_lab.key)
     asks = [Ask(chunks=75, every_s=1.0, within_s=240) for _ in range(8)]
-    # Clients end before the second cluster does.
+    # Clients must end before the second cluster does.
     with ExitStack() as successors, client.dripping() as drip:
         begun = time.monotonic()
         successor = successors.enter_context(the_lab.cluster("green", on_few_nodes))

@@ -21,7 +21,7 @@ from tests.support.engine.model_application import KEY, model_application
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import serve
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]  # vLLM starts beside the whole application's engines
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]  # vLLM starts while the whole application's engines run
 
 ADAPTERS = ("french", "german")
 DEPLOYMENTS = ("base", *ADAPTERS)
@@ -99,7 +99,7 @@ def completed(client: httpx.Client, model: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone(client: httpx.Client) -> Mapping[str, str]:
-    """Each deployment's answer without concurrent requests."""
+    """Each deployment's answer to a request that runs alone."""
     return {it: completed(client, it) for it in DEPLOYMENTS}
 
 
@@ -107,7 +107,7 @@ def test_adapters_answer_differently_from_each_other_and_from_their_parent(alone
     assert len(set(alone.values())) == len(DEPLOYMENTS)
 
 
-def test_in_one_batch_each_answers_as_alone(client: httpx.Client, alone: Mapping[str, str]) -> None:
+def test_each_adapter_answers_in_a_batch_as_it_does_alone(client: httpx.Client, alone: Mapping[str, str]) -> None:
     calls = [*DEPLOYMENTS, *reversed(DEPLOYMENTS)] * 3
     with ThreadPoolExecutor(len(calls)) as pool:
         answers = list(pool.map(lambda it: completed(client, it), calls))
@@ -120,7 +120,9 @@ def test_the_list_of_models_says_which_are_adapters(client: httpx.Client) -> Non
     assert [listed[it].get("parent") for it in DEPLOYMENTS] == [None, "base", "base"]
 
 
-def test_traffic_is_split_between_adapters_and_a_user_keeps_one(client: httpx.Client, alone: Mapping[str, str]) -> None:
+def test_traffic_is_split_between_adapters_and_a_user_stays_on_one(
+    client: httpx.Client, alone: Mapping[str, str]
+) -> None:
     seen = set()
     for number in range(6):
         body = {"model": "chat", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "user": f"user {number}"}
@@ -132,14 +134,14 @@ def test_traffic_is_split_between_adapters_and_a_user_keeps_one(client: httpx.Cl
 
 
 @pytest.mark.parametrize("name", ["french", "french-lora"])
-def test_tgis_adapter_id_names_one(client: httpx.Client, alone: Mapping[str, str], name: str) -> None:
+def test_tgis_adapter_id_names_an_adapter(client: httpx.Client, alone: Mapping[str, str], name: str) -> None:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "adapter_id": name}}
     assert post(client, "/generate", body)["generated_text"] == alone["french"]
     refused = client.post("/generate", json={**body, "parameters": {"adapter_id": "spanish"}})
     assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
 
 
-def test_every_dialects_chat_reaches_them(client: httpx.Client) -> None:
+def test_every_dialects_chat_reaches_the_adapters(client: httpx.Client) -> None:
     greedy = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "temperature": 0}
     answers = {}
     for name in DEPLOYMENTS:
@@ -157,7 +159,7 @@ def test_every_dialects_chat_reaches_them(client: httpx.Client) -> None:
     assert len(set(answers.values())) == len(DEPLOYMENTS)
 
 
-def test_beams_are_the_adapters(client: httpx.Client) -> None:
+def test_beam_search_uses_the_adapter(client: httpx.Client) -> None:
     found = {}
     for name in DEPLOYMENTS:
         body = {"model": f"chat:{name}", "prompt": PROMPT, "max_tokens": 4, "num_beams": 2}
@@ -175,7 +177,7 @@ def test_an_adapter_that_the_engine_lacks_is_the_deployments_fault(
     assert answer.json()["choices"][0]["text"] == alone["french"]
 
 
-def test_replaced_embeddings_are_refused_and_the_engine_lives(
+def test_replaced_embeddings_are_refused_and_the_engine_survives(
     engine: str, client: httpx.Client, alone: Mapping[str, str]
 ) -> None:
     replaced = {"indices": [1], "values": [0.5] * 64}

@@ -13,7 +13,7 @@ from tests.unit.app.experiments.replay.test_requests import request
 
 pytestmark = pytest.mark.real
 
-# In a process of its own: importing vLLM takes seconds and warns.
+# In a separate process: importing vLLM takes seconds and emits warnings.
 READ = """
 import json, sys
 from transformers import PreTrainedTokenizerFast
@@ -37,7 +37,7 @@ print("RESULT" + json.dumps({
 """
 
 
-def test_vllm_reads_the_times_the_lengths_and_the_texts(tmp_path: Path) -> None:
+def test_vllm_reads_times_lengths_and_texts(tmp_path: Path) -> None:
     recorded = [
         request(at=1000.0, unit="a", prompt_tokens=40, completion_tokens=7),
         request(at=1001.5, unit="a", prompt_tokens=50, completion_tokens=8),
@@ -52,6 +52,6 @@ def test_vllm_reads_the_times_the_lengths_and_the_texts(tmp_path: Path) -> None:
     found = json.loads(done.stdout.rpartition("RESULT")[2])
     timed = found["timed"]
     assert [it[:3] for it in timed] == [[0.0, 40, 7], [1.5, 50, 8], [4.0, 3, 9]]
-    assert timed[0][3] == timed[1][3] != timed[2][3], "prompts of one unit begin alike"
+    assert timed[0][3] == timed[1][3] != timed[2][3], "prompts of one unit have the same beginning"
     made_up = [line["prompt"] for line in trace(recorded, "vllm-bench", Estimates())]
     assert found["custom"] == [[made_up[0], 7], [made_up[1], 8], ["once upon", 9]]

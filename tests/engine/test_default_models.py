@@ -1,4 +1,4 @@
-"""The default models as they come out of their packages."""
+"""The default models as converted from their packages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The router's lists of vLLM's field names are those of the installed vLLM."""
+"""The router's lists of vLLM's field names match the installed vLLM."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from app.dialects.openai.vllm_fields import ENGINE_TOKENIZE as openai_fields_ENG
 
 pytestmark = pytest.mark.real
 
-# In a process of its own: importing vLLM takes seconds and warns.
+# In a separate process: importing vLLM takes seconds and emits warnings.
 READ = """
 import json
 from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest

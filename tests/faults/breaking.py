@@ -1,4 +1,4 @@
-"""A server in front of an engine, which breaks off some of its answers in every way that a server can."""
+"""A server in front of an engine that breaks off some of the answers in every way that a server can."""
 
 import asyncio
 import random
@@ -16,12 +16,13 @@ import aiohttp
 Way = Literal["reset", "stall", "half a character", "truncated chunk"]
 WAYS: tuple[Way, ...] = get_args(Way)
 EVERY = 8
-"""One answer in so many breaks: within what retries may add, and never so many in a row that the breaker opens."""
+"""One in this many answers breaks: within the retry budget, and never so many in a row that the breaker opens."""
 
 
 @dataclass
 class BreakingServer:
-    """What it passes on goes to `engine` (a base URL), with `headers`. `broken` counts by way, streams apart."""
+    """Forwards requests to `engine` (a base URL) with `headers`. `broken` counts broken answers by kind, streams
+    separately."""
 
     engine: str
     headers: Mapping[str, str]
@@ -34,7 +35,7 @@ class BreakingServer:
         try:
             await self._serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, aiohttp.ClientError):
-            pass  # the router left
+            pass  # the router closed the connection
         finally:
             writer.transport.abort()
 
@@ -69,7 +70,7 @@ class BreakingServer:
         return None if self._asked % EVERY else WAYS[self._asked // EVERY % len(WAYS)]
 
     async def _begin(self, writer: asyncio.StreamWriter, answered: AsyncIterator[bytes]) -> None:
-        """The first bytes of an answer, anywhere in it."""
+        """Sends only the first bytes of the answer, up to a random place."""
         left = self._random.randrange(1, 600)
         async for part in answered:
             await _chunk(writer, part[:left])

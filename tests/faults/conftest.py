@@ -28,7 +28,7 @@ BACK_WITHIN_S = 120
 
 @dataclass
 class Cluster:
-    """The running application. `document` is its serve_config.yaml, without what a test changes for a while."""
+    """The running application. `document` is its serve_config.yaml without a test's temporary changes."""
 
     launcher: Launcher
     document: dict[str, Any]
@@ -39,7 +39,7 @@ class Cluster:
         return self.launcher.url
 
     def processes(self, title: str) -> list[psutil.Process]:
-        """Its processes with this title, the oldest first."""
+        """The application's processes with this title, the oldest first."""
         found = []
         for pid in run_processes.processes_of(self.launcher.run_id):
             try:
@@ -57,7 +57,7 @@ class Cluster:
         assert victim.wait(5) is not None or not victim.is_running()
 
     def whole_again(self, *, routers: int = 2, engines: int = 2) -> None:
-        """Waits until nothing is missing. Fails where that takes too long."""
+        """Waits until no part is missing. Fails if that takes too long."""
         expected = {ENGINE: engines, REPLICA: engines, ROUTER: routers}
         wait_until(lambda: {title: len(self.processes(title)) for title in expected} == expected, self.state)
         wait_until(lambda: len(self.processes(PROXY)) > 0, self.state)  # an older one may finish its streams
@@ -81,7 +81,7 @@ class Cluster:
         return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}
 
     def change(self, **user_config: Any) -> None:
-        """Delivers a router configuration with other fields."""
+        """Deploys the router configuration with changed fields."""
         changed = copy.deepcopy(self.document)
         changed["applications"][0]["deployments"][0]["user_config"] |= user_config
         self.rest("PUT", json=changed)
@@ -96,7 +96,7 @@ class Cluster:
 
 
 def wait_until(condition: Callable[[], bool], state: Callable[[], object], within_s: float = BACK_WITHIN_S) -> None:
-    """Fails with `state()` where `condition` stays false."""
+    """Fails with `state()` if `condition` stays false."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, state()
@@ -147,7 +147,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def unchanged(cluster: Cluster) -> Iterator[None]:
-    """Puts the cluster's own configuration in force again, after the test."""
+    """Restores the cluster's own configuration after the test."""
     yield
     cluster.change()
     cluster.whole_again()
@@ -155,7 +155,7 @@ def unchanged(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def traffic(cluster: Cluster) -> Iterator[Traffic]:
-    """Continuous traffic over every dialect, which flows when the test begins."""
+    """Continuous traffic over every dialect, already running when the test starts."""
     with Traffic(cluster.url, lanes()).running() as traffic:
         traffic.flows(1)
         yield traffic

@@ -1,7 +1,7 @@
-"""Mixed traffic for a long time: nothing fails, and nothing grows. `make soak MINUTES=30`; no part of `make test`.
+"""Mixed traffic for a long time: nothing fails, and nothing grows. `make soak MINUTES=30`; not part of `make test`.
 
-Every few seconds all that could grow is read: each process's memory and file descriptors, the routers' tasks and
-event-loop lag. What a straight line through all but the first quarter gains must stay below a bound.
+Every few seconds everything that could grow is measured: each process's memory and file descriptors, the routers' tasks
+and event-loop lag. The rise of a straight line through all but the first quarter must stay below a bound.
 """
 
 import os
@@ -29,7 +29,7 @@ MAY_GAIN: Mapping[str, float] = {"rss_mb": 40, "fds": 40, "tasks": 40, "lag_s": 
 
 @dataclass
 class Signs:
-    """What was seen of each process, by its title and pid: kind of sign to (seconds, value)."""
+    """The measurements of each process, by its title and pid: kind of sign to (seconds, value)."""
 
     seen: dict[str, dict[str, list[tuple[float, float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -51,13 +51,13 @@ class Signs:
         self.seen[name][sign].append((elapsed_s, value))
 
     def grown(self) -> list[str]:
-        """The values that grow more than they may."""
+        """The values that grow beyond their bounds."""
         gains = ((name, sign, gain(values)) for name, signs in self.seen.items() for sign, values in signs.items())
         return [f"{name}: {sign} gains {gained:.1f}" for name, sign, gained in gains if gained > MAY_GAIN[sign]]
 
 
 def gain(values: Sequence[tuple[float, float]]) -> float:
-    """What the straight line through all but the first quarter gains from its beginning to its end."""
+    """The rise of the straight line through all but the first quarter, from its start to its end."""
     times, level = np.array(values[len(values) // 4 :]).T
     if len(times) < 3:
         return 0.0
@@ -66,7 +66,7 @@ def gain(values: Sequence[tuple[float, float]]) -> float:
 
 
 def leave_in_the_middle(url: str, stop: threading.Event) -> None:
-    """Clients that ask for much and go at once."""
+    """Clients that request long answers and disconnect at once."""
     while not stop.is_set():
         for lane in lanes(tokens=500):
             sent(url, lane).close()

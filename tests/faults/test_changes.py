@@ -1,4 +1,4 @@
-"""Changes under traffic that no client notices: the configuration, the code of a replica, the load."""
+"""Changes of configuration, replica code and load under traffic, which no client notices."""
 
 import copy
 import time
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
 
 def change_endpoint(cluster: Cluster, **fields: Any) -> None:
-    """Delivers a configuration with a changed endpoint."""
+    """Deploys a configuration with a changed endpoint."""
     cluster.change(endpoints={"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}, **fields}})
 
 
@@ -33,14 +33,14 @@ def test_a_configuration_every_second_fails_nothing(cluster: Cluster, traffic: T
 
 
 def is_refused_as_full(outcome: Outcome) -> bool:
-    """With the status of the dialect, and when to come again; TGI's streams have only the words."""
+    """True if the rejection has the dialect's status and `Retry-After`; TGI's streams have only the error text."""
     if outcome.lane.name == "tgi" and outcome.lane.streamed:
         return outcome.status == 200 and b'"error_type":"overloaded"' in outcome.body
     return outcome.status in (429, 503) and outcome.headers.get("retry-after", "").isdigit()
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_a_full_queue_is_rejected_and_frees_itself(cluster: Cluster) -> None:
+def test_a_full_queue_rejects_requests_and_recovers(cluster: Cluster) -> None:
     tight = {"max_concurrent": 1, "max_queued": 0, "max_wait_s": 1}
     change_endpoint(cluster, admission=tight)
     cluster.whole_again()
@@ -59,7 +59,7 @@ def test_a_full_queue_is_rejected_and_frees_itself(cluster: Cluster) -> None:
 
 
 LONG = [lane for lane in lanes(tokens=1000) if lane.streamed and lane.name in ("openai", "azure", "friendli")]
-"""They outlast the replacement of a replica."""
+"""The streams last longer than the replacement of a replica."""
 
 
 def status(connection: HTTPConnection) -> int:
@@ -71,7 +71,7 @@ def status(connection: HTTPConnection) -> int:
 
 
 @pytest.mark.parametrize("application", [ROUTER, ENGINE])
-def test_a_rolling_update_finishes_what_its_replicas_carry(cluster: Cluster, application: str) -> None:
+def test_a_rolling_update_finishes_the_running_requests(cluster: Cluster, application: str) -> None:
     before = {it.pid for it in cluster.processes(application)}
     changed = copy.deepcopy(cluster.document)
     place = changed["applications"][application != ROUTER]
@@ -91,8 +91,8 @@ def test_a_rolling_update_finishes_what_its_replicas_carry(cluster: Cluster, app
         cluster.document = changed
         cluster.change()
         wait_until(lambda: not before & {it.pid for it in cluster.processes(application)}, cluster.state, within_s=300)
-        assert time.monotonic() - moment > DEREGISTRATION_S, "else the old replicas would still have answered"
-        assert [status(connection) for connection in kept] == [200] * 10, "over connections from before"
+        assert time.monotonic() - moment > DEREGISTRATION_S, "otherwise the old replicas would still have answered"
+        assert [status(connection) for connection in kept] == [200] * 10, "over connections that were open before"
         cluster.whole_again()
     outcomes = traffic.since(moment)
     assert unexplained(outcomes) == []

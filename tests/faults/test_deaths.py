@@ -1,4 +1,4 @@
-"""Parts of the application die or hang under traffic. Requests that had not begun to stream are not lost."""
+"""Parts of the application die or hang under traffic. Requests whose stream has not started are not lost."""
 
 import time
 
@@ -11,14 +11,12 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
 
 def had_begun_to_stream(outcome: Outcome) -> bool:
-    """Whether the stream had begun, so that it cannot be repeated."""
+    """Whether the stream had started, so that the request could not be retried."""
     return outcome.lane.streamed and outcome.status == 200 and len(outcome.body) > 0
 
 
 @pytest.mark.parametrize("title", [ENGINE, REPLICA])
-def test_the_death_of_a_replica_loses_only_streams_that_had_begun(
-    cluster: Cluster, traffic: Traffic, title: str
-) -> None:
+def test_the_death_of_a_replica_loses_only_started_streams(cluster: Cluster, traffic: Traffic, title: str) -> None:
     moment = time.monotonic()
     cluster.kill(title)
     cluster.whole_again()
@@ -28,19 +26,19 @@ def test_the_death_of_a_replica_loses_only_streams_that_had_begun(
 
 
 def test_a_hanging_replica_is_avoided_and_replaced(cluster: Cluster, traffic: Traffic) -> None:
-    """Requests that it holds wait for the first byte no longer than `first_byte_s`, and are retried elsewhere."""
+    """Its requests wait for the first byte no longer than `first_byte_s`, and are retried elsewhere."""
     moment = time.monotonic()
     hung, *_ = cluster.processes(REPLICA)
     hung.suspend()
     wait_until(lambda: hung.status() == "stopped", hung.status, within_s=10)
     traffic.flows()
-    wait_until(lambda: not hung.is_running(), cluster.state)  # Serve counts it until it has failed three checks
+    wait_until(lambda: not hung.is_running(), cluster.state)  # it counts until three checks failed
     cluster.whole_again()
     lost = unexplained(traffic.since(moment), lambda it: it.begun < moment + 60 and had_begun_to_stream(it))
     assert lost == []
 
 
-def test_the_death_of_a_router_loses_only_what_it_carried(cluster: Cluster, traffic: Traffic) -> None:
+def test_the_death_of_a_router_loses_only_its_own_requests(cluster: Cluster, traffic: Traffic) -> None:
     moment = time.monotonic()
     cluster.kill(ROUTER)
     cluster.whole_again()
@@ -49,7 +47,7 @@ def test_the_death_of_a_router_loses_only_what_it_carried(cluster: Cluster, traf
 
 
 def test_the_ingress_recovers_by_itself(cluster: Cluster, traffic: Traffic) -> None:
-    """Serve's new one knows no routes for a moment."""
+    """Serve's new ingress has no routes for a moment."""
     moment = time.monotonic()
     cluster.kill(PROXY)
     cluster.whole_again()

@@ -24,7 +24,7 @@ ERROR_EVENTS = {
 
 
 def nothing_is_in_flight(cluster: Cluster) -> None:
-    """Waits until several looks, which any router may answer, find no request."""
+    """Waits until several scrapes, each answered by any router, show no request."""
 
     def none() -> bool:
         looks = [cluster.metrics() for _ in range(8)]
@@ -34,7 +34,7 @@ def nothing_is_in_flight(cluster: Cluster) -> None:
 
 
 def broke_off(outcome: Outcome) -> bool:
-    """A stream of the broken upstream that had begun, and that ends with its dialect's error."""
+    """Whether a started stream of the broken upstream ended with its dialect's error."""
     begun = outcome.lane.streamed and outcome.status == 200
     if not begun or outcome.headers["azureml-model-deployment"] != "breaking":
         return False
@@ -60,7 +60,7 @@ def upstream(cluster: Cluster) -> Iterator[BreakingServer]:
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_an_answer_that_breaks_off_is_retried_or_ends_in_an_error(cluster: Cluster, upstream: BreakingServer) -> None:
+def test_an_answer_that_breaks_off_is_retried_or_ends_with_an_error(cluster: Cluster, upstream: BreakingServer) -> None:
     with Traffic(cluster.url, lanes()).running() as traffic:
         moment = time.monotonic()
         kinds = [(way, streamed) for way in WAYS for streamed in (False, True)]

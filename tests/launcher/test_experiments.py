@@ -1,4 +1,4 @@
-"""The controller of experiments as Serve runs it: what routers record ends in the ledger's directory."""
+"""The controller of experiments as Serve runs it: the routers' records end up in the ledger's directory."""
 
 import os
 import signal
@@ -39,11 +39,11 @@ class Cluster:
         return LocalStore(self.launcher.directory / ".run/ledger")
 
     def starts(self) -> int:
-        """How many controllers have started, by the journal on disk."""
+        """The number of controllers that have started, according to the journal on disk."""
         return [entry.kind for entry in journal.read(self.ledger)].count("controller_started")
 
     def ask(self, requests: int) -> None:
-        """Chat requests, each on a connection of its own, so that both routers get some."""
+        """Sends chat requests, each on its own connection, so that both routers get some."""
         for user in range(requests):
             answer = httpx.post(
                 f"{self.launcher.url}/v1/chat/completions", json={**CHAT, "user": f"user-{user}"}, timeout=30
@@ -51,7 +51,7 @@ class Cluster:
             assert answer.status_code == 200
 
     def counted(self) -> int:
-        """The requests in the controller's report; -1 while it does not answer."""
+        """The number of requests in the controller's report; -1 while it does not answer."""
         answer = httpx.get(f"{self.launcher.url}/api/experiments/trial/report", timeout=40)
         return sum(answer.json()["requests"].values()) if answer.status_code == 200 else -1
 
@@ -108,7 +108,7 @@ def until(condition: Callable[[], bool], within_s: float = 120) -> None:
         time.sleep(0.5)
 
 
-def test_nothing_is_lost_with_a_controller_that_is_killed(cluster: Cluster) -> None:
+def test_nothing_is_lost_when_the_controller_is_killed(cluster: Cluster) -> None:
     cluster.ask(30)
     until(lambda: cluster.counted() == 30)
     (killed,) = cluster.controller()
@@ -119,7 +119,7 @@ def test_nothing_is_lost_with_a_controller_that_is_killed(cluster: Cluster) -> N
     until(lambda: cluster.starts() == 2)  # the next test kills this one, too
 
 
-def test_a_temporary_plan_ends_even_if_the_controller_died_meanwhile_and_the_history_says_so(
+def test_a_temporary_plan_ends_even_if_the_controller_died_meanwhile_and_the_history_shows_it(
     cluster: Cluster,
 ) -> None:
     url = f"{cluster.launcher.url}/api/endpoints/chat/traffic"
@@ -143,7 +143,7 @@ def test_a_temporary_plan_ends_even_if_the_controller_died_meanwhile_and_the_his
     plans = httpx.get(f"{url}/history", timeout=40).json()["plans"]
     assert plans[0]["reason"] == "generation 1 was temporary: generation 0 again"
     assert plans[-1]["generation"] == 0
-    until(lambda: cluster.counted() == 50)  # routers have sent again what the killed one held
+    until(lambda: cluster.counted() == 50)  # routers have sent the killed one's batches again
 
 
 def test_strangers_cannot_reach_the_controller(cluster: Cluster) -> None:
@@ -153,7 +153,7 @@ def test_strangers_cannot_reach_the_controller(cluster: Cluster) -> None:
 
 
 def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> None:
-    """The last one here: it ends the application that the other tests share."""
+    """Must run last: it ends the application that the other tests share."""
     cluster.launcher.process.send_signal(signal.SIGINT)
     assert cluster.launcher.process.wait(timeout=120) == 0
     found = Exposures.concat(list(reading.history(cluster.ledger, 0.0, Tables(), {})))

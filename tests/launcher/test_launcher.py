@@ -1,4 +1,5 @@
-"""Mistakes that the launcher refuses before a start. How runs end: test_live_traffic, and tests/real/conftest.py."""
+"""Mistakes that the launcher refuses before a start. The end of runs is tested in test_live_traffic and
+tests/real/conftest.py."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""Three router replicas and Databricks' SDK: a change of traffic reaches all of them, or none."""
+"""Three router replicas and Databricks' SDK: a change of traffic reaches all replicas, or no replica at all."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ REPLICAS = 3
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running Serve application that is nothing but router replicas."""
+    """A running Serve application that consists only of router replicas."""
 
     launcher: Launcher
     config: Path
@@ -53,14 +53,14 @@ class Cluster:
         return WorkspaceClient(config=Config(host=self.url, token="t", retry_timeout_seconds=5)).serving_endpoints
 
     def move(self, blue: int) -> Any:
-        """By the SDK, which waits for it."""
+        """Changes the traffic with the SDK, which waits until it is applied."""
         try:
             return self.endpoints.update_config_and_wait("chat", traffic_config=TrafficConfig(routes=routes(blue)))
         except OperationFailed as error:
             raise AssertionError(self.serve_says()) from error
 
     def served(self, requests: int) -> Counter[str]:
-        """The deployments that answer, each request on a connection of its own, so that every replica gets some."""
+        """The deployments that answer requests on separate connections, so that every replica gets some."""
         answers = [httpx.post(f"{self.url}/v1/chat/completions", json=CHAT, timeout=30) for _ in range(requests)]
         assert {answer.status_code for answer in answers} == {200}
         return Counter(answer.headers[HEADER] for answer in answers)
@@ -139,7 +139,7 @@ def test_every_replica_has_the_change_when_the_wait_ends(cluster: Cluster) -> No
     assert len(replicas) == REPLICAS
 
 
-def test_of_concurrent_changes_exactly_one_is_made_as_a_whole(cluster: Cluster) -> None:
+def test_exactly_one_of_several_concurrent_changes_is_applied_completely(cluster: Cluster) -> None:
     wanted = [{"blue": blue, "green": 100 - blue} for blue in range(0, 80, 10)]
 
     async def change_at_once() -> list[httpx.Response]:
@@ -158,7 +158,7 @@ def test_of_concurrent_changes_exactly_one_is_made_as_a_whole(cluster: Cluster) 
     assert in_force == cluster.applied() == won
 
 
-def test_replicas_that_start_anew_have_the_change(cluster: Cluster) -> None:
+def test_new_replicas_have_the_change(cluster: Cluster) -> None:
     cluster.move(0)
     killed = cluster.replicas()
     for pid in killed:
@@ -173,7 +173,7 @@ def test_replicas_that_start_anew_have_the_change(cluster: Cluster) -> None:
 
 
 def switchyard(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, for the application whose run directory this is."""
+    """Runs the command for the application with this run directory."""
     variables = environment(cluster.launcher.directory)
     return subprocess.run(command(*arguments), cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120)
 
@@ -229,7 +229,7 @@ def test_a_dry_run_rejects_what_the_routers_would_reject(cluster: Cluster) -> No
     assert cluster.applied() == {"blue": 90, "green": 10}
 
 
-def test_the_next_deployment_of_the_file_puts_its_traffic_in_force(cluster: Cluster) -> None:
+def test_the_next_deployment_of_the_file_applies_its_traffic(cluster: Cluster) -> None:
     cluster.move(0)
     deliver(cluster.config, cluster.launcher.directory)
     endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
@@ -243,7 +243,8 @@ def test_a_second_start_from_the_same_directory_is_refused(cluster: Cluster) -> 
 
 
 def test_stop_cleans_up_after_a_killed_launcher(cluster: Cluster) -> None:
-    """The last one here: it ends the application that the other tests share. Signals end that of tests/real."""
+    """Must run last: it ends the application that the other tests share. The application of tests/real is ended by
+    signals."""
     launcher = cluster.launcher
     assert len(processes.processes_of(launcher.run_id)) > 5
     launcher.process.kill()

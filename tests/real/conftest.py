@@ -1,8 +1,8 @@
 """The real application, once for the whole run: Ray Serve, HAProxy, vLLM engines with real weights, the router.
 
-With `pytest -n` it is started by the process that hands out the tests, and the workers share it: engines answer several
-tests at once in hardly more time than one. Tests that change its configuration, or count what its engines do, are
-marked `alone` and run while no other one does.
+With `pytest -n`, the process that distributes the tests starts it, and the workers share it: engines answer several
+tests at once in hardly more time than one. Tests that change its configuration, or count its engines' work, are marked
+`alone` and run while no other test does.
 """
 
 import os
@@ -34,7 +34,7 @@ SHARED = "SWITCHYARD_TEST_APPLICATION"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where an application runs: what its user needs to know."""
+    """Where an application runs, as its users need it."""
 
     url: str
     internal_key: str
@@ -59,19 +59,19 @@ class Application:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def running(self, deployment: str) -> float:
-        """Requests that the engine works on, or holds in its queue."""
+        """The number of requests that the engine works on or has in its queue."""
         waiting = self.engine_metric(deployment, "vllm:num_requests_waiting")
         return self.engine_metric(deployment, "vllm:num_requests_running") + waiting
 
 
 @contextmanager
 def _running(directory: Path) -> Iterator[Address]:
-    """Started by the command that users run, stopped the way they stop it."""
+    """An application that is started and stopped with the users' commands."""
     key = secrets.token_urlsafe(16)
     with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
         yield Address(launcher.url, key, str(directory))
         engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
-        assert engines, "`stop` finds the engines by the run's marker"
+        assert engines, "`stop` must find the engines by the run's marker"
         launcher.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         launcher.process.send_signal(signal.SIGTERM)  # a second signal changes nothing
@@ -85,7 +85,7 @@ def _name(pid: int) -> bytes:
 
 
 class _SharedApplication:
-    """Runs an application beside the tests, in a thread of the process that hands them out."""
+    """Runs an application during the tests, in a thread of the process that distributes them."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="switchyard-"))
@@ -95,7 +95,7 @@ class _SharedApplication:
         self._thread.start()
 
     def stop(self) -> None:
-        """Raises what went wrong since the start."""
+        """Raises the error, if the application has failed since its start."""
         self._over.set()
         self._thread.join()
         if self._failure is not None:
@@ -133,18 +133,18 @@ def pytest_sessionfinish() -> None:
 
 
 _BESIDE_OTHERS = ("test_docs_alone.py", "test_experiments.py", "test_acting.py")
-"""Their tests run alone, last long, and wait more than they compute."""
+"""Files whose tests run alone, take long, and wait more than they compute."""
 
 _LONGEST = "test_friendli.py"
-"""Of those that share the application: first, so that no worker is left with it."""
+"""The longest of the files that share the application: it comes first, so that no worker is left with it at the end."""
 
 _APART = 12
-"""So many files stand between them: those that are next must not wait for them on every worker."""
+"""The number of files between them, so that the next tests do not wait for them on every worker."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones that run alone begin beside tests without this application, so that no core is idle. Last come
-    the other ones that run alone: else all others wait for them."""
+    """The long files that run alone start while tests without this application run, so that no core is idle. The other
+    files that run alone come last, since all others would wait for them."""
     others = list(dict.fromkeys(item.path for item in items if not item.path.is_relative_to(_HERE)))
     first = sum(path.parent.name == "launcher" for path in others)  # while this application starts
     place = {path: float(number) for number, path in enumerate(others)}
@@ -158,13 +158,13 @@ def _is_alone(item: pytest.Item) -> bool:
 
 
 _turn: list[AbstractContextManager[None]] = []
-"""The one that this process has."""
+"""The application of this process."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Waits until the test may run: the time that it has begins then. A module whose tests run alone has one turn,
-    since its fixtures last longer."""
+    """Waits until the test may run; its timeout starts then. A module whose tests run alone has one turn for all of
+    them, since its fixtures last longer than a test."""
     shared, alone = os.environ.get(SHARED), _is_alone(item)
     if shared is not None and not _turn and item.path.is_relative_to(_HERE):  # pytest calls this for other folders, too
         _shared_address(Path(shared))
@@ -180,7 +180,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    """The one that runs beside the tests, or one of this process."""
+    """The shared application, or one of this process."""
     with ExitStack() as stack:
         if (shared := os.environ.get(SHARED)) is not None:
             address = _shared_address(Path(shared))
@@ -201,13 +201,13 @@ def _shared_address(directory: Path) -> Address:
 
 
 def restore(application: Application) -> None:
-    """Gives the application its own configuration again, on every router."""
+    """Restores the application's own configuration on every router."""
     deliver(ROOT / "serve_config.yaml", application.directory)
     assert eventually(lambda: settled(application), within_s=120)
 
 
 def settled(application: Application) -> bool:
-    """Whether every router has the last configuration."""
+    """Whether every router has the latest configuration."""
     answer = httpx.get(f"{application.url}/api/2.0/serving-endpoints/chat", timeout=30)
     return answer.status_code == 200 and answer.json()["state"]["config_update"] == "NOT_UPDATING"
 

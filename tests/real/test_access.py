@@ -1,4 +1,4 @@
-"""Keys and limits on the real application: delivered live, and taken back."""
+"""Keys and limits on the real application, applied and removed live."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def status(application: Application, key: str | None) -> int:
 
 @pytest.fixture
 def keys(application: Application, tmp_path: Path) -> Iterator[Path]:
-    """The application asks for keys while the test runs."""
+    """The application requires keys while the test runs."""
     keys, changed = tmp_path / "keys.yaml", tmp_path / "serve_config.yaml"
     keys.touch()
     document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
@@ -42,7 +42,7 @@ def keys(application: Application, tmp_path: Path) -> Iterator[Path]:
     assert eventually(lambda: status(application, None) == 200, within_s=30)
 
 
-def test_keys_open_and_limit_what_they_are_for(application: Application, keys: Path) -> None:
+def test_keys_give_access_to_their_endpoints_within_their_limits(application: Application, keys: Path) -> None:
     key, record = create("team", endpoints=["chat"], limits=Limits(requests_per_minute=2))
     append(keys, record.line)
     assert eventually(lambda: status(application, key) == 200, within_s=30)

@@ -31,14 +31,14 @@ EXPERIMENT: dict[str, Any] = {
     "ramp": {"steps": [20, 50], "hold_s": 1, "min_units": 3, "freeze_s": 86400},
 }
 TRUNCATED = 11
-"""Sessions of the treatment whose answer is cut off: more than enough for an alarm."""
+"""The number of the treatment's sessions with a truncated answer: more than enough for an alarm."""
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    """The application with the ramp; afterwards it has its own configuration again."""
+    """The application with the ramp; its own configuration is restored afterwards."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     router = next(app for app in document["applications"] if app["name"] == "router")
     user_config = router["deployments"][0]["user_config"]
@@ -56,7 +56,7 @@ def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def acting(application: Application) -> dict[str, Any] | None:
-    """What is being done with the experiment; None while there is none."""
+    """The state of the experiment's actions; None while there is no experiment."""
     answer = httpx.get(f"{application.url}/api/experiments/{NAME}", timeout=30)
     if answer.status_code != 200:
         return None
@@ -72,7 +72,7 @@ def weights(application: Application) -> dict[str, int]:
 
 
 def switchyard(application: Application, *arguments: str) -> str:
-    """What `switchyard experiments` prints."""
+    """The output of `switchyard experiments`."""
     done = subprocess.run(
         command("experiments", *arguments, "--url", application.url),
         cwd=ROOT,
@@ -86,14 +86,14 @@ def switchyard(application: Application, *arguments: str) -> str:
 
 
 class Talk:
-    """Sessions by the official SDK, each of which is asked for one word."""
+    """Sends sessions with the official SDK, each of which asks for one word."""
 
     def __init__(self, application: Application) -> None:
         self._sdk = application.sdk
         self._numbers = count()
 
     def begin(self) -> tuple[str, str]:
-        """A new session, and the variant that answered it."""
+        """Starts a new session; returns the variant that answered it."""
         session = f"session-{next(self._numbers)}"
         return session, self.ask(session)
 
@@ -111,7 +111,7 @@ class Talk:
 
     @contextmanager
     def going_on(self) -> Iterator[list[str]]:
-        """Sessions in the background; the variants that answered. Fails if one got no answer."""
+        """Runs sessions in the background; yields the variants that answered. Fails if a session got no answer."""
         answered: list[str] = []
         failures: list[Exception] = []
         over = threading.Event()
@@ -177,6 +177,6 @@ def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp
 
 
 def is_over(application: Application) -> bool:
-    """Whether a rollback is complete: the plan is everywhere, and the stop is lifted."""
+    """Whether a rollback is complete: every router has the plan, and the stop is lifted."""
     shown = acting(application)
     return shown is not None and shown["stopped"] == []

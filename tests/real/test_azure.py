@@ -108,7 +108,7 @@ def test_json_mode_gives_json(client: Any) -> None:
     assert free.choices[0].message.content.lstrip().startswith("{")
 
 
-def test_a_legacy_completion_without_a_limit_goes_on_to_its_end(application: Application) -> None:
+def test_a_legacy_completion_without_a_limit_is_not_cut_short(application: Application) -> None:
     answer = httpx.post(
         f"{application.url}/completions",
         params={"api-version": "2024-04-01-preview"},
@@ -133,7 +133,7 @@ def test_a_legacy_completion_without_a_limit_goes_on_to_its_end(application: App
         ({"model_extras": {"top_k": -5}}, ["body", "top_k"]),
     ],
 )
-def test_what_the_model_cannot_do_is_a_422_with_its_place(
+def test_an_unsupported_value_is_a_422_with_its_location(
     client: Any, fields: dict[str, Any], location: list[str]
 ) -> None:
     with pytest.raises(HttpResponseError) as raised:
@@ -177,7 +177,7 @@ def test_a_modality_that_is_not_served_is_not_found(application: Application) ->
         client.embed(input=["hello"])
 
 
-def test_info_lets_load_client_choose(application: Application) -> None:
+def test_load_client_chooses_a_client_by_info(application: Application) -> None:
     with load_client(f"{application.url}/endpoints/embed", KEY) as embeddings:
         assert isinstance(embeddings, EmbeddingsClient)
         assert embeddings.get_model_info().model_name == "embed"

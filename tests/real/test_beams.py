@@ -1,4 +1,4 @@
-"""The deployment's beam search on real weights, against transformers' on the same ones."""
+"""The deployment's beam search on real weights, compared with transformers' on the same weights."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients that vanish: whatever they speak and whenever they go, the engine stops working for them."""
+"""Clients that disconnect: in every dialect and at any time, the engine stops working for them."""
 
 import socket
 import time
@@ -22,13 +22,13 @@ LANES = lanes(GREEN, tokens=2000)
 
 @contextmanager
 def clients(url: str, lane: Lane) -> Iterator[list[socket.socket]]:
-    """CLIENTS of them, gone at the end of the block."""
+    """CLIENTS requests, whose clients have disconnected at the end of the block."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(sent(url, lane))) for _ in range(CLIENTS)]
 
 
 def first_token(client: socket.socket) -> None:
-    """Waits until an event with generated text may have come: the second one."""
+    """Waits for the second event, the first that may have generated text."""
     received = b""
     while received.count(b"data:") < 2:
         chunk = client.recv(65536)
@@ -56,5 +56,5 @@ def test_the_engine_is_idle_a_second_after_its_clients_have_gone(
         assert application.running(GREEN) == 0
     else:
         assert eventually(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
-    time.sleep(0.2)  # nor does anything come late
+    time.sleep(0.2)  # and no late request may start
     assert application.running(GREEN) == 0

@@ -1,4 +1,4 @@
-"""The console on the real application: what Serve and real engines say, in a real browser."""
+"""The console on the real application, with data from Serve and real engines, in a real browser."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ def weights(application: Application) -> dict[str, int]:
 
 @pytest.fixture
 def changed(application: Application) -> Iterator[Application]:
-    """The application, which afterwards has its own configuration again."""
+    """The application, whose own configuration is restored afterwards."""
     try:
         yield application
     finally:

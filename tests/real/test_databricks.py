@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
-"""Blue computes in bfloat16: faster, but its words may change with what else is in its batch."""
+"""Blue computes in bfloat16: faster, but its text may depend on the other requests in its batch."""
 
 NEVER_ENDS = {"2": -100}  # SmolLM2's end of sequence
 
@@ -69,7 +69,7 @@ def test_query_a_chat_endpoint(endpoints: Any) -> None:
     )
 
 
-def test_the_streamed_chat_is_the_whole_one(sdk: Any) -> None:
+def test_the_streamed_chat_equals_the_whole_one(sdk: Any) -> None:
     request = {"model": GREEN, "messages": USER, "temperature": 0, "max_tokens": 24}
     whole = sdk.chat.completions.create(**request)
     chunks = list(sdk.chat.completions.create(**request, stream=True))
@@ -109,7 +109,7 @@ def test_log_probabilities_and_several_choices(application: Application) -> None
     assert [len(token["top_logprobs"]) for token in one["logprobs"]["content"]] == [3] * 5
 
 
-def test_raw_prompts_are_the_engines_own(application: Application) -> None:
+def test_raw_prompts_reach_the_engine_unchanged(application: Application) -> None:
     prompts = ["The capital of France is", "One two three"]
     direct = engine(application, "/v1/completions", prompt=prompts, max_tokens=6)
     answer = invoke(application, prompt=prompts, max_tokens=6, use_raw_prompt=True).json()
@@ -125,7 +125,7 @@ def test_prompts_are_put_into_the_chat_template(application: Application) -> Non
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_batch_with_several_choices_and_what_stands_around_them(endpoints: Any) -> None:
+def test_a_batch_with_several_choices_echo_and_suffix(endpoints: Any) -> None:
     extra = {"use_raw_prompt": "true", "echo": "true", "suffix": "<end>"}
     request = {"prompt": ["The capital of France is", "One two three"], "max_tokens": 4, "temperature": 0, "n": 2}
     answer = endpoints.query(GREEN, **request, extra_params=extra)
@@ -136,7 +136,7 @@ def test_a_batch_with_several_choices_and_what_stands_around_them(endpoints: Any
     assert answer.usage.completion_tokens == 16
 
 
-def test_the_streamed_completion_is_the_whole_one(sdk: Any) -> None:
+def test_the_streamed_completion_equals_the_whole_one(sdk: Any) -> None:
     request = {
         "model": GREEN,
         "prompt": ["Once upon a time", "One two three"],
@@ -154,7 +154,7 @@ def test_the_streamed_completion_is_the_whole_one(sdk: Any) -> None:
     assert last.usage.total_tokens == whole.usage.total_tokens
 
 
-def test_a_completion_without_a_limit_is_not_cut_at_vllms_own(application: Application) -> None:
+def test_a_completion_without_a_limit_is_not_cut_at_vllms_default(application: Application) -> None:
     answer = invoke(application, prompt="Count: one, two, three,", use_raw_prompt=True, stop=["ten"]).json()
     assert answer["usage"]["completion_tokens"] > 16 or answer["choices"][0]["finish_reason"] == "stop"
 
@@ -163,7 +163,7 @@ LONG = "word " * 8_185
 
 
 def test_a_prompt_that_leaves_no_room_is_rejected_or_truncated(application: Application, endpoints: Any) -> None:
-    """The engine accepts the largest prompt that truncation sends. What else it sends is proved with a fake engine."""
+    """The engine accepts the largest prompt that truncation sends. The other cases are tested with a fake engine."""
     with pytest.raises(InvalidParameterValue, match=r"prompt: .*of this model's 8192 tokens"):
         endpoints.query(BLUE, prompt=LONG, max_tokens=500, temperature=0)
     too_long = invoke(application, BLUE, prompt=LONG + LONG, error_behavior="truncate", use_raw_prompt=True).json()
@@ -172,7 +172,7 @@ def test_a_prompt_that_leaves_no_room_is_rejected_or_truncated(application: Appl
 
 
 @pytest.mark.alone
-def test_truncate_returns_what_there_is_when_time_is_up(application: Application) -> None:
+def test_truncate_returns_the_text_so_far_at_a_timeout(application: Application) -> None:
     body = {"prompt": "Tell a story.", "logit_bias": NEVER_ENDS}
     url, seconds = f"{application.url}/serving-endpoints/{GREEN}/invocations", {"x-request-timeout-s": "3"}
 
@@ -225,7 +225,7 @@ def test_a_response_whole_and_streamed(sdk: Any) -> None:
     assert events[-1].response.usage.total_tokens == answer.usage.total_tokens
 
 
-def test_a_response_that_is_cut_for_its_length_is_incomplete(sdk: Any) -> None:
+def test_a_response_that_reaches_its_length_limit_is_incomplete(sdk: Any) -> None:
     request = {"model": GREEN, "input": QUESTION, "temperature": 0, "max_output_tokens": 2}
     answer = sdk.responses.create(**request)
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
@@ -234,7 +234,7 @@ def test_a_response_that_is_cut_for_its_length_is_incomplete(sdk: Any) -> None:
     assert (last.type, last.response.status) == ("response.incomplete", "incomplete")
 
 
-def test_a_conversation_goes_on_by_sending_it_back(sdk: Any) -> None:
+def test_a_conversation_continues_when_its_history_is_sent(sdk: Any) -> None:
     create = sdk.responses.create
     first = create(model=GREEN, input="My name is Ada.", temperature=0, max_output_tokens=24)
     turns = [{"role": "user", "content": "My name is Ada."}, *first.output, {"role": "user", "content": "My name?"}]

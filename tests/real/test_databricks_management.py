@@ -53,7 +53,7 @@ def serve_says(application: Application) -> Any:
 
 
 def applied(application: Application) -> Any:
-    """The traffic of `chat` in Serve's store: what a replica or a controller that starts anew will have."""
+    """The traffic of `chat` in Serve's store, from which new replicas and controllers start."""
     (router,) = serve_says(application)["router"]["deployed_app_config"]["deployments"]
     return router["user_config"]["endpoints"]["chat"]["traffic"]
 
@@ -74,7 +74,7 @@ def endpoints(application: Application) -> Any:
 
 @pytest.fixture
 def restored(endpoints: Any) -> Iterator[None]:
-    """The application is the other tests' too."""
+    """Restores the application, which other tests use too."""
     yield
     endpoints.wait_get_serving_endpoint_not_updating("chat")
     endpoints.update_config_and_wait("chat", traffic_config=traffic(blue=90))
@@ -156,7 +156,7 @@ def test_traffic_moves_live_under_load(application: Application, endpoints: Any)
 
 
 @pytest.mark.usefixtures("restored")
-async def test_of_two_conflicting_changes_one_is_made(application: Application, endpoints: Any) -> None:
+async def test_exactly_one_of_two_conflicting_changes_is_applied(application: Application, endpoints: Any) -> None:
     url = f"{application.url}/api/2.0/serving-endpoints/chat"
     wanted = [{BLUE: 20, GREEN: 80}, {BLUE: 70, GREEN: 30}]
     async with httpx.AsyncClient(timeout=60) as client:

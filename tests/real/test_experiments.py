@@ -1,4 +1,4 @@
-"""An experiment on two real variants: delivered by `deploy`, fed by the official SDK, judged by its own application."""
+"""An experiment on two real variants: applied by `deploy`, fed by the official SDK, analysed by its own application."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",
     "control": BLUE,
     "treatments": [GREEN],
-    "primary": [{"metric": "ttft", "minimal_effect": 0.5}],  # few requests must do for an interval
+    "primary": [{"metric": "ttft", "minimal_effect": 0.5}],  # few requests must suffice for an interval
     "secondary": [
         {"metric": "tokens_per_second", "minimal_effect": 0.5},
         {"metric": "thumbs", "minimal_effect": 0.05},
@@ -35,7 +35,7 @@ SESSIONS = 80
 
 
 class Turn(NamedTuple):
-    """What a client knows of an answer."""
+    """An answer as its client sees it."""
 
     session: int
     request_id: str
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
 
 @pytest.fixture(scope="module")
 def experiment(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    """The application while the experiment runs; afterwards it has its own configuration again."""
+    """The application while the experiment runs; its own configuration is restored afterwards."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     router = next(app for app in document["applications"] if app["name"] == "router")
     user_config = router["deployments"][0]["user_config"]
@@ -64,7 +64,7 @@ def experiment(application: Application, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def turns(experiment: Application) -> list[Turn]:
-    """Two turns of every session, by the official SDK, each with a score."""
+    """Sends two turns of every session with the official SDK, and a score for each."""
     return asyncio.run(_talk(experiment.url))
 
 
@@ -101,7 +101,7 @@ async def _turn(sdk: Any, session: int, question: str) -> Turn:
 
 
 def report_of(application: Application, requests: int = 0) -> dict[str, Any] | None:
-    """The report, once it has so many requests; None before, and while there is none."""
+    """The report once it has this many requests; None before, or if there is no report."""
     answer = httpx.get(f"{application.url}/api/experiments/{NAME}/report", timeout=30)
     if answer.status_code != 200:
         return None
@@ -110,7 +110,7 @@ def report_of(application: Application, requests: int = 0) -> dict[str, Any] | N
 
 
 def switchyard(application: Application, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`switchyard experiments`, as an operator runs it."""
+    """Runs `switchyard experiments` like an operator."""
     return subprocess.run(
         command("experiments", *arguments, "--url", application.url),
         cwd=ROOT,
@@ -170,7 +170,7 @@ def _exposure(application: Application, id: str) -> dict[str, Any]:
     return found
 
 
-def test_feedback_counts_once_its_time_is_over(experiment: Application, turns: list[Turn]) -> None:
+def test_feedback_counts_once_its_window_is_over(experiment: Application, turns: list[Turn]) -> None:
     def scored() -> bool:
         values = _compared(experiment, "thumbs")["values"]
         return bool(sum(value["requests"] for value in values) == len(turns))
@@ -182,7 +182,7 @@ def test_feedback_counts_once_its_time_is_over(experiment: Application, turns: l
         assert value["value"] == pytest.approx(sum(scores) / len(scores))
 
 
-def test_the_commands_tell_the_same(experiment: Application, turns: list[Turn], tmp_path: Path) -> None:
+def test_the_commands_print_the_same_report(experiment: Application, turns: list[Turn], tmp_path: Path) -> None:
     assert NAME in switchyard(experiment, "list").stdout
     text = switchyard(experiment, "report", NAME)
     assert text.stdout.startswith(f"{NAME} on chat: "), text

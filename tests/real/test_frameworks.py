@@ -9,13 +9,13 @@ import pytest
 from tests.real.conftest import Application
 from tests.support.clients.conversations import QUESTION, answers
 
-# The older classes announce their own retirement; pydantic and asyncio have their say about both frameworks too.
+# The older classes warn that they are deprecated; pydantic and asyncio emit warnings about both frameworks too.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """These classes cannot be closed: their connections go with them, now and not in a test that is stricter."""
+    """These classes cannot be closed. Their connections are collected with them now, not in a stricter test."""
     yield
     gc.collect()
 
@@ -24,7 +24,7 @@ def test_the_chat_class_on_azures_sdk(application: Application) -> None:
     from langchain_azure_ai.chat_models.inference import AzureAIChatCompletionsModel
 
     for endpoint in (application.url, f"{application.url}/azure"):
-        # The class leaves a temperature of 0 out of the request: the least that it sends.
+        # The smallest temperature that the class sends: it leaves 0 out of the request.
         model: Any = AzureAIChatCompletionsModel(
             endpoint=endpoint, credential="unused", model="chat", temperature=0.001, max_tokens=24
         )
@@ -52,7 +52,7 @@ def test_the_newer_class_on_openais_sdk(application: Application) -> None:
     assert answers(model.invoke(QUESTION).text)
 
 
-def test_llamaindexes_embeddings_take_their_name_from_the_server(application: Application) -> None:
+def test_llamaindexes_embeddings_get_their_model_name_from_the_server(application: Application) -> None:
     """It asks `/info` for the model's name, which is the first endpoint's, a chat, and sends that with its texts."""
     from llama_index.embeddings.azure_inference import AzureAIEmbeddingsModel
 

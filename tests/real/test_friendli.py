@@ -32,7 +32,7 @@ MANY: dict[str, Any] = {
     "temperature": 0.6,
     "eos_token": [49_151],  # an id that does not come
 }
-"""384 tokens, which repeat themselves where nothing prevents it."""
+"""384 tokens, which repeat unless something prevents it."""
 
 Ids = Sequence[int]
 
@@ -44,7 +44,7 @@ def friendli(application: Application) -> Iterator[Any]:
 
 
 def complete(friendli: Any, **body: Any) -> Any:
-    """By the present SDK."""
+    """Completes with the current SDK."""
     fields = {"model": GREEN, **({} if "tokens" in body else {"prompt": PROMPT}), **body}
     return friendli.serverless.completions.complete(serverless_completions_body=fields, retries=None)
 
@@ -54,14 +54,14 @@ def post(application: Application, path: str = "/serverless/v1/completions", **b
 
 
 def answer(application: Application, **body: Any) -> Any:
-    """By the documents' form."""
+    """Completes with the form of Friendli's reference."""
     result = post(application, **body)
     assert result.status_code == 200, result.text
     return result.json()
 
 
 def events(application: Application, **body: Any) -> tuple[list[Any], Any]:
-    """The token events of a stream in the documents' form, and its last event."""
+    """The token events of a stream in the form of Friendli's reference, and its last event."""
     result = post(application, **body, stream=True)
     assert result.status_code == 200, result.text
     *tokens, last = (json.loads(line.removeprefix("data: ")) for line in result.text.split("\n\n") if line)
@@ -85,7 +85,7 @@ def ngrams(ids: Ids, n: int) -> list[tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def unhindered(application: Application) -> Any:
-    """What MANY says with nothing forbidden."""
+    """The answer to MANY with nothing forbidden."""
     return answer(application, **MANY)
 
 
@@ -98,7 +98,9 @@ def free(unhindered: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, MANY_BYTES])
-def test_greedy_is_what_the_openai_api_says_in_every_form(application: Application, friendli: Any, prompt: str) -> None:
+def test_greedy_answers_equal_the_openai_apis_in_every_form(
+    application: Application, friendli: Any, prompt: str
+) -> None:
     result = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=24, temperature=0)
     expected = result.choices[0].text
     fields: dict[str, Any] = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
@@ -145,7 +147,7 @@ def test_a_reported_seed_draws_the_same_tokens_again(application: Application) -
 
 @pytest.mark.parametrize("n", [2])
 def test_no_ngram_comes_twice(application: Application, friendli: Any, free: list[list[int]], n: int) -> None:
-    prompt = ids_of(friendli, STORY.partition(".")[0])  # the story's own repeats itself
+    prompt = ids_of(friendli, STORY.partition(".")[0])  # without the field the story repeats
     result = answer(application, **{**MANY, "prompt": None, "tokens": prompt}, no_repeat_ngram=n)
     for ids in tokens_of(result):
         seen = ngrams([*prompt, *ids], n)
@@ -153,10 +155,10 @@ def test_no_ngram_comes_twice(application: Application, friendli: Any, free: lis
     assert sum(len(ngrams(ids, n)) - len(set(ngrams(ids, n))) for ids in free) > 15
 
 
-def test_forbidden_sequences_and_words_do_not_come(
+def test_forbidden_sequences_and_words_do_not_appear(
     application: Application, friendli: Any, free: list[list[int]]
 ) -> None:
-    """Forbidden is what comes most often where nothing is."""
+    """Forbids what is most frequent when nothing is forbidden."""
     counted = {n: Counter(gram for ids in free for gram in ngrams(ids, n)) for n in (1, 2, 3)}
     sequences = [gram for n in (1, 2, 3) for gram, _ in counted[n].most_common(4)]
     words = [" bird", " little bird"]
@@ -169,7 +171,7 @@ def test_forbidden_sequences_and_words_do_not_come(
 
 
 def test_nothing_comes_after_a_stop_token(application: Application, free: list[list[int]]) -> None:
-    """The same seeds say the same until the first of the ids that stop, wherever it stands in its sequence."""
+    """The same seeds give the same tokens up to the first stop id, wherever it is in its sequence."""
     counted = Counter(id for ids in free for id in ids[20:])
     stops = [id for id, _ in counted.most_common(3)]
     listed = [{"tokens": stops[:2]}, {"tokens": stops[2:]}]
@@ -231,7 +233,7 @@ def embedding(*ids: int) -> list[float]:
         return [float(value) for id in ids for value in rows[id : id + 1].float().flatten().tolist()]
 
 
-def test_a_tokens_own_embedding_changes_nothing_and_another_does(application: Application, friendli: Any) -> None:
+def test_a_tokens_own_embedding_changes_nothing_and_another_one_does(application: Application, friendli: Any) -> None:
     ids = ids_of(friendli, PROMPT)
     fields: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
     expected = answer(application, **fields)["choices"][0]["tokens"]
@@ -251,7 +253,7 @@ def test_a_tokens_own_embedding_changes_nothing_and_another_does(application: Ap
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "token_index_to_replace")
 
 
-def test_beams_find_what_is_likelier_than_greedy(application: Application) -> None:
+def test_beams_are_likelier_than_the_greedy_answer(application: Application) -> None:
     fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "min_tokens": 12, "include_output_logprobs": True}
     (greedy,) = answer(application, **fields, temperature=0)["choices"]
     (one,) = answer(application, **fields, num_beams=1)["choices"]
@@ -262,7 +264,7 @@ def test_beams_find_what_is_likelier_than_greedy(application: Application) -> No
 
 
 @pytest.mark.parametrize("kind", ["NAIVE_SAMPLING", "STOCHASTIC"])
-def test_drawn_beams_are_drawn_again_by_their_seed(application: Application, kind: str) -> None:
+def test_sampled_beams_are_reproduced_by_their_seed(application: Application, kind: str) -> None:
     fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 8, "num_beams": 3, "beam_search_type": kind, "top_k": 20}
     (first,) = answer(application, **fields)["choices"]
     (again,) = answer(application, **fields, seed=first["seed"])["choices"]
@@ -310,7 +312,7 @@ def test_answers_follow_the_response_format(application: Application, friendli: 
         ({"token_index_to_replace": [0], "embedding_to_replace": [0.5]}, "embedding_to_replace"),
     ],
 )
-def test_what_is_wrong_is_a_400_that_names_the_field(
+def test_a_wrong_value_is_a_400_that_names_the_field(
     application: Application, fields: dict[str, Any], param: str
 ) -> None:
     for more in ({}, {} if "num_beams" in fields else {"stream": True}):
@@ -328,7 +330,7 @@ def test_the_sdk_raises(friendli: Any) -> None:
 
 
 @pytest.mark.alone
-def test_the_clients_time_is_a_429_and_ends_the_work(application: Application) -> None:
+def test_the_clients_timeout_is_a_429_and_ends_the_engines_work(application: Application) -> None:
     long: dict[str, Any] = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
     result = post(application, **long, timeout_microseconds=300_000)
     assert (result.status_code, result.json()["error"]["param"]) == (429, "timeout_microseconds")

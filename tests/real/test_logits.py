@@ -1,6 +1,6 @@
 """The logits processors in the real engine: each acts on every sequence of a batch, and on no other request.
 
-That what they promise holds in thousands of tokens is proved without a model, in tests/unit.
+Their guarantees over thousands of tokens are tested without a model, in tests/unit.
 """
 
 import json
@@ -51,7 +51,7 @@ N = 3
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts that one batch of the engine made: with a processor, with another, and without."""
+    """Texts from one batch of the engine: with one processor, with another one, and without."""
 
     greedy: list[Text]
     without_repeats: list[Text]
@@ -61,7 +61,7 @@ class Texts:
 
 @pytest.fixture(scope="module")
 def texts(application: Application) -> Texts:
-    """Asked for at once: a step of the engine takes hardly longer for sixteen sequences than for four."""
+    """Requested at once, since a step of the engine takes hardly longer for sixteen sequences than for four."""
     with ThreadPoolExecutor() as pool:
         greedy = pool.submit(complete, application, None, **GREEDY)
         without_repeats = pool.submit(complete, application, {"no_repeat_ngram": N}, **GREEDY)
@@ -72,7 +72,7 @@ def texts(application: Application) -> Texts:
 
 @pytest.fixture(scope="module")
 def greedy(texts: Texts) -> list[Text]:
-    """What the model says of itself."""
+    """The model's own texts, without processors."""
     return texts.greedy
 
 
@@ -104,8 +104,8 @@ def test_no_ngram_comes_twice(texts: Texts) -> None:
     assert sum(len(ngrams(text, N)) - len(set(ngrams(text, N))) for text in repeated) > 50
 
 
-def test_forbidden_sequences_do_not_come(application: Application, greedy: list[Text]) -> None:
-    """Forbidden is what the model likes to say: of each length, what begins its own outputs."""
+def test_forbidden_sequences_do_not_appear(application: Application, greedy: list[Text]) -> None:
+    """Forbids the beginnings of the model's own outputs, one of each length."""
     forbidden = sorted({tuple(output[i : i + n]) for _, output in greedy for i, n in [(0, 2), (2, 3), (5, 1)]})
     flat = [number for ids in forbidden for number in (-1, *ids)][1:]
     texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=60)
@@ -113,7 +113,7 @@ def test_forbidden_sequences_do_not_come(application: Application, greedy: list[
         assert not {ids for n in (1, 2, 3) for ids in ngrams(output, n)} & set(forbidden)
 
 
-def test_forced_tokens_come_and_their_logprobs_are_the_models(application: Application, greedy: list[Text]) -> None:
+def test_forced_tokens_appear_with_the_models_logprobs(application: Application, greedy: list[Text]) -> None:
     forced = greedy[0][1][:64]
     texts = complete(application, {"forced_output_tokens": forced}, max_tokens=64)
     assert [output for _, output in texts] == [forced] * len(PROMPTS)
@@ -124,14 +124,14 @@ def test_forced_tokens_come_and_their_logprobs_are_the_models(application: Appli
     assert logprobs == pytest.approx(free["logprobs"]["token_logprobs"], abs=0.01)
 
 
-def test_a_temperature_above_vllms_flattens_all(application: Application) -> None:
+def test_a_temperature_above_vllms_limit_flattens_the_distribution(application: Application) -> None:
     [(_, output)] = complete(
         application, {"temperature": 1000}, prompt=PROMPTS[:1], temperature=2, seed=1, max_tokens=50
     )
     assert len(set(output)) > 47  # of 49,152, nearly alike
 
 
-def test_hardly_any_mass_leaves_one_token_whatever_the_seed(application: Application) -> None:
+def test_a_tiny_typical_mass_leaves_one_token_for_every_seed(application: Application) -> None:
     texts = [complete(application, {"typical_p": 1e-6}, temperature=1, seed=s, max_tokens=12) for s in (1, 2)]
     assert texts[0] == texts[1]
     assert texts[0] != complete(application, {"typical_p": 1}, temperature=1, seed=1, max_tokens=12)
@@ -169,7 +169,7 @@ def test_wrong_values_are_rejected_by_name(application: Application, xargs: dict
     assert answer.json()["error"]["message"].startswith(message)
 
 
-def test_the_token_route_has_them_too(application: Application) -> None:
+def test_the_token_route_supports_the_processors(application: Application) -> None:
     def generate(ids: Any) -> httpx.Response:
         params = {"max_tokens": 3, "extra_args": {"forced_output_tokens": ids}}
         return post(application, "/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": params})
@@ -182,7 +182,7 @@ def test_the_token_route_has_them_too(application: Application) -> None:
     )
 
 
-def test_the_openai_api_reaches_them(application: Application) -> None:
+def test_the_openai_api_reaches_the_processors(application: Application) -> None:
     def say(**xargs: Any) -> Any:
         extra = {"vllm_xargs": xargs, "return_token_ids": True}
         return application.sdk.completions.create(model=DEPLOYMENT, prompt="a", max_tokens=3, extra_body=extra)
@@ -192,7 +192,7 @@ def test_the_openai_api_reaches_them(application: Application) -> None:
         say(no_repeat_ngram=0)
 
 
-def test_the_engine_lives_through_all_of_it(application: Application) -> None:
+def test_the_engine_survives_all_of_these_requests(application: Application) -> None:
     asks = {
         "watermark": True,
         "no_repeat_ngram": 3,

@@ -15,7 +15,7 @@ DRAINING = "switchyard_draining"
 
 
 def test_every_part_is_scraped(application: Application) -> None:
-    """vLLM's own numbers without the internal key, HAProxy's, the router's, the controller's."""
+    """Metrics of vLLM (without the internal key), HAProxy, the router and the controller."""
     question = {"model": "smollm2-blue", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
     httpx.post(f"{application.url}/v1/chat/completions", json=question, timeout=60).raise_for_status()
     scraper = Scraper(application.url)
@@ -45,7 +45,7 @@ def test_every_part_is_scraped(application: Application) -> None:
     assert running["router"] == running["experiments"] == running["minilm"] == 1.0
 
 
-def test_an_engine_says_the_same_as_at_its_own_metrics(application: Application) -> None:
+def test_an_engines_metrics_equal_those_on_its_own_port(application: Application) -> None:
     name = "vllm:cache_config_info"
     (engine,) = [
         it["labels"]["__metrics_path__"]
@@ -58,12 +58,12 @@ def test_an_engine_says_the_same_as_at_its_own_metrics(application: Application)
 
 
 def of_rays_agents(run: processes.Run) -> str:
-    """What Ray's own agents export: Prometheus finds them by a file."""
+    """The metrics of Ray's own agents, which Prometheus finds through a file."""
     found = json.loads((Path(run.directory) / "ray/prom_metrics_service_discovery.json").read_text())
     return "\n".join(httpx.get(f"http://{it}/metrics").text for entry in found for it in entry["targets"])
 
 
-def test_every_metric_of_the_dashboards_and_alerts_is_there(application: Application) -> None:
+def test_every_metric_of_the_dashboards_and_alerts_exists(application: Application) -> None:
     assert application.sdk.chat.completions.create(
         model="chat", messages=[{"role": "user", "content": "Hi"}], max_tokens=4
     ).choices
@@ -74,7 +74,7 @@ def test_every_metric_of_the_dashboards_and_alerts_is_there(application: Applica
     assert run is not None
     there = metrics_in("\n".join([*texts, of_rays_agents(run)]))
     calls = metrics_asked_for()
-    # Experiments and queues are there where they are configured: tests/router/experiments/test_monitoring.py
+    # Metrics of experiments and queues exist only if these are configured: tests/router/experiments/test_monitoring.py
     assert sorted(calls - there - METRICS.keys() - WHERE_CONFIGURED) == []
     assert {name.partition("_")[0] for name in calls} >= {"gen", "haproxy", "process", "ray", "switchyard"}
     assert any(name.startswith("vllm:") for name in calls)

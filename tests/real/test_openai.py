@@ -28,9 +28,9 @@ def test_a_chat_is_answered(application: Application) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-@pytest.mark.alone  # blue computes in bfloat16: its words may change with what else is in its batch
+@pytest.mark.alone  # blue computes in bfloat16: its text may depend on the other requests in its batch
 @pytest.mark.parametrize("deployment", ["smollm2-blue", "smollm2-green"])
-def test_the_streamed_answer_is_the_whole_one(application: Application, deployment: str) -> None:
+def test_the_streamed_answer_equals_the_whole_one(application: Application, deployment: str) -> None:
     request = {**GREEDY, "model": deployment}
     whole = application.sdk.chat.completions.create(**request)
     chunks = list(application.sdk.chat.completions.create(**request, stream=True))
@@ -137,7 +137,7 @@ NOTHING: list[dict[str, Any]] = [
     {"structured_outputs": {"grammar": "root ::= root"}},
     {"structured_outputs": {"choice": []}},
 ]
-"""What admits no text: the router or vLLM says so."""
+"""Constraints that admit no text, rejected by the router or by vLLM."""
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -169,20 +169,20 @@ def test_several_choices_are_given(application: Application) -> None:
     assert len({choice.message.content for choice in answer.choices}) > 1
 
 
-def test_several_greedy_choices_are_the_greedy_one(application: Application) -> None:
+def test_several_greedy_choices_all_equal_the_greedy_answer(application: Application) -> None:
     request = {**GREEDY, "model": "smollm2-green"}
     one = application.sdk.chat.completions.create(**request).choices[0].message.content
     answer = application.sdk.chat.completions.create(**request, n=2)
     assert [choice.message.content for choice in answer.choices] == [one, one]
 
 
-def test_a_stop_string_ends_the_answer_and_is_left_out(application: Application) -> None:
+def test_a_stop_string_ends_the_answer_and_is_not_part_of_it(application: Application) -> None:
     answer = application.sdk.chat.completions.create(**{**GREEDY, "model": "smollm2-green"}, stop=["Blue"])
     assert answer.choices[0].message.content.endswith("Red, ")
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_the_length_limit_is_the_finish_reason(application: Application) -> None:
+def test_reaching_the_length_limit_is_the_finish_reason(application: Application) -> None:
     answer = application.sdk.chat.completions.create(**{**GREEDY, "max_tokens": 2})
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 2
@@ -208,7 +208,7 @@ def test_completions_take_text_ids_and_batches(application: Application) -> None
     assert "".join(chunk.choices[0].text for chunk in streamed)
 
 
-def test_best_of_keeps_the_likeliest(application: Application) -> None:
+def test_best_of_returns_the_likeliest_answers(application: Application) -> None:
     request = {"model": "smollm2-green", "prompt": "Once upon a time", "max_tokens": 6, "temperature": 1.3, "seed": 3}
     every = application.sdk.completions.create(**request, n=4, logprobs=0).choices
     best = max(every, key=lambda c: sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs))
@@ -275,7 +275,7 @@ def test_responses_whole_and_streamed(application: Application) -> None:
     assert (done.id, cut[-1].response.error, cut[-1].response.store) == (cut[-1].response.output[0].id, None, False)
 
 
-def test_a_conversation_goes_on_by_sending_it_back(application: Application) -> None:
+def test_a_conversation_continues_when_its_history_is_sent(application: Application) -> None:
     turns = [
         {"role": "user", "content": "My name is Ada."},
         {"role": "assistant", "content": "Hello Ada."},
@@ -330,7 +330,7 @@ def test_errors_raise_the_sdks_exceptions(
     assert raised.value.request_id
 
 
-def test_anthropics_sdk_talks_to_it(application: Application) -> None:
+def test_anthropics_sdk_works(application: Application) -> None:
     import anthropic
 
     request = {"model": "chat", "max_tokens": 24, "messages": MESSAGES, "extra_body": {"temperature": 0}}

@@ -16,7 +16,7 @@ DOCUMENTS = ["The stock market fell.", "Frogs are amphibians.", "A toad sat in t
 
 
 def cosines(application: Application) -> list[float]:
-    """Of the query and each document, by the embeddings that the same deployment computes."""
+    """The cosines of the query and each document, from the same deployment's embeddings."""
     answer = application.sdk.embeddings.create(model="embed", input=[QUERY, *DOCUMENTS])
     query, *documents = (item.embedding for item in answer.data)
     return [_cosine(query, document) for document in documents]

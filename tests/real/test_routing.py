@@ -51,7 +51,7 @@ def test_an_unknown_deployment_in_the_header_is_not_found(application: Applicati
     assert "smollm2-blue, smollm2-green" in answer.json()["error"]["message"]
 
 
-def test_the_engine_that_was_named_did_the_work(application: Application) -> None:
+def test_the_named_engine_did_the_work(application: Application) -> None:
     name = "vllm:request_success_total"
     before = {d: application.engine_metric(d, name) for d in ("smollm2-blue", "smollm2-green")}
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_model_deployments_need_the_internal_key(application: Application) -> No
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_ends_the_engines_work_within_a_second(
+async def test_the_engine_stops_within_a_second_when_the_client_disconnects(
     application: Application, stream: bool
 ) -> None:
     async with httpx.AsyncClient(timeout=60) as client:
@@ -101,7 +101,7 @@ def test_headers_that_are_too_large_are_refused_in_the_clients_error_format(appl
     assert httpx.get(f"{application.url}/v1/models", headers={"x-large": "x" * 30_000}).status_code == 200
 
 
-def test_an_http_1_0_client_gets_a_whole_stream_and_others_hear_how_long_they_may_be_idle(
+def test_an_http_1_0_client_gets_a_whole_stream_and_others_a_keep_alive_header(
     application: Application,
 ) -> None:
     body = json.dumps({**SHORT, "stream": True}).encode()
@@ -127,19 +127,19 @@ def test_ready_and_metrics(application: Application) -> None:
 
 
 class Deploy:
-    """Changes the running configuration as an operator does: edit the file, deliver it."""
+    """Changes the running configuration like an operator, by editing and deploying the file."""
 
     def __init__(self, application: Application, folder: Path) -> None:
         self._application = application
         self._file = folder / "serve_config.yaml"
 
     def __call__(self, **chat: Any) -> None:
-        """By `make deploy`'s command."""
+        """Deploys with the command of `make deploy`."""
         self._file.write_text(yaml.safe_dump(_changed(**chat)))
         deliver(self._file, self._application.directory)
 
     def unchecked(self, **chat: Any) -> None:
-        """Straight to Serve, past the checks of `make deploy`."""
+        """Deploys straight to Serve, without the checks of `make deploy`."""
         run = run_processes.record(self._application.directory)
         assert run is not None
         token = (Path(run.directory) / TOKEN).read_text()
@@ -207,12 +207,12 @@ def test_a_wrong_configuration_leaves_the_running_one_in_force(application: Appl
     assert ask(application, {HEADER: "smollm2-green"}).status_code == 200
 
 
-def test_a_wrong_configuration_is_not_even_sent(deploy: Deploy) -> None:
+def test_a_wrong_configuration_is_refused_before_it_is_sent(deploy: Deploy) -> None:
     with pytest.raises(AssertionError, match=r"traffic sums to 90 .*: add 10"):
         deploy(traffic={"smollm2-blue": 50, "smollm2-green": 40})
 
 
-def test_a_session_sticks(application: Application, deploy: Deploy) -> None:
+def test_a_session_stays_on_its_deployment(application: Application, deploy: Deploy) -> None:
     deploy(traffic={"smollm2-blue": 50, "smollm2-green": 50}, sticky={"by": "header", "name": "x-session-id"})
 
     def landed(session: int) -> str:

@@ -40,7 +40,7 @@ def client(url: str) -> Client:
 
 
 def openai_text(application: Application, prompt: str, tokens: int) -> str:
-    """What the same engine says by the OpenAI API."""
+    """The same engine's answer through the OpenAI API."""
     answer = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=tokens, temperature=0)
     text: str = answer.choices[0].text
     return text
@@ -51,7 +51,7 @@ def post(application: Application, path: str, body: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, MANY_BYTES])
-def test_greedy_is_what_the_openai_api_says_in_every_mode(application: Application, hf: Any, prompt: str) -> None:
+def test_greedy_answers_equal_the_openai_apis_in_every_mode(application: Application, hf: Any, prompt: str) -> None:
     expected = openai_text(application, prompt, 24)
     fields: dict[str, Any] = {"prompt": prompt, "max_new_tokens": 24}
     assert hf.text_generation(**fields) == expected
@@ -109,7 +109,7 @@ def test_the_clients_chat(client: Client, hf: Any) -> None:
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
 
 
-def test_a_reported_seed_gives_the_same_again(hf: Any) -> None:
+def test_a_reported_seed_reproduces_the_answer(hf: Any) -> None:
     first = hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED)
     again = hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED, seed=first.details.seed)
     assert again.generated_text == first.generated_text
@@ -126,7 +126,7 @@ def test_the_temperature_alone_samples_as_on_tgi(client: Client) -> None:
     assert len(answer) > 1
 
 
-def test_false_is_greedy_whatever_else_is_set(application: Application) -> None:
+def test_do_sample_false_is_greedy_whatever_else_is_set(application: Application) -> None:
     fields = {"do_sample": False, "temperature": 1.5, "top_k": 50, "top_p": 0.9, "max_new_tokens": 8}
     answer = post(application, f"/tgi/{GREEN}", {"inputs": PROMPT, "parameters": fields}).json()
     assert answer == {"generated_text": openai_text(application, PROMPT, 8)}
@@ -198,14 +198,14 @@ def test_typical_p_really_works(hf: Any) -> None:
 
 
 def test_a_watermark_is_found_again(hf: Any) -> None:
-    """That unmarked text scores below 4 is proved in test_logits.py."""
+    """test_logits.py tests that unmarked text scores below 4."""
     from deployments.engine.logits.watermark import detect  # imports torch: only here
 
     answer = hf.text_generation("Once upon a time", max_new_tokens=160, seed=5, watermark=True, **SAMPLED)
     assert detect([token.id for token in answer.details.tokens], 49152).z > 4
 
 
-def test_tokens_are_the_engines(application: Application) -> None:
+def test_tokens_equal_the_engines(application: Application) -> None:
     answer = post(application, "/tokenize", {"inputs": MANY_BYTES}).json()
     assert all(MANY_BYTES[token["start"] : token["stop"]] == token["text"] for token in answer)
     engines = post(application, "/tokenize", {"prompt": MANY_BYTES, "model": GREEN}).json()

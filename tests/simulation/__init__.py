@@ -1,4 +1,3 @@
-"""What the statistics do on traffic whose truth is known: `make simulate` for the tables, tests for their bounds.
-
-Worlds are drawn, seeded, and judged at every look by the functions of `app.experiments.statistics` themselves.
+"""The statistics on traffic whose truth is known: `make simulate` writes the tables, tests check their bounds. Worlds
+are drawn with fixed seeds, and analysed at every look by the functions of `app.experiments.statistics` themselves.
 """

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation FILE [RUNS]``: the full tables, as Markdown, beside the design's own numbers."""
+"""``python -m tests.simulation FILE [RUNS]``: the full tables, as Markdown, with the design's own numbers."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -24,18 +24,18 @@ from tests.simulation.tables import Cell, table
 
 INTRODUCTION = """# Experiments, measured
 
-What the statistics of [experiments](experiments.md) do on simulated traffic whose truth is known. `make simulate
-RUNS={runs}` wrote this page; `make test-simulation` holds its bounds. Seeds are fixed: the same code gives the same
-numbers. Of 150 runs, a share of 2 % is known within 2.3 points, one of 50 % within 8; of 600, within half of that.
+This page shows how the statistics of [experiments](experiments.md) behave on simulated traffic whose truth is known.
+`make simulate RUNS={runs}` wrote it; `make test-simulation` checks its bounds. Seeds are fixed: the same code gives the
+same numbers. Of 150 runs, a share of 2 % is known within 2.3 points, one of 50 % within 8; of 600, within half of that.
 
-In brackets stand the numbers of the design, which were measured with another program, most of them with 2,000 runs. A
-world is described in `tests/simulation/worlds.py`. Its spreads were chosen so that the columns of tests that look once
-come near the design's; event rates that the design does not give (`truncated` 9 %, `slow` 5 %, `empty` 0.5 % on
-control) so that alarms come about as late. The rest follows.
+The numbers in brackets are the design's. They were measured with another program, most of them with 2,000 runs. The
+worlds are described in `tests/simulation/worlds.py`. Their spreads were chosen so that the columns of tests that look
+once are close to the design's. Event rates that the design does not give (`truncated` 9 %, `slow` 5 %, `empty` 0.5 % on
+control) were chosen so that alarms come about as late. The other numbers follow from these.
 
-Three things are done otherwise than in the design: peeked
-tests wait for 30 users in each arm, as the confidence sequence does; the test that looks once has its 80 % power by
-formula, from the standard error; and the rule "a window above 2 %" is about 150 answers.
+Three things differ from the design. Peeked tests wait for 30 users in each arm, as the confidence sequence does. The
+80 % power of the test that looks once is computed from the standard error. The rule "a window above 2 %" uses about 150
+answers.
 """
 
 
@@ -62,7 +62,7 @@ def false_positive_table(executor: Executor, count: int) -> Iterator[str]:
 def verdict_table(executor: Executor, count: int) -> Iterator[str]:
     yield (
         f"## Requests until the verdict\n\n{count} runs each, up to 40,000 requests of 12,000 users; medians. Fixed: a "
-        "test that looks once, with 80 % power. Missed: the share of runs whose confidence sequence was ever without "
+        "test that looks once, with 80 % power. Missed: the share of runs whose confidence sequence ever missed "
         "the true effect (alpha is 5 %).\n"
     )
     columns = ["metric, true effect", "CS", "power", "fixed", "ratio", "peeked finds at", "missed", "wrong sign"]
@@ -151,15 +151,15 @@ def sample_ratio_table(executor: Executor, count: int) -> Iterator[str]:
     )
     yield table(["loss", "weight", "units", "runs with an alarm"], rows, "{:,.0f}")
     yield (
-        f"One run of {count} is {1 / count:.2%}, so a single alarm by chance stands above alpha. Without a loss, "
-        "`make test-simulation` holds a bound of 0.3 % with 400 runs.\n"
+        f"One run of {count} is {1 / count:.2%}, so a single alarm by chance is above alpha. Without a loss, "
+        "`make test-simulation` checks a bound of 0.3 % with 400 runs.\n"
     )
 
 
 def feedback_table(executor: Executor, count: int) -> Iterator[str]:
     yield (
-        "## Delayed feedback\n\nUsers of both arms are as content; the treatment's answer twice as fast, and "
-        f"discontent users sooner than content ones. False verdicts of {count} runs.\n"
+        "## Delayed feedback\n\nUsers of both arms are equally content. The treatment's users give feedback twice as "
+        f"fast, and discontent users sooner than content ones. False verdicts of {count} runs.\n"
     )
     rates = [feedback.false_verdicts(executor, matured, count) for matured in (True, False)]
     rows: list[list[Cell]] = [["matured exposures", (rates[0], 0.023)], ["counted at once", (rates[1], 0.55)]]
@@ -170,9 +170,9 @@ def delay_table(executor: Executor, count: int) -> Iterator[str]:
     runs = max(count // 2, 1)
     yield (
         f"## Until a bad treatment is stopped\n\nThe real controller, its journal and its plans, fed by "
-        f"{delays.ROUTERS} made-up routers under the default ramp: {delays.PER_S:.0f} requests a second, four "
-        f"guardrails at 0.25 % each, {runs} ramps. Counted are the treatment's requests until the last router has "
-        "stopped it, with those that came while records and the stop were on their way.\n"
+        f"{delays.ROUTERS} simulated routers under the default ramp: {delays.PER_S:.0f} requests a second, four "
+        f"guardrails at 0.25 % each, {runs} ramps. The numbers are the treatment's requests until the last router "
+        "has stopped it, including those that came while records and the stop were in transit.\n"
     )
     rows: list[list[Cell]] = []
     for ill in delays.ILL:
@@ -195,7 +195,7 @@ def shadow_table(executor: Executor, count: int) -> Iterator[str]:
         rows.append([row.name, found.cs, found.cs_single, found.peeked, found.missed])
     yield table(["world", "CS", "CS ignoring users", "peeked", "missed"], rows, "{:.3f}")
     rate = shadows.discordant_rate(executor, 5 * count)
-    yield f"Equally frequent events, compared in pairs, were called different in {rate:.3f} of {5 * count} runs.\n"
+    yield f"Equally frequent events, compared in pairs, were reported as different in {rate:.3f} of {5 * count} runs.\n"
 
 
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
@@ -209,7 +209,7 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     shadow_table,
 ]
 SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5]
-"""Runs of each table, as a share of the first one's."""
+"""The number of runs of each table, as a share of the first table's."""
 
 
 def main(path: Path, runs: int) -> None:
@@ -219,7 +219,7 @@ def main(path: Path, runs: int) -> None:
         for tables, scale in zip(TABLES, SCALES, strict=True):
             for text in tables(executor, round(runs * scale)):
                 texts.append(text)
-                path.write_text("\n".join(texts))  # what is there is not lost if the rest fails
+                path.write_text("\n".join(texts))  # finished tables are not lost if the rest fails
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Guardrails event by event: requests until the alarm, for constant rates and after a late regression.
 
 Outcomes are drawn per event, not per request: how many requests lie between two events is geometric, and how many of
-those are the treatment's is binomial. Every event is a unit of its own.
+those are the treatment's is binomial. Every event is its own unit.
 """
 
 import math
@@ -46,7 +46,7 @@ class Alarm:
 
 
 def events(rates: Rates, count: int, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Floats, Floats]:
-    """Whose each event is, and after how many requests, and requests of the treatment, it comes."""
+    """The arm of each event, and the number of requests, and of the treatment's requests, before it."""
     ours = rng.random(count) < rates.weight * rates.treatment / rates.events
     quiet = rng.geometric(rates.events, count) - 1
     share = rates.weight * (1 - rates.treatment) / (1 - rates.events) if rates.events < 1 else 0.0
@@ -55,7 +55,7 @@ def events(rates: Rates, count: int, rng: np.random.Generator) -> tuple[NDArray[
 
 
 def first_alarm(rates: Rates, r0: float, rng: np.random.Generator) -> Alarm:
-    """When the whole-run process alarms, looked at after every event."""
+    """When the whole-run process alarms, if it is checked after every event."""
     evidence, p0 = EventEvidence(), chance(rates.weight, 1 - rates.weight, r0)
     before = Alarm(0, 0)
     taken, batch = 0, 64
@@ -70,7 +70,7 @@ def first_alarm(rates: Rates, r0: float, rng: np.random.Generator) -> Alarm:
 
 
 def late_alarms(rates: Rates, healthy: int, r0: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The treatment's requests after a regression until (whole run, detector) alarm, `healthy` events before it."""
+    """The treatment's requests from a regression until the alarms of (whole run, detector), after `healthy` events."""
     past, _, _ = events(Rates(rates.weight, rates.control, rates.control), healthy, rng)
     p0 = chance(rates.weight, 1 - rates.weight, r0)
     whole, detector = EventEvidence(), Detector()
@@ -121,7 +121,8 @@ DESIGN_LATE: dict[tuple[float, float], tuple[float, float]] = {
     (0.05, 20 * CONTROL): (2_236, 92),
     (0.05, 1.0): (205, 7),
 }
-"""The same of the treatment's requests after a regression, whole run and detector; 5,000 healthy events before."""
+"""The same for the treatment's requests after a regression that follows 5,000 healthy events: whole run and
+detector."""
 
 
 def _first_part(rates: Rates, seeds: range) -> list[Alarm]:

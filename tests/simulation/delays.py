@@ -1,7 +1,7 @@
 """How many requests a bad treatment gets before it is stopped: the real controller under the default ramp.
 
-Made-up routers send it encoded batches and apply the stops of its acknowledgements; it moves the traffic of a control
-plane in memory. Only the requests are drawn.
+Simulated routers send it encoded batches and apply the stops in its acknowledgements; it moves the traffic of a control
+plane in memory. Only the requests are random.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ LONGEST_S = 4 * 600.0
 
 @dataclass(frozen=True)
 class Ill:
-    """A treatment with a rate of one event that is not control's. `design`: the median that the design measured."""
+    """A treatment whose rate of one event differs from control's. `design`: the median that the design measured."""
 
     name: str
     event: str
     rate: float
     design: float | None
     every_s: float = 1.0
-    """How often each router sends; less often where hundreds of requests are needed anyway."""
+    """The interval at which each router sends; longer where hundreds of requests are needed anyway."""
 
 
 ILL = (
@@ -65,7 +65,8 @@ ILL = (
 
 @dataclass(frozen=True)
 class Delay:
-    """`treated`: its requests until the last router has stopped; infinite if none did. `share`: what it had then."""
+    """`treated`: the treatment's requests until the last router has stopped it; infinite if no router did. `share`: its
+    share of the traffic then."""
 
     treated: float
     share: int
@@ -104,7 +105,7 @@ def declared() -> dict[str, Any]:
 
 
 class _Still(Pace):
-    """No looks at metrics: guardrails alone decide here."""
+    """Makes no looks at metrics: only guardrails decide here."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
@@ -146,14 +147,14 @@ class _Run:
             self._send(controller, router, config)
             controller.tick()
             for change in controller.changes():
-                if not any(self.stopped):  # what the stops do is measured, not the plan after them
+                if not any(self.stopped):  # the effect of the stops is measured, not of the plan after them
                     controller.changed(change, await carry_out(self.control, change, self.now))
             self.now += self.ill.every_s / ROUTERS
             router = (router + 1) % ROUTERS
         return Delay(self.treated if all(self.stopped) else math.inf, config.endpoints["chat"].traffic["green"])
 
     def _send(self, controller: Controller, router: int, config: Config) -> None:
-        """What came to one router since it sent last."""
+        """The requests of one router since its last batch."""
         endpoint = config.endpoints["chat"]
         plan = Plan("chat", plan_of("chat", endpoint).id, dict(endpoint.traffic))
         count = int(self.rng.poisson(PER_S * self.ill.every_s / ROUTERS))
@@ -177,7 +178,7 @@ class _Run:
         self.stopped[router] |= bool(heard.stops)
 
     def _request(self, arm: int, happened: frozenset[str]) -> tuple[Start, Row]:
-        """One of a user of its own."""
+        """One request, whose user has no other request."""
         self.sequence += 1
         number = self.sequence
         common = {"at": self.now, "unit": number, "assigned": arm}
@@ -201,8 +202,8 @@ def _part(ill: Ill, seeds: range) -> list[Delay]:
 
 @dataclass(frozen=True)
 class Delays:
-    """Of several ramps: the share that was stopped; of the treatment's requests the median and the ninth tenth; of its
-    share of the traffic then the median."""
+    """A summary of several ramps: the share that was stopped, the median and 90th percentile of the treatment's
+    requests, and the median of its share of the traffic then."""
 
     stopped: float
     median: float

@@ -1,7 +1,6 @@
-"""Delayed feedback: arms whose users are as content, but answer at different speeds.
-
-Discontent users answer sooner than content ones, and the treatment's users twice as fast as control's. What has come
-at a look is then no fair sample of what will come; exposures that are older than the window are.
+"""Delayed feedback: arms whose users are equally content, but give feedback at different speeds. Discontent users do so
+sooner than content ones, and the treatment's users twice as fast as control's. The feedback that has arrived at a look
+is then not a fair sample of all feedback, but that on exposures older than the window is.
 """
 
 from concurrent.futures import Executor
@@ -21,7 +20,7 @@ REQUESTS = 22_000
 MINIMAL_EFFECT = 0.05
 CONTENT_S = 2_400.0
 DISCONTENT_S = 300.0
-"""The mean seconds until control's users answer."""
+"""The mean time until control's users give feedback, in seconds."""
 
 
 def run(matured: bool, rng: np.random.Generator) -> np.ndarray:
@@ -51,6 +50,6 @@ def _part(matured: bool, seeds: range) -> np.ndarray:
 
 
 def false_verdicts(executor: Executor, matured: bool, count: int) -> float:
-    """The share of `count` runs without a difference that find one."""
+    """The share of `count` runs without a difference in which one is found."""
     every = np.concatenate(spread(executor, partial(_part, matured), count))
     return float(found(Estimates(*np.moveaxis(every, 2, 0)), MINIMAL_EFFECT).any(axis=1).mean())

@@ -1,4 +1,4 @@
-"""Runs of a world: its estimates at every look, clustered by user and as if every request were its own unit."""
+"""Runs of a world: the estimates at every look, clustered by user, and as if every request were its own unit."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Runs(NamedTuple):
 
 
 def spaced(requests: int, looks: int = 60) -> list[int]:
-    """After how many requests to look: by a constant factor, from a 250th of all to all."""
+    """The numbers of requests after which to look: growing by a constant factor, from a 250th of all to all."""
     return [round(end) for end in np.geomspace(requests / 250, requests, looks)]
 
 
@@ -73,7 +73,7 @@ def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats,
 
 
 def _merged(world: World, strata: int) -> Callable[[Floats], NDArray[np.integer]]:
-    """From the requests of each stratum so far to the strata of a look: many shares become bands, as in a report."""
+    """Merges the strata of a look by their requests so far: many shares become bands, as in a report."""
     if strata != len(set(world.shares)) or world.prompt_strata:
         return lambda requests: np.arange(strata)
     weights = np.round(10_000 * np.unique(world.shares)).astype(np.int64)
@@ -83,7 +83,7 @@ def _merged(world: World, strata: int) -> Callable[[Floats], NDArray[np.integer]
 
 
 def runs(world: World, ends: Sequence[int], name: str, seeds: Sequence[int]) -> Runs:
-    """One run per seed; `name` makes the seeds of one table row others than those of the next."""
+    """One run per seed; `name` makes the seeds of each table row different."""
     each = [follow(draw(world, generator(name, seed)), world, ends) for seed in seeds]
     return Runs(*(Estimates(*np.moveaxis(np.array(kind), 2, 0)) for kind in zip(*each, strict=True)))
 
@@ -94,12 +94,12 @@ def ln_e(estimates: Estimates, minimal_effect: float, alpha: float = 0.05) -> Fl
 
 
 def found(estimates: Estimates, minimal_effect: float, alpha: float = 0.05) -> NDArray[np.bool_]:
-    """At which looks the confidence sequence excludes 0: shape (runs, looks)."""
+    """Whether the confidence sequence excludes 0 at each look: shape (runs, looks)."""
     return np.asarray(ln_e(estimates, minimal_effect, alpha) >= math.log(1 / alpha), dtype=np.bool_)
 
 
 def misses(estimates: Estimates, truth: float, minimal_effect: float, alpha: float = 0.05) -> NDArray[np.bool_]:
-    """At which looks the confidence sequence does not hold the true effect."""
+    """Whether the confidence sequence misses the true effect at each look."""
     k = boundary(estimates.se, estimates.nu, effect=effect_size(minimal_effect, "relative"), alpha=alpha)
     reach = k * np.where(np.isfinite(k), estimates.se, 1.0)
     return np.asarray(np.abs(np.nan_to_num(estimates.est) - truth) > reach, dtype=np.bool_)

@@ -24,7 +24,7 @@ class Promise:
     half: float
     """The median of the units until the verdict, as a share of the plan."""
     false: float
-    """The share of runs without an effect that find one."""
+    """The share of runs without an effect in which one is found."""
 
 
 def _world(effect: float, units: int) -> World:
@@ -39,7 +39,8 @@ def _part(effect: float, units: int, seeds: range) -> np.ndarray:
 
 
 def promise(executor: Executor, count: int) -> Promise:
-    """For a lift of 10 % and as minimal effect, at ½, by `count` runs with the effect and as many without."""
+    """The promise for a lift and minimal effect of 10 % with an even split, from `count` runs with the effect and as
+    many without."""
     delta = math.log1p(EFFECT)
     units = units_needed(information_needed(delta, alpha=0.05, power=0.8), SIGMA, 0.5)
     real, none = (

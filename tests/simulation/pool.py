@@ -1,4 +1,4 @@
-"""Two processes share the seeds."""
+"""Runs the simulations in two processes, which share the seeds."""
 
 import os
 import zlib
@@ -25,7 +25,7 @@ def processes() -> Iterator[Executor]:
 
 
 def shares(count: int, parts: int = PROCESSES) -> list[range]:
-    """`count` seeds, cut into equal parts."""
+    """`count` seeds, divided into equal parts."""
     bounds = [count * number // parts for number in range(parts + 1)]
     return [range(begin, end) for begin, end in pairwise(bounds)]
 
@@ -36,5 +36,5 @@ def generator(name: str, seed: int) -> np.random.Generator:
 
 
 def spread(executor: Executor, function: Callable[[range], T], count: int) -> list[T]:
-    """`function` of each part of the seeds."""
+    """The results of `function` for each part of the seeds."""
     return list(executor.map(function, shares(count)))

@@ -22,7 +22,7 @@ ROWS: dict[str, tuple[World, float, float]] = {
     "p50, ramp": (World("log_ttft", shares=RAMP), 0.5, 0.0),
     "p95, ramp": (World("log_ttft", shares=RAMP), 0.95, 0.005),
 }
-"""World, quantile, and the share that the design measured."""
+"""World, quantile, and the design's share."""
 
 
 def run(world: World, p: float, rng: np.random.Generator) -> tuple[bool, bool]:

@@ -18,7 +18,7 @@ from tests.simulation.worlds import RAMP
 Bools = NDArray[np.bool_]
 
 MIN_UNITS = 3
-"""Distinct units of the treatment with the event, before an alarm acts."""
+"""The number of distinct units of the treatment with the event that an alarm needs before it acts."""
 
 
 class Requests(NamedTuple):
@@ -50,7 +50,7 @@ DESIGN_FALSE: dict[World, tuple[float, float, float, float]] = {
     "a failing user in a hundred": (0.018, 0.22, 0.44, 0.84),
     "an outage of both arms": (0.035, math.nan, 1.0, 1.0),
 }
-"""The share of runs in which each rule alarms; NaN: the design does not say."""
+"""The share of runs in which each rule alarms; NaN: not given by the design."""
 
 _WINDOW = 150
 _LOOKS = 60
@@ -68,7 +68,7 @@ def _errors(world: World, traffic: Requests, users: int, rng: np.random.Generato
 
 
 def false_alarms(world: World, rng: np.random.Generator) -> list[bool]:
-    """Which of the RULES alarm, without any difference, at 5 %; tolerance 1.0."""
+    """The RULES that alarm without any difference, at 5 % and tolerance 1.0."""
     users = 2_000
     traffic = requests(users, 5_000, rng)
     events = _errors(world, traffic, users, rng)
@@ -137,7 +137,7 @@ SCENARIOS = (
 
 
 def rollback(scenario: Scenario, rng: np.random.Generator) -> float:
-    """The treatment's requests until a guardrail acts; infinite if none does in the whole ramp."""
+    """The treatment's requests until a guardrail acts; infinite if no guardrail does in the whole ramp."""
     traffic = requests(None, STEP, rng)
     n = len(traffic.unit)
     begins = rng.integers(0, n - n // 50)
@@ -151,7 +151,8 @@ def rollback(scenario: Scenario, rng: np.random.Generator) -> float:
 
 
 def _acts(traffic: Requests, events: Bools, r0: float, until: int) -> int:
-    """The index of the request at which the guardrail acts; the number of requests if it does not before `until`."""
+    """The index of the request at which the guardrail acts; the number of requests if it does not act before
+    `until`."""
     at = first_of_units(events, traffic.unit)
     evidence, detector = EventEvidence(), Detector()
     units, begin = 0, 0

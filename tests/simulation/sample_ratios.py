@@ -1,4 +1,4 @@
-"""Sample ratio: units until the alarm, where the treatment loses some of its exposures."""
+"""Sample ratio: units until the alarm if the treatment loses some of its exposures."""
 
 from concurrent.futures import Executor
 from functools import partial
@@ -27,11 +27,11 @@ DESIGN: dict[tuple[float, float], float] = {
 
 
 def first_alarm(loss: float, weight: float, rng: np.random.Generator) -> float:
-    """Units that were recorded until the alarm, looked at every 25; infinite if it does not come within 200,000."""
+    """The recorded units until the alarm, checked every 25 units; infinite if there is no alarm within 200,000."""
     recorded = weight * (1 - loss) / (1 - weight * loss)
     treated = np.zeros(1)
     begin = 0
-    while begin < UNITS:  # in parts that grow, since most alarms come early
+    while begin < UNITS:  # in growing parts, since most alarms come early
         steps = min(max(200, begin // EVERY), (UNITS - begin) // EVERY)
         now = treated[-1] + np.cumsum(rng.binomial(EVERY, recorded, steps))
         seen = begin + EVERY * np.arange(1, steps + 1)

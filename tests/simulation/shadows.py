@@ -1,4 +1,4 @@
-"""Pairs of a shadow that is no different: how often it is called different, by continuous looks."""
+"""Pairs of a shadow without a difference: how often one is reported under continuous looks."""
 
 import math
 from concurrent.futures import Executor
@@ -44,8 +44,8 @@ LATER = Row("20 ms later", effect=0.02)
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of runs that reject at any look: by the confidence sequence, ignoring users, by |z|; and that miss the
-    true mean at any look."""
+    """The shares of runs that reject at any look (by the confidence sequence, ignoring users, by |z|), and that miss
+    the true mean at any look."""
 
     cs: float
     cs_single: float
@@ -60,7 +60,7 @@ def rates(executor: Executor, row: Row, runs: int) -> Rates:
 
 
 def discordant_rate(executor: Executor, runs: int) -> float:
-    """The share of runs in which equally frequent events are called different, at any pair."""
+    """The share of runs in which equally frequent events are reported as different after any pair."""
     return float(np.concatenate(spread(executor, _discordant_runs, runs)).mean())
 
 
@@ -88,7 +88,8 @@ def _look(unit: np.ndarray, d: np.ndarray) -> PairedLook:
 
 
 def _rejected(looks: list[PairedLook], effect: float = 0.0) -> bool:
-    """Whether the confidence sequence leaves out an effect at any look: the evidence against it reaches 1 / alpha."""
+    """Whether the confidence sequence excludes an effect at any look, that is, the evidence against it reaches 1 /
+    alpha."""
     known = [it for it in looks if it.se is not None and it.units >= MIN_UNITS]
     est, se, nu = (np.array(column) for column in zip(*((it.est, it.se, it.nu) for it in known), strict=True))
     return bool((ln_e_mix(est - effect, se, nu, effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)).any())

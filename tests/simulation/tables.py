@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 Cell = str | float | tuple[float, float]
-"""A text, a number, or a number and what the design measured."""
+"""A text, a number, or a number with the design's number."""
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], form: str, forms: Mapping[int, str] = {}) -> str:
-    """`form` formats numbers; `forms` those of the columns that it names."""
+    """`form` formats numbers; `forms` overrides it by column."""
     lines = [columns, ["---"] * len(columns)]
     lines += [[_text(cell, (forms or {}).get(place, form)) for place, cell in enumerate(row)] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,4 +1,5 @@
-"""What docs/performance.md says of the policies, in fewer runs: the default brings conversations home at any load."""
+"""The statements of docs/performance.md about the policies, in fewer runs: the default keeps conversations on their
+replica at any load."""
 
 from statistics import mean
 
@@ -12,7 +13,7 @@ OURS, LEAST = "2 roots more, first turns half (ours)", "least connections"
 
 
 @pytest.mark.parametrize("workload", [it for it in WORKLOADS if it.conversations == 64], ids=lambda it: it.name)
-def test_conversations_find_their_prefix_and_no_replica_is_overrun(workload: Workload) -> None:
+def test_conversations_find_their_prefix_and_no_replica_is_overloaded(workload: Workload) -> None:
     ours = [simulate(workload, POLICIES[OURS](), seed) for seed in range(5)]
     least = simulate(workload, POLICIES[LEAST](), 0)
     assert mean(it.hits for it in ours) >= 0.9
@@ -20,12 +21,12 @@ def test_conversations_find_their_prefix_and_no_replica_is_overrun(workload: Wor
     assert mean(it.first_ms for it in ours) < least.first_ms
 
 
-def test_one_beginning_for_all_is_shared_out() -> None:
+def test_a_beginning_that_all_share_is_spread_over_the_replicas() -> None:
     (workload,) = (it for it in WORKLOADS if it.keys == 1)
     assert simulate(workload, POLICIES[OURS](), 0).busiest <= 1.4
 
 
-def test_a_new_replica_takes_its_share_and_nothing_else_moves() -> None:
+def test_a_new_replica_takes_its_share_and_no_other_keys_move() -> None:
     keys = range(1000)
     before, after = ({key: order(key, replicas)[0] for key in keys} for replicas in (4, 5))
     moved = [key for key in keys if before[key] != after[key]]

@@ -1,4 +1,4 @@
-"""The analysis as the controller runs it: exposures in, looks on the way, verdicts that stay."""
+"""The analysis as the controller runs it, from exposures over repeated looks to final verdicts."""
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -29,7 +29,8 @@ def executor() -> Iterator[Executor]:
 def run(seed: int, slower: float) -> list[bool]:
     """8,400 requests of 600 users while green's share goes from 10 to 50 percent, with a look every two hours.
 
-    Whether ttft, the four others, any guardrail, the sample ratio, and any completeness found something.
+    Returns whether ttft, the four other metrics, any guardrail, the sample ratio, and any completeness test found
+    something.
     """
     world = World(seed=seed, users=600, weights=(90, 10), error_rate=(0.02, 0.02), slower=slower)
     world.draw = np.random.default_rng(seed + 1_000_000).random(world.users)
@@ -51,7 +52,7 @@ def test_without_a_difference_a_whole_ramp_finds_nothing(executor: Executor) -> 
     assert (found[:, 1 + len(SECONDARY) :].mean(axis=0) <= 0.02).all()
 
 
-def test_a_treatment_that_is_thirty_percent_slower_is_found_on_the_way(executor: Executor) -> None:
+def test_a_treatment_that_is_thirty_percent_slower_is_found_during_the_ramp(executor: Executor) -> None:
     found = np.array(list(executor.map(partial(run, slower=1.3), range(20), chunksize=5)))
     assert found[:, 0].mean() >= 0.9
     assert found[:, 2].all()

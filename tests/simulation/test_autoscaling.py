@@ -5,7 +5,7 @@ import pytest
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_our_policy_is_ahead_on_the_pareto_front() -> None:
-    """For each point of Serve's there is one of ours that costs less and is late less often."""
+    """For each result of Serve's policy there is one of ours that costs less and is late less often."""
     from benchmarks.autoscaling.__main__ import rows  # Ray's modules warn when they are imported
 
     found = list(rows())

@@ -1,4 +1,4 @@
-"""The bounds that the statistics must keep on simulated traffic, with controls that must fail."""
+"""The bounds that the statistics must keep on simulated traffic, with negative controls that must fail."""
 
 import math
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def test_harder_worlds_are_not_rejected_either(executor: Executor, hard: robustn
 
 
 @pytest.mark.parametrize("row", verdicts.ROWS, ids=lambda row: row.name)
-def test_the_true_effect_is_covered_and_found_about_as_soon_as_by_one_look(
+def test_the_true_effect_is_covered_and_found_about_as_soon_as_by_a_single_look(
     executor: Executor, row: verdicts.Row
 ) -> None:
     found = verdicts.verdicts(executor, row, 200)
@@ -89,7 +89,7 @@ def test_quantiles_without_a_difference_are_not_rejected(executor: Executor, nam
 def test_alarms_come_after_the_designs_number_of_requests(
     executor: Executor, rates: tuple[float, float], design: tuple[float, float]
 ) -> None:
-    """Within 15 %, and within one request where there are few."""
+    """Medians are within 15 %, or within one request where there are few."""
     weight, rate = rates
     alarm = alarms.median_alarm(executor, alarms.Rates(weight, alarms.CONTROL, rate), 1_000)
     assert alarm.requests == pytest.approx(design[0], rel=0.15)
@@ -97,7 +97,7 @@ def test_alarms_come_after_the_designs_number_of_requests(
 
 
 @pytest.mark.parametrize(("rates", "design"), alarms.DESIGN_LATE.items(), ids=str)
-def test_a_late_regression_is_seen_by_the_detector(
+def test_the_detector_finds_a_late_regression(
     executor: Executor, rates: tuple[float, float], design: tuple[float, float]
 ) -> None:
     weight, rate = rates
@@ -133,7 +133,7 @@ def test_a_ramp_stops_what_fails_and_nothing_else(executor: Executor, scenario: 
 
 
 @pytest.mark.parametrize(("lost", "design"), sample_ratios.DESIGN.items(), ids=str)
-def test_lost_exposures_are_seen(executor: Executor, lost: tuple[float, float], design: float) -> None:
+def test_lost_exposures_raise_an_alarm(executor: Executor, lost: tuple[float, float], design: float) -> None:
     median, _ = sample_ratios.alarms(executor, *lost, 200)
     assert median <= 1.5 * design
     if lost == (0.10, 0.5):
@@ -153,7 +153,7 @@ def test_feedback_counts_only_once_it_has_matured(executor: Executor) -> None:
 
 
 @pytest.mark.parametrize("row", shadows.ROWS, ids=lambda row: row.name)
-def test_a_shadow_that_is_no_different_is_not_called_different(executor: Executor, row: shadows.Row) -> None:
+def test_a_shadow_without_a_difference_is_not_reported_as_different(executor: Executor, row: shadows.Row) -> None:
     """400 runs at 5 %, 40 looks at pairs of users that come back. Peeked, or without users, the same pairs fail."""
     rates = shadows.rates(executor, row, 400)
     assert rates.cs <= 0.075
@@ -169,13 +169,13 @@ def test_a_shadow_that_is_later_is_found(executor: Executor) -> None:
     assert rates.missed <= 0.085
 
 
-def test_equally_frequent_events_of_pairs_are_not_called_different(executor: Executor) -> None:
+def test_equally_frequent_events_of_pairs_are_not_reported_as_different(executor: Executor) -> None:
     assert shadows.discordant_rate(executor, 1000) <= 0.06
 
 
 @pytest.mark.parametrize("ill", delays.ILL, ids=lambda ill: ill.name)
-def test_the_real_controller_stops_a_bad_treatment_about_as_soon(executor: Executor, ill: delays.Ill) -> None:
-    """A few ramps only: what the table says is known to a factor."""
+def test_the_real_controller_stops_a_bad_treatment_as_soon(executor: Executor, ill: delays.Ill) -> None:
+    """Only a few ramps, so the table's numbers are checked to within a factor."""
     found = delays.delays(executor, ill, 4)
     assert found.stopped == 1
     if ill.design is not None:

@@ -1,4 +1,5 @@
-"""The design's second table: requests until the verdict, against a test that looks once; coverage on the way."""
+"""The design's second table: requests until the verdict, compared with a test that looks once, and coverage at all
+looks."""
 
 import math
 from concurrent.futures import Executor
@@ -22,7 +23,7 @@ class Row:
     name: str
     world: World
     design: tuple[float, float, float, float]
-    """CS, power, fixed horizon, when the peeked test first rejects: as the design measured them; NaN: none."""
+    """The design's numbers: CS, power, fixed horizon, and when the peeked test first rejects; NaN: none."""
     minimal_effect: float = 0.05
 
 
@@ -50,7 +51,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Requests are medians over runs, with runs that found nothing as infinite."""
+    """Requests are medians over runs; runs without a verdict count as infinite."""
 
     requests: float
     power: float
@@ -59,7 +60,7 @@ class Verdicts:
     peeked: float
     peeked_power: float
     missed: float
-    """The share of runs whose confidence sequence was ever without the true effect."""
+    """The share of runs whose confidence sequence ever missed the true effect."""
     wrong_sign: float
 
     @property

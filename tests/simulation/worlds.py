@@ -16,14 +16,14 @@ PROMPT_BUCKETS = np.log([256, 1024, 4096, 16384])
 
 @dataclass(frozen=True)
 class World:
-    """How requests are drawn. The defaults are those of the design's first table."""
+    """The distribution of requests. The defaults are those of the design's first table."""
 
     kind: Kind
     requests: int = 10_000
     users: int | None = 800
     """None: every request is its own user."""
     shares: tuple[float, ...] = (0.5,)
-    """The treatment's share, in steps of `step` requests; the last one lasts."""
+    """The treatment's share, in steps of `step` requests; the last one lasts to the end."""
     step: int = 2_500
     effect: float = 1.0
     """The treatment's times, error rate or speed, as a multiple of control's."""
@@ -67,7 +67,7 @@ def draw(world: World, rng: np.random.Generator) -> Traffic:
         activity = rng.gamma(world.activity, size=users)
         unit = rng.choice(users, n, p=activity / activity.sum())
     share = np.array(world.shares)[np.minimum(np.arange(n) // world.step, len(world.shares) - 1)]
-    arm = (rng.random(users)[unit] < share).astype(np.intp)  # as by rendezvous: a growing share moves units one way
+    arm = (rng.random(users)[unit] < share).astype(np.intp)  # as with rendezvous: a growing share moves units one way
     ln_prompt = rng.normal(7.0, 1.2, n)
     level = world.wave * np.sin(2 * np.pi * world.days * np.arange(n) / n)
     stratum = np.unique(share, return_inverse=True)[1] if world.plan_strata else np.zeros(n, dtype=np.intp)

@@ -7,7 +7,7 @@ MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 
 
 def answers(text: str) -> bool:
-    """Whether `text` answers the question. How it is worded may change with what else is in an engine's batch."""
+    """Whether `text` answers the question. The wording may depend on the other requests in an engine's batch."""
     return all(color in text for color in ("Red", "Blue", "Yellow"))
 
 

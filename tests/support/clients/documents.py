@@ -18,7 +18,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 CHANGING = frozenset(
     ROOT / name for name in ("README.md", "docs/configuration.md", "docs/experiments.md", "docs/traffic.md")
 )
-"""Those whose commands change what the application serves."""
+"""The pages whose commands change what the application serves."""
 
 RUNNABLE = ("bash", "python")
 
@@ -38,7 +38,7 @@ class Block:
 
     @property
     def id(self) -> str:
-        """For test names: page and line."""
+        """The block's name in test ids: page and line."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def shows(self, printed: str) -> bool:
@@ -95,7 +95,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def section(page: Path, heading: str) -> str:
-    """The source from a heading (`## Metrics`) to the next one of its level or above."""
+    """The source from a heading (`## Metrics`) to the next heading of the same or a higher level."""
     level = heading.partition(" ")[0]
     after = page.read_text().partition(f"\n{heading}\n")[2]
     return re.split(rf"\n#{{1,{len(level)}}} ", after)[0]

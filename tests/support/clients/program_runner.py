@@ -1,6 +1,5 @@
-"""Runs programs for a test in a process of its own, one after the other: to import an SDK takes seconds.
-
-The process reads programs as lines of JSON and answers each with a line: what it printed, or how it failed.
+"""Runs programs for a test in one separate process, one after the other, since importing an SDK takes seconds. The
+process reads programs as lines of JSON and answers each with a line: its output, or its traceback.
 """
 
 import json
@@ -35,7 +34,7 @@ class ProgramRunner:
         self._stdin, self._stdout = stdin, stdout
 
     def run(self, code: str) -> str:
-        """What the program prints. Raises ProgramFailed."""
+        """The program's output. Raises ProgramFailed."""
         self._stdin.write(f"{json.dumps(code)}\n")
         self._stdin.flush()
         ok, text = json.loads(self._stdout.readline())
@@ -46,7 +45,7 @@ class ProgramRunner:
 
 @contextmanager
 def program_runner() -> Iterator[ProgramRunner]:
-    """A process, which ends with the block."""
+    """A runner whose process ends with the block."""
     with subprocess.Popen(
         [sys.executable, "-c", _LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:

@@ -1,4 +1,4 @@
-"""What a dialect is given beside the request, for tests that do not care."""
+"""A dialect's other inputs besides the request, for tests that do not depend on them."""
 
 from dataclasses import replace
 from random import Random
@@ -37,7 +37,7 @@ _TEXTS = [
 
 
 def tokenizer() -> Tokenizer:
-    """A byte-level BPE over a little of everything: its tokens split characters, and join words."""
+    """A byte-level BPE trained on short mixed texts: its tokens split characters and join words."""
     made = Tokenizer(BPE())
     made.pre_tokenizer = ByteLevel(add_prefix_space=False)
     made.decoder = ByteLevelDecoder()
@@ -53,7 +53,7 @@ MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=100)
 """Its EOS has the id 0; the context is 100 tokens."""
 
 PROCESSORS = frozenset(key for keys in registration.PROCESSORS.values() for key in keys)
-"""What a model application's engine heeds among the `vllm_xargs`."""
+"""The `vllm_xargs` that a model application's engine supports."""
 
 EXTENDED = replace(MODEL, is_extended=True, processors=PROCESSORS)
-"""The same as a model application has it."""
+"""The same, as in a model application."""

@@ -22,9 +22,9 @@ CLIENT = "switchyard-console"
 class SignInProvider(LocalIssuer):
     """`origin` is where the one client is registered, with the redirect URI `<origin>/ui`.
 
-    `access` and `identity` replace claims of the two tokens; `extra` fields of the answer; `answer_fields` of the
-    redirect. `refuses` is an error instead of a code. `redeemed` counts calls of the token endpoint, `problems` has
-    what was wrong with them.
+    `access` and `identity` replace claims of the two tokens; `extra` are additional fields of the answer,
+    `answer_fields` of the redirect. `refuses` is an error to return instead of a code. `redeemed` counts calls of the
+    token endpoint; `problems` lists what was wrong with them.
     """
 
     origin: str = ""

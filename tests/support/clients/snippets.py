@@ -17,13 +17,13 @@ from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
 
 URL = "http://127.0.0.1:8000"
-"""Where the pages have the application."""
+"""The application's address in the pages."""
 
 PRELUDE = """set -euo pipefail
 export PATH=$PWD:$PATH
 make() { command make --silent --assume-old=.venv/.ready BIN="$PWD" "$@"; }
 """
-"""`switchyard` is this checkout's, for `make` too, which leaves out the set-up: tests install nothing."""
+"""Makes `switchyard` this checkout's, for `make` too, which skips the set-up: tests install nothing."""
 
 
 def checkout(directory: Path) -> Path:
@@ -38,7 +38,7 @@ def checkout(directory: Path) -> Path:
 
 
 def run(block: Block, url: str, run_directory: Path, checkout: Path) -> str:
-    """What the block prints on the application at `url`, which was started from `run_directory`."""
+    """The block's output on the application at `url`, which was started from `run_directory`."""
     if "_per_minute" in block.code:
         _wait_for_the_middle_of_a_minute()
     code = block.code.replace(URL, url)
@@ -50,7 +50,7 @@ def run(block: Block, url: str, run_directory: Path, checkout: Path) -> str:
 
 
 def _run_bash(code: str, run_directory: Path, checkout: Path) -> str:
-    """What `code` prints. Everything that it started has ended afterwards."""
+    """The output of `code`. Ends everything that it started."""
     variables = {**os.environ, processes.RUN_DIRECTORY: str(run_directory), "no_proxy": "127.0.0.1"}
     shell = subprocess.Popen(
         ["bash", "-c", PRELUDE + code],
@@ -72,7 +72,7 @@ def _run_bash(code: str, run_directory: Path, checkout: Path) -> str:
 
 
 def _run_python(code: str, name: str) -> str:
-    """What `code` prints. SDKs may warn about themselves."""
+    """The output of `code`. SDKs may emit warnings."""
     with redirect_stdout(io.StringIO()) as output, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         exec(compile(code, name, "exec"), {"__name__": "__main__"})
@@ -80,6 +80,6 @@ def _run_python(code: str, name: str) -> str:
 
 
 def _wait_for_the_middle_of_a_minute() -> None:
-    """Limits are counted by the clock's minutes: across the end of one, another request may pass."""
+    """Limits count by clock minutes: across a minute's end, one more request may pass."""
     if (past := time.time() % 60) > 40:
         time.sleep(61 - past)

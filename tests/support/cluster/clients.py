@@ -33,7 +33,7 @@ class Ask:
     after_s: float = 0.0
 
     def body(self) -> dict[str, object]:
-        """In OpenAI's form. Each is a conversation of its own: turns of one would go to one replica."""
+        """The request in OpenAI's form. Each is its own conversation, since turns of one would go to one replica."""
         content = json.dumps({"every_s": self.every_s, "conversation": random.getrandbits(64)})
         messages = [{"role": "user", "content": content}]
         return {"model": self.endpoint, "messages": messages, "max_tokens": self.chunks, "stream": self.streamed}
@@ -86,7 +86,7 @@ class Outcome:
 class Client:
     """Sends each request over a connection of its own to one endpoint of a Service, at random.
 
-    One that takes no connection is left out and another one is tried, as an ingress in front does.
+    If it accepts no connection, another one is tried, as an ingress in front would do.
     """
 
     def __init__(self, endpoints: Endpoints, key: str) -> None:
@@ -104,7 +104,7 @@ class Client:
 
     @contextmanager
     def asking(self, asks: Sequence[Ask]) -> Iterator["RunningRequests"]:
-        """All at once, in the background; on leaving, waits for their ends."""
+        """Sends all at once, in the background; on leaving, waits until they have ended."""
         running = RunningRequests([Outcome(ask, time.monotonic()) for ask in asks])
 
         async def work() -> None:
@@ -120,7 +120,7 @@ class Client:
 
     @contextmanager
     def dripping(self, every_s: float = 0.25, ask: Ask | None = None) -> Iterator["RunningRequests"]:
-        """A short request every so often while the block runs; on leaving, waits for those on their way."""
+        """Sends a short request at regular intervals while the block runs; on leaving, waits for running ones."""
         running, stop = RunningRequests([]), threading.Event()
         wanted = ask or Ask(streamed=False)
 
@@ -181,7 +181,7 @@ class Client:
 
 
 class RunningRequests:
-    """Requests in progress, whose `outcomes` fill up."""
+    """Requests in progress; `outcomes` grows as they end."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         self.outcomes = outcomes

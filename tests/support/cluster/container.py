@@ -52,23 +52,23 @@ class Container:
         self._process = self._start()
 
     def restart(self) -> None:
-        """Starts it again, once it has ended."""
+        """Starts the container again once it has ended."""
         assert self.has_ended
         self._process = self._start()
 
     @property
     def has_ended(self) -> bool:
-        """Whether all of its processes are gone."""
+        """Whether all of the container's processes have ended."""
         return self._process.poll() is not None
 
     @property
     def exit_code(self) -> int | None:
-        """Of process 1; None while it runs."""
+        """The exit code of process 1; None while it runs."""
         return self._process.poll()
 
     @property
     def pid(self) -> int:
-        """Of process 1, as the machine counts."""
+        """The pid of process 1 in the machine's namespace."""
         deadline = time.monotonic() + _STARTS_WITHIN_S
         while time.monotonic() < deadline:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PRIVATE = ("tmp", "etc", "proc", "app", "run", "old_root", "lost+found")
-"""Folders of the machine that a container has its own of, or does not see."""
+"""Folders of the machine that a container replaces with its own or does not see."""
 
 
 def main(spec: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """Where `path` of the container is, whose links are the container's."""
+    """The place of the container's `path`, with links resolved inside the container."""
     place = root
     for part in Path(path).parts[1:]:
         place = place / part

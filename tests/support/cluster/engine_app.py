@@ -28,9 +28,8 @@ from deployments.engine.load import QUEUE_TIME, SERVICE_TIME, LoadReport, held_b
 
 
 class EngineArgs(BaseModel):
-    """`llm_config` as for an engine, of which only the placement counts; `loads_for_s`: how long a replica starts.
-
-    `slots`: how many requests run at a time, as `max_num_seqs`; the others wait for their first chunk.
+    """`llm_config` as for an engine; only its placement is used. `loads_for_s`: how long a replica takes to start.
+    `slots`: how many requests run at a time, like `max_num_seqs`; the others wait for their first chunk.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,7 +52,7 @@ class Work:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Waits for one, and has it while the block runs."""
+        """Waits for a slot, and holds it while the block runs."""
         with self._waiting.track_inprogress(), self._queued_s.time():
             await self._free.acquire()
         try:
@@ -81,7 +80,7 @@ class PacedEngine:
         return InternalKeyMiddleware(Starlette(routes=routes), key=os.environ.get(INTERNAL_KEY_VARIABLE))
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What an engine's replica reports."""
+        """The load that an engine's replica reports."""
         return self._work.load.read()
 
     async def _health(self, request: Request) -> Response:

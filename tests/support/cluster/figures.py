@@ -8,7 +8,7 @@ BEGIN, END = "<!-- figures of make cluster -->", "<!-- end of the figures -->"
 
 @dataclass
 class Figures:
-    """Rows in the order in which they were added: what was done, what was measured."""
+    """Rows in the order in which they were added: the action and the measurement."""
 
     rows: dict[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Does what the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler beside the head.
+"""Does what the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler next to the head.
 
 As in KubeRay 1.7 (`raycluster_controller.go`): a pod that is being deleted still counts as one of its group, until it
 is gone, unless the autoscaler named it.
@@ -37,7 +37,7 @@ class KubeRay:
 
     @property
     def pods(self) -> list[Pod]:
-        """Those that exist, also while they end."""
+        """The pods that exist, including ending ones."""
         with self.store.lock:
             return list(self._pods)
 
@@ -60,7 +60,7 @@ class KubeRay:
         self._thread.start()
 
     def lose(self, pod: Pod) -> None:
-        """The pod's machine loses its power: its packets stop without notice, and its processes with them.
+        """The pod's machine loses power: its packets stop without notice, and so do its processes.
 
         The API still lists the pod, since its end cannot be reported.
         """
@@ -69,7 +69,7 @@ class KubeRay:
         pod.kill()
 
     def remove_node(self, pod: Pod) -> None:
-        """What the cloud does with a machine that is lost: its object goes, and the pod's with it."""
+        """Does what the cloud does with a lost machine: its object is removed, and the pod's with it."""
         assert pod.lost_at is not None
         if pod in self.pods:
             self._remove(pod)
@@ -80,7 +80,7 @@ class KubeRay:
         self.head.container.kill()
 
     def restart_head(self) -> None:
-        """What the kubelet does after a crash."""
+        """Does what the kubelet does after a crash."""
         self.head.container.restart()
         self._hold_head = False
 
@@ -101,7 +101,7 @@ class KubeRay:
                 self._remove(pod)
 
     def close(self) -> None:
-        """Kills what is left."""
+        """Kills the remaining containers."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

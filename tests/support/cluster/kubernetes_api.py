@@ -1,6 +1,6 @@
 """As much of a Kubernetes API as Ray's autoscaler uses: one RayCluster and its pods, over HTTPS.
 
-Each write is checked against the schema of the custom resource. One that breaks it is refused, as a server would.
+Each write is checked against the schema of the custom resource. One that violates it is refused, as by a real server.
 """
 
 import json
@@ -22,7 +22,8 @@ PORT = 443
 
 
 class RayClusterStore:
-    """A RayCluster, and how to list its pods; `writes` are the patches that came, (path, value), the oldest first."""
+    """A RayCluster and a function that lists its pods; `writes` are the patches so far, (path, value), the oldest
+    first."""
 
     def __init__(self, cluster: dict[str, Any], validate: Validate) -> None:
         self.lock = threading.RLock()

@@ -34,7 +34,7 @@ UP_WITHIN_S = 420.0
 
 @dataclass
 class Cluster:
-    """One Ray cluster with the application. `document` is what it serves, without what a test changes."""
+    """One Ray cluster with the application. `document` is its configuration, without a test's changes."""
 
     kuberay: KubeRay
     serve: ServeApi
@@ -42,7 +42,7 @@ class Cluster:
     document: dict[str, Any]
 
     def apply(self, document: Mapping[str, Any]) -> None:
-        """Delivers a configuration, and waits until everything runs."""
+        """Deploys a configuration, and waits until everything runs."""
         self.serve.put(document)
         self.runs()
 
@@ -64,7 +64,7 @@ class Cluster:
         return self.replicas(ROUTER)
 
     def until(self, condition: Callable[[], bool], state: Callable[[], object], within_s: float = UP_WITHIN_S) -> float:
-        """Waits for `condition` and returns how long, in seconds. Fails with `state()`."""
+        """Waits for `condition` and returns the time that this took, in seconds. Fails with `state()`."""
         begun = time.monotonic()
         while not condition():
             if self.kuberay.failure is not None:
@@ -75,7 +75,7 @@ class Cluster:
 
 
 class Lab:
-    """The network and what several clusters share: the image, Redis, the Kubernetes API."""
+    """The network and the parts that several clusters share: the image, Redis, the Kubernetes API."""
 
     def __init__(self, net: Network, objects: list[Any], key: str) -> None:
         self.network = net
@@ -110,7 +110,7 @@ class Lab:
             kuberay.close()
 
     def _problems(self, raycluster_object: Mapping[str, Any]) -> list[str]:
-        """What the schema says against a RayCluster: a RayService contains the same fields."""
+        """The schema's problems with a RayCluster; a RayService contains the same fields."""
         service = self.service_object()
         spec = {**service["spec"], "rayClusterConfig": raycluster_object["spec"]}
         return list(schemas.problems({**service, "spec": spec}))
@@ -118,14 +118,14 @@ class Lab:
 
 @contextmanager
 def lab(overlay: Path, directory: Path) -> Iterator[Lab]:
-    """The lab without a cluster. This thread and those that it starts are then on the pod network."""
+    """The lab without a cluster. While the block runs, this thread and those that it starts are on the pod network."""
     objects = manifest.render(overlay)
     internal_key, password = secrets.token_hex(16), secrets.token_hex(16)
     key, record = create("lab")
     with ExitStack() as stack:
         net = stack.enter_context(network())
         stack.enter_context(joined(net.client))
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else it ends without a clean-up
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise it ends without a clean-up
         stack.callback(signal.signal, signal.SIGTERM, before)
         hosts = {REDIS: stack.enter_context(_redis(net, password))}
         data = {
@@ -143,7 +143,7 @@ def lab(overlay: Path, directory: Path) -> Iterator[Lab]:
 
 @contextmanager
 def _redis(net: Network, password: str) -> Iterator[str]:
-    """A Redis server on an address of its own."""
+    """A Redis server on its own address."""
     binary = Path(sys.executable).parent / "redis-server"
     address = net.attach("redis")
     options = ["--bind", "0.0.0.0", "--requirepass", password, "--save", "", "--appendonly", "no"]

@@ -1,4 +1,4 @@
-"""Pure functions of a rendered overlay: its objects, and what KubeRay makes of a group of Ray pods."""
+"""Pure functions of a rendered overlay: its objects, and the pods that KubeRay makes from a group."""
 
 import base64
 import math
@@ -49,7 +49,7 @@ def ray_container(group: Object) -> Any:
 def ray_start(group: Object, *, head: str | None, extra: Mapping[str, str]) -> str:
     """The shell command of a group's pods. `head`: the name of the head's service; None for the head itself.
 
-    Values are the shell's, as KubeRay leaves them: rayStartParams are quoted by who writes them.
+    Values are passed to the shell unquoted, as KubeRay does: the author of rayStartParams quotes them.
     """
     limits = ray_container(group).get("resources", {}).get("limits", {})
     parameters = dict(group.get("rayStartParams") or {})
@@ -71,7 +71,7 @@ def ray_start(group: Object, *, head: str | None, extra: Mapping[str, str]) -> s
 def environment(container: Object, secrets: Mapping[str, Object], fields: Mapping[str, str]) -> dict[str, str]:
     """The container's environment. `secrets` are data of Secrets and ConfigMaps by name, `fields` those of the pod.
 
-    Raises KeyError for what the lab does not provide.
+    Raises KeyError for values that the lab does not provide.
     """
     values: dict[str, str] = {}
     for source in container.get("envFrom", []):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PREFIX = "switchyard-"
-"""Of every namespace, so that the next run finds what a killed one left."""
+"""The prefix of every namespace, so that the next run finds those that a killed one left."""
 
 CLIENT_ADDRESS = "10.77.0.5"
 
@@ -47,7 +47,7 @@ class Network:
 
 @contextlib.contextmanager
 def network() -> Iterator[Network]:
-    """A network with a client and no pods. What an earlier run left is removed first."""
+    """A network with a client and no pods. Leftovers of an earlier run are removed first."""
     sweep()
     try:
         _ip("netns", "add", _SWITCH)
@@ -85,7 +85,7 @@ def joined(namespace: str) -> Iterator[None]:
 
 
 def obstacle() -> str | None:
-    """Why no such network can be made here, or None."""
+    """The reason why no such network can be made here, or None."""
     if os.geteuid() != 0:
         return "namespaces need root"
     try:

@@ -17,24 +17,24 @@ from tests.support.processes.project import ROOT
 NAMESPACE = "default"
 
 CODE = ("app", "deployments", "tests", "benchmarks", ".venv", ".models")
-"""What the image has in /app, from this checkout."""
+"""The parts of this checkout that the image has in /app."""
 
 PATH = "/app/bin:/app/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SLOW_MACHINE: Mapping[str, str] = {
-    # A raylet waits 15 s for its agents, which may be too short, and ends. `ray start` notices after this time, and the
-    # pod's successor has another try.
+    # A raylet waits 15 s for its agents, which may be too short, and then ends. `ray start` notices after this time,
+    # and the pod's successor has another try.
     "RAY_raylet_start_wait_time_s": "90",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "200",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
-    "RAY_memory_monitor_refresh_ms": "0",  # it measures the machine, which others share
+    "RAY_memory_monitor_refresh_ms": "0",  # it would measure the whole machine, which is shared
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""What the lab sets besides the manifest: many nodes share two cores."""
+"""The lab's settings in addition to the manifest's: many nodes share two cores."""
 
 SMALL: Mapping[str, str] = {"object-store-memory": "80000000"}
 """For `ray start`: nodes of the lab share one memory."""
@@ -67,7 +67,7 @@ class Pod:
 
     @property
     def grace_s(self) -> float:
-        """How long it may take to end after SIGTERM."""
+        """The time that the pod has to end after SIGTERM."""
         return float(self.template["spec"].get("terminationGracePeriodSeconds", 30))
 
     def delete(self) -> None:
@@ -127,7 +127,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Image:
-    """What every pod is made from. `data`: Secrets and ConfigMaps by name; `hosts`: names to addresses."""
+    """The inputs of every pod. `data`: Secrets and ConfigMaps by name; `hosts`: names to addresses."""
 
     network: Network
     directory: Path
@@ -257,7 +257,8 @@ class Kubelet:
 
 
 def endpoints(pods: Sequence[Pod]) -> Iterator[Pod]:
-    """Those that a Service sends traffic to. It goes on for a moment after one is deleted, until every node knows."""
+    """The pods to which a Service sends traffic. It continues for a moment after a pod is deleted, until every node
+    knows."""
     now = time.monotonic()
     return (pod for pod in pods if pod.is_ready and (pod.deleted_at is None or now < pod.deleted_at + NEWS_S))
 

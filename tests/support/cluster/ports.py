@@ -21,7 +21,7 @@ def listening(pid: int) -> set[int]:
 
 
 def accepts(address: str, port: int) -> bool:
-    """Whether a connection from here is taken."""
+    """Whether a connection from here is accepted."""
     with socket.socket() as client:
         client.settimeout(5)
         return client.connect_ex((address, port)) == 0

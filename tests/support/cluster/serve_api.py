@@ -19,7 +19,7 @@ class Replica:
 
 
 class ServeApi:
-    """`address`: the head's. `token`: Ray's, if it asks for one."""
+    """`address`: the head's. `token`: Ray's, if it requires one."""
 
     def __init__(self, address: str, token: str | None) -> None:
         self._url = f"http://{address}:8265/api/serve/applications/"

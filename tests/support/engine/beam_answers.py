@@ -16,7 +16,7 @@ Model = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 def made_up_model(vocabulary: int, seed: int, spread: float = 2.0) -> Model:
-    """Another distribution after every answer; `spread` is the deviation of its logits."""
+    """A different distribution after every answer; `spread` is the standard deviation of its logits."""
 
     def logprobs(answer: Sequence[int]) -> NDArray[np.float64]:
         logits = spread * np.random.default_rng([seed, *answer]).normal(size=vocabulary)

@@ -1,4 +1,4 @@
-"""vLLM's completions as a test wants them: any tokens, in any portions. An oracle: the router's code is not in it."""
+"""vLLM's completions with any tokens in any portions. They are a test oracle, and do not use the router's code."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from app.engine.model import Model
 
 
 def texts(model: Model, prompt: Sequence[int], ids: Sequence[int]) -> list[str]:
-    """What each id adds to the text: all that is complete since the last that added something."""
+    """The text that each id adds: everything that is complete since the last id that added text."""
     whole = model.decode(prompt)
     added, waiting = [], [*prompt]
     for id in ids:
@@ -61,7 +61,7 @@ def choice(
 
 
 def portions(model: Model, whole: Mapping[str, Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """A choice as a stream tells it, in portions of so many tokens; the last portion has what is left."""
+    """A choice in a stream's form, in portions of the given numbers of tokens; the last portion has the rest."""
     prompt, ids = whole["prompt_token_ids"], whole["token_ids"]
     added = texts(model, prompt, ids)
     cuts = [0]

@@ -90,8 +90,8 @@ def speaks(
 ) -> Answer:
     """A completion that says `text` in `model`'s tokens, as many as are allowed; streamed, in portions or one chunk.
 
-    Several choices say the same, and one goes on a portion at a time while the others do. `eos` comes after the text.
-    Of a stream's parts those are sent that `sent` gives back.
+    Several choices have the same text, and their portions alternate. `eos` comes after the text. `sent` selects the
+    parts of a stream that are sent.
     """
 
     def answer(body: dict[str, Any]) -> Response:
@@ -135,7 +135,7 @@ def broken_after(*parts: str) -> bytes:
 
 @dataclass
 class FakeEngine:
-    """One deployment. `answer` makes its responses; `requests`, `paths` and `headers` are what it received.
+    """One deployment. `answer` makes its responses; `requests`, `paths` and `headers` record what it received.
 
     With a `card` it is a model application of this project, which serves that card.
     """
@@ -148,7 +148,7 @@ class FakeEngine:
     headers: list[dict[str, str]] = field(default_factory=list)
 
     def reset(self) -> None:
-        """Back to the defaults, with nothing received."""
+        """Restores the defaults, and forgets all requests."""
         vars(self).update(vars(FakeEngine()))
 
     @property
@@ -205,7 +205,7 @@ class RawServer:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(self._data)
         await writer.drain()
-        # A reset, not an orderly end, once the reader has had time to take what was sent.
+        # A reset, not an orderly end, after the reader has had time to read the data.
         await asyncio.sleep(0.05)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         writer.close()

@@ -1,4 +1,4 @@
-"""LoRA adapters without training: random ones, large enough that a model's greedy answers are others with each."""
+"""Untrained, random LoRA adapters, large enough that each changes a model's greedy answers."""
 
 import json
 from collections.abc import Iterator

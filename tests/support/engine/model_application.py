@@ -34,7 +34,7 @@ _START_WITHIN_S = 600.0
 def model_application(name: str, args: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its key is `KEY`.
 
-    `environment`: beside this process's own.
+    `environment` is added to this process's own.
     """
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", __name__, str(port), name, json.dumps(args)]

@@ -1,4 +1,4 @@
-"""What a fake vLLM answers at `/v1/messages`, `/v1/responses`, `/v1/completions` and `/v1/embeddings`, and at
+"""A fake vLLM's answers at `/v1/messages`, `/v1/responses`, `/v1/completions` and `/v1/embeddings`, and at
 every route."""
 
 from typing import Any
@@ -64,7 +64,7 @@ def embedding(body: dict[str, Any]) -> Response:
 
 
 def every_route(engine: FakeEngine) -> Answer:
-    """Answers whatever `engine` is asked."""
+    """Answers requests of `engine` on every route."""
 
     def answer(body: dict[str, Any]) -> Response:
         path = engine.paths[-1]

@@ -1,4 +1,4 @@
-"""Text without a model: tokens sampled from made-up scores, through logits processors."""
+"""Texts without a model: tokens sampled from random scores, through logits processors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Facts for the machine of acting: an experiment with evidence of which a test says only what matters."""
+"""Facts for the state machine of actions: an experiment whose evidence a test sets only where it matters."""
 
 from typing import Any
 
@@ -124,5 +124,5 @@ def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> F
 
 
 def silencing(kind: str) -> Alarm:
-    """An alarm with which no evidence counts."""
+    """An alarm that invalidates all evidence."""
     return msgspec.convert({"kind": kind, "at": START, "text": f"Something about {kind}."}, Alarm)

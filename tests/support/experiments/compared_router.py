@@ -1,4 +1,4 @@
-"""A router with experiments at several stages, and a controller in memory that takes decisions on one of them."""
+"""A router with experiments at several stages, and a controller in memory that accepts decisions on one of them."""
 
 import math
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ OTHERS = {
 """Other experiments: endpoint, control, treatment, the estimate, and half of its interval."""
 
 RAMP = {1: (227, 3), 5: (217, 11), 25: (172, 61), 50: (848, 863)}
-"""The percentages that the treatment had so far, and the units on control and on it meanwhile."""
+"""The treatment's percentages so far, with the units on control and treatment at each."""
 
 STEP_S = 9000.0
-"""How long each step but the last took."""
+"""The duration of each step except the last."""
 
 
 def on_a_ramp() -> Report:
@@ -84,7 +84,7 @@ def first_look_below_zero(last: Effect) -> float:
 
 
 SHOWN = on_a_ramp()
-"""What the pages show, unless a test says otherwise."""
+"""The report that the pages show by default."""
 
 
 class Evidence(FixedEvidence):
@@ -110,7 +110,7 @@ class Evidence(FixedEvidence):
 
 
 def recent(name: str, endpoint: str, control: str, treatment: str, estimate: float, half: float) -> Report:
-    """The report of another experiment, which has begun lately."""
+    """The report of another experiment, which has started recently."""
     (first,) = SHIP.primary
     effect = Effect(estimate=estimate, lower=estimate - half, upper=estimate + half)
     is_worse = estimate - half > 0

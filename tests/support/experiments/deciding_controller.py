@@ -1,4 +1,4 @@
-"""A controller in memory on whose experiment something acts: it takes every decision that is not stale."""
+"""A controller in memory with an acting experiment: it accepts every decision that is not stale."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,8 @@ class DecidingReader(FakeReader):
 
 
 class DecidingController(FakeController):
-    """`overtaken`: somebody else decides before each decision. `refusal`: why none makes sense."""
+    """`overtaken`: someone else decides before each decision. `refusal`: the reason for which every decision is
+    refused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class DecidingController(FakeController):
 
     @property
     def acting(self) -> Acting | None:
-        """What is done with `green-float32`."""
+        """The state of the actions on `green-float32`."""
         return self.reader.doing
 
     @acting.setter
@@ -55,11 +56,11 @@ class DecidingController(FakeController):
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
-        """What came and was taken."""
+        """The decisions that were accepted."""
         return [{name: it for name, it in msgspec.to_builtins(made).items() if it} for made in self.reader.decided]
 
     def refuse(self, message: str) -> None:
-        """No decision makes sense."""
+        """Every decision is refused."""
         self.reader.refusal = Conflict(message)
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:

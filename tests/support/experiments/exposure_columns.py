@@ -1,4 +1,4 @@
-"""Single exposures as columns, by the fields that matter to a test: those of `exposures.py` beside this file."""
+"""Single exposures as columns, from the fields that matter to a test; the exposures are those of `exposures.py`."""
 
 from typing import Any
 

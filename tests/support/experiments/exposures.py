@@ -57,7 +57,7 @@ def late(seq: int, **fields: Any) -> Late:
 
 
 def pair(seq: int, **fields: Any) -> Pair:
-    """A copy of a request that blue (index 0) answered, for green: it said the same, 10 ms later."""
+    """A copy of a request that blue (index 0) answered, sent to green, whose answer was the same, 10 ms later."""
     base = Pair(
         seq=seq,
         at=1000.0 + seq,

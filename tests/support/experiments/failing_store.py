@@ -15,7 +15,8 @@ class Death(BaseException):
 
 
 class Disk:
-    """What survives: whole files. `fails`: every operation fails. `dies_after`: so many more operations succeed."""
+    """The surviving state: whole files. `fails`: every operation fails. `dies_after`: the number of operations that
+    still succeed."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""An analysis that remembers what it was given, and nothing else."""
+"""An analysis that only records its input."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ from tests.support.experiments.reader import FakeReader
 
 
 class FakeController:
-    """Keeps the batches that it is sent."""
+    """Keeps the batches that it receives."""
 
     def __init__(self) -> None:
         self.reader = FakeReader()

@@ -1,4 +1,4 @@
-"""The real controller of experiments beside a router of a test: in this process, on a directory of the test."""
+"""The real controller of experiments for a test's router, in this process and on a directory of the test."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ from tests.support.experiments.world import Unpaced
 
 
 def _analysis(name: str, experiment: Experiment, config: Config, tables: Tables, started_at: float) -> Analysis:
-    """One that looks whenever there is something new: tests do not wait for the next look."""
+    """An analysis that looks whenever there is new data: tests do not wait for the next look."""
     return Analysis(name, experiment, config, tables, started_at, pace=Unpaced())
 
 
@@ -52,18 +52,18 @@ class LiveController:
 
     @property
     def directory(self) -> Path:
-        """Where it keeps exposures."""
+        """The store of exposures."""
         assert self._config is not None
         return self.base / self._config.ledger.url
 
     @property
     def journal(self) -> list[Entry]:
-        """What it knows of the journal."""
+        """The controller's view of the journal."""
         with self._lock:
             return list(self._running.entries())
 
     def configure(self, config: Config, *, settled: bool = True) -> None:
-        """Starts it with the first configuration, later delivers a new one."""
+        """Starts the controller with the first configuration; later delivers new ones."""
         with self._mortal():
             self._config, self._settled = config, settled
             if self._controller is None:
@@ -82,7 +82,7 @@ class LiveController:
         return await asyncio.to_thread(self._answer, method, path, query, body)
 
     async def move(self) -> None:
-        """Makes the changes of traffic that experiments want, then reads what is applied. One at a time does."""
+        """Makes the traffic changes that experiments request, then reads what is applied. Only one caller at a time."""
         if self.control is None or not self._moving.acquire(blocking=False):
             return
         try:
@@ -108,7 +108,7 @@ class LiveController:
         await asyncio.to_thread(self._record, recording)
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass for the controller alone: what waits for that long happens now."""
+        """Advances only the controller's clock: everything that was due in that time happens now."""
         with self._lock:
             self.ahead_s += seconds
         with suppress(Death), self._mortal():
@@ -127,7 +127,7 @@ class LiveController:
                     return
 
     def close(self) -> None:
-        """Writes everything that waits."""
+        """Writes all pending data."""
         with self._lock:
             self._running.close()
 

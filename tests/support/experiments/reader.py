@@ -28,7 +28,7 @@ GREEN_FLOAT32 = {
 
 
 class FixedEvidence:
-    """Tells a fixed report."""
+    """Returns a fixed report."""
 
     def __init__(self, report: Report = SHIP) -> None:
         self._report = report

@@ -1,4 +1,5 @@
-"""What a made-up world's routers would send, as batches, and a ledger's directory that a controller makes of it."""
+"""The batches that the routers of a simulated world would send, and the ledger's directory that a controller makes from
+them."""
 
 import math
 from collections.abc import Iterator

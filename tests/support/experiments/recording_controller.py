@@ -1,4 +1,4 @@
-"""A controller of experiments that only keeps what routers send, and fails as a test wants it."""
+"""A controller of experiments that only stores what routers send, and fails as configured by a test."""
 
 import asyncio
 import time
@@ -81,11 +81,9 @@ class SeenPair:
 
 @dataclass
 class Keeper:
-    """A `ControllerClient`. `durable` False: it never says that anything is.
-
-    `stops` is what it says to every batch; those with the number 0 are counted in `idle` and not kept.
-
-    `failing`: it raises. `hanging`: it does not answer. `forgets`: it keeps the batch, and fails to say so.
+    """A `ControllerClient`. `durable` False: it never reports anything as durable. `stops` is sent in reply to every
+    batch; batches with the number 0 are counted in `idle` and not stored. `failing`: it raises. `hanging`: it does not
+    answer. `forgets`: it stores the batch, but fails to acknowledge it.
     """
 
     failing: bool = False
@@ -142,7 +140,7 @@ class Keeper:
         return [_pair(batch, it) for batch in self._in_order for it in batch.pairs]
 
     def wait_for_pairs(self, count: int) -> list[SeenPair]:
-        """The pairs, once there are so many."""
+        """The pairs, once there are this many."""
         deadline = time.monotonic() + _PATIENCE_S
         while len(self.pairs) < count:
             assert time.monotonic() < deadline, self.pairs
@@ -154,7 +152,7 @@ class Keeper:
         return [self.batches[key] for key in sorted(list(self.batches))]
 
     def wait_for(self, *, rows: int = 0, starts: int = 0, late: int = 0) -> Sequence[Seen]:
-        """The rows, once there are that many of each."""
+        """The rows, once there are this many of each."""
         deadline = time.monotonic() + _PATIENCE_S
         while len(self.rows) < rows or len(self.starts) < starts or len(self.late) < late:
             assert time.monotonic() < deadline, (len(self.starts), len(self.rows), len(self.late))

@@ -71,7 +71,7 @@ class Rig:
         self.access = Access(self.telemetry, loopback=True, several_routers=False)
         self.views: ConfigViews | None = None
         self.stream_s = 0.0
-        """How long a stream of events lasts: at 0 it has what was missed alone."""
+        """The duration of a stream of events: with 0 it has only the missed ones."""
         self.configure(self.plain)
 
     def configure(self, plain: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A made-up world: users with habits, two deployments, and what routers would record of them, as columns."""
+"""A simulated world: users with habits, two deployments, and the routers' records, as columns."""
 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -43,15 +43,15 @@ def config(weights: tuple[int, int] = (50, 50), sticky: str | None = "user", **e
 
 @dataclass
 class World:
-    """What happens to requests. Shares and factors of green are against blue."""
+    """The properties of the requests. Shares and factors of green are relative to blue."""
 
     seed: int = 1
     users: int = 400
     slower: float = 1.0
-    """Green's times by blue's."""
+    """Green's times divided by blue's."""
     error_rate: tuple[float, float] = (0.005, 0.005)
     lost: float = 0.0
-    """The share of green's users of whom nothing is recorded."""
+    """The share of green's users without any record."""
     hangs: float = 0.0
     """The share of green's requests that never get a first token."""
     weights: tuple[int, int] = (50, 50)
@@ -69,7 +69,7 @@ class World:
         self._sequence = 0
 
     def requests(self, count: int, hours: float = 24.0, since: float = START) -> "Recorded":
-        """So many requests, spread over so many hours."""
+        """Generates requests, spread over a number of hours."""
         rng, codes = self.rng, self.codes
         plan = self.tables.plan(Plan("chat", self.plan, {BLUE: self.weights[0], GREEN: self.weights[1]}))
         user = np.minimum((self.users * rng.random(count) ** 1.5).astype(int), self.users - 1)
@@ -130,7 +130,7 @@ class World:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What routers tell of some requests."""
+    """The routers' records of some requests."""
 
     starts: StartColumns
     rows: RowColumns
@@ -141,7 +141,7 @@ class Recorded:
         return Recorded(_with(self.starts, flag), _with(self.rows, flag), _with(self.late, flag))
 
     def tell(self, analysis: Analysis, parts: int = 1, order: NDArray[np.int64] | None = None) -> None:
-        """Adds everything, in so many batches; `order` is of the rows."""
+        """Adds everything, in a number of batches; `order` is the order of the rows."""
         rows = self.rows if order is None else self.rows.take(order.astype(np.intp))
         for part in range(parts):
             analysis.add_starts(self.starts.take(_slice(len(self.starts), part, parts)))
@@ -173,7 +173,7 @@ def _hashed(numbers: NDArray[np.int64], salt: int) -> NDArray[np.uint64]:
 
 
 class Unpaced(Pace):
-    """Looks at everything whenever there is something new."""
+    """Analyses everything whenever there is new data."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
@@ -183,6 +183,6 @@ class Unpaced(Pace):
 
 
 def analysis_of(world: World, declared: Config | None = None, name: str = "green-float32") -> Analysis:
-    """An analysis of what the world records."""
+    """An analysis of the world's records."""
     declared = declared or config(world.weights)
     return Analysis(name, declared.experiments[name], declared, world.tables, START, pace=Unpaced())

@@ -12,7 +12,7 @@ from tests.support.processes.project import ROOT
 OVERLAYS = ("cpu-demo", "gpu")
 
 Change = Callable[[Any], object]
-"""A mistake to plant into an object, in place."""
+"""A mistake to introduce into an object, in place."""
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def rendered(overlay: str) -> list[Manifest]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod template: `where` it stands, its labels, its spec. `group`: the RayCluster's, for Ray's pods."""
+    """A pod template: its location `where`, its labels, its spec. `group`: the RayCluster's, for Ray's pods."""
 
     where: str
     labels: dict[str, str]

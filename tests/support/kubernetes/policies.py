@@ -49,7 +49,7 @@ def named_images(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def sized_containers(manifests: list[Manifest]) -> Iterator[str]:
-    """The scheduler knows what every container needs, and none takes the node's memory."""
+    """Every container has requests for the scheduler, and a memory limit."""
     for pod in pods(manifests):
         for container in pod.containers:
             resources = container.get("resources", {})
@@ -193,7 +193,7 @@ def resolved_references(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def expanded_variables(manifests: list[Manifest]) -> Iterator[str]:
-    """A value's $(NAME) is expanded only if NAME stands before it."""
+    """A value's $(NAME) is expanded only if NAME is defined before it."""
     for pod in pods(manifests):
         seen: set[str] = set()
         for variable in pod.main.get("env", []):

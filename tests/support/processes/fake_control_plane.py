@@ -1,4 +1,4 @@
-"""A control plane in memory: it keeps one configuration and delivers it when the test says."""
+"""A control plane in memory: it stores one configuration and delivers it on the test's command."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ CREATED_MS = 1_700_000_000_000
 
 
 class MemoryControl:
-    """`deliver` gives what was applied to the router; `failure` is raised by every call while it is set."""
+    """`deliver` sends the applied configuration to the router; every call raises `failure` while it is set."""
 
     def __init__(self, config: Any, take: Callable[[Any], object]) -> None:
         self.config, self._take = config, take

@@ -1,4 +1,4 @@
-"""A fleet in memory: replicas are functions that give their metrics."""
+"""A fleet in memory: replicas are functions that return their metrics."""
 
 from collections.abc import Callable, Collection
 

@@ -21,13 +21,13 @@ class Killer:
         self.deaths: list[str] = []
 
     def at(self, effect: str) -> None:
-        """Raises Death, the first time that it comes here with this effect."""
+        """Raises Death the first time that it is called with this effect."""
         if effect not in self.deaths:
             self.deaths.append(effect)
             raise Death
 
     def has_killed(self, begin: str) -> bool:
-        """Whether there was a death whose words begin like that."""
+        """Whether there was a death whose description starts with this text."""
         return any(it.startswith(begin) for it in self.deaths)
 
     def open_store(self, url: str, base: Path) -> Store:

@@ -1,4 +1,4 @@
-"""The application as users start it: `switchyard serve` in a process of its own."""
+"""The application as users start it: `switchyard serve` in a separate process."""
 
 import json
 import os
@@ -20,7 +20,7 @@ READY_WITHIN_S = 600
 
 @dataclass(frozen=True)
 class Launcher:
-    """One `serve` with a run directory of its own."""
+    """One `serve` with its own run directory."""
 
     process: subprocess.Popen[bytes]
     directory: Path
@@ -50,7 +50,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 
 def deliver(config: Path, directory: Path) -> None:
-    """`make deploy`: delivers `config` to the application whose run directory this is. Fails where it is refused."""
+    """Deploys `config` like `make deploy`, to the application with this run directory. Fails if it is refused."""
     done = subprocess.run(
         command("deploy", str(config)),
         cwd=ROOT,
@@ -64,7 +64,7 @@ def deliver(config: Path, directory: Path) -> None:
 
 @contextmanager
 def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Iterator[Launcher]:
-    """Starts `config` on a free port, waits until it is ready, and leaves nothing behind whatever happens."""
+    """Starts `config` on a free port, waits until it is ready, and always cleans up."""
     port, terminal = free_port(), directory / "terminal"
     with terminal.open("wb") as output:
         process = subprocess.Popen(

@@ -21,7 +21,7 @@ GIVE_UP_S = 180.0
 
 @dataclass(frozen=True)
 class Lane:
-    """One kind of request; `ends` is in the last of a whole answer or stream, `fails` in none."""
+    """One kind of request; `ends` is in the end of every whole answer or stream, `fails` in no successful one."""
 
     name: str
     path: str
@@ -57,7 +57,7 @@ def lanes(endpoint: str = "chat", tokens: int = 8) -> Sequence[Lane]:
 
 
 def sent(url: str, lane: Lane) -> socket.socket:
-    """A connection on which the request is on its way."""
+    """A connection on which the request has been sent."""
     host = urlsplit(url)
     body = json.dumps(lane.body).encode()
     headers = {
@@ -74,7 +74,7 @@ def sent(url: str, lane: Lane) -> socket.socket:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one request. Times are `time.monotonic`'s; `got` is how many bytes of a body came."""
+    """The outcome of one request. Times are `time.monotonic`'s; `got` is the number of bytes of the body."""
 
     lane: Lane
     begun: float
@@ -118,7 +118,7 @@ async def ask(
 
 
 async def ask_all(url: str, requests: Iterable[Lane], *, at_once: int = 8) -> list[Outcome]:
-    """Every request, so many at a time; the outcomes in the order in which they ended."""
+    """Sends every request, a limited number at a time; returns the outcomes in the order in which they ended."""
     waiting, outcomes = iter(requests), list[Outcome]()
 
     async def work(session: aiohttp.ClientSession) -> None:
@@ -138,25 +138,25 @@ class Traffic:
         self._stop = threading.Event()
         self._outcomes: list[Outcome] = []
         self._coming: dict[int, float] = {}
-        """When the answer that is coming on a lane was asked for, by the lane's place."""
+        """The times of the requests whose answers are arriving, by the lane's index."""
 
     def since(self, moment: float) -> list[Outcome]:
         """Every request that ended after `moment`, so far."""
         return [it for it in list(self._outcomes) if it.ended >= moment]
 
     def stop(self) -> None:
-        """Begins no more requests."""
+        """Starts no more requests."""
         self._stop.set()
 
     def flows(self, count: int = 3, *, within_s: float = 90) -> None:
-        """Waits until every lane has ended `count` more requests. Fails where one does not."""
+        """Waits until every lane has ended `count` more requests. Fails if one does not."""
         begun = time.monotonic()
         while len(slow := [lane for lane in self._kinds if self._ended(lane, begun) < count]):
             assert time.monotonic() - begun < within_s, [f"{it.name} {it.streamed}" for it in slow]
             time.sleep(0.05)
 
     def all_at_once(self, *, within_s: float = 90) -> float:
-        """Waits for a moment at which an answer is coming on every lane, and returns it. Fails where there is none."""
+        """Waits for a moment at which an answer is arriving on every lane, and returns it. Fails if there is none."""
         deadline = time.monotonic() + within_s
         while True:
             moment = time.monotonic()
@@ -182,7 +182,7 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator["Traffic"]:
-        """Drives while the block runs; on leaving, waits for what is under way."""
+        """Sends traffic while the block runs; on leaving, waits for running requests."""
         driver = threading.Thread(target=lambda: asyncio.run(self._drive()))
         driver.start()
         try:
@@ -193,5 +193,5 @@ class Traffic:
 
 
 def unexplained(outcomes: Sequence[Outcome], explains: Callable[[Outcome], bool] = lambda it: False) -> list[str]:
-    """Those that were not answered in full and that `explains` does not account for."""
+    """The requests that were not answered in full and that `explains` does not account for."""
     return [str(it) for it in outcomes if not it.is_whole and not explains(it)]

@@ -1,4 +1,4 @@
-"""Everything that loggers write, for tests of what they must not write."""
+"""Everything that loggers write, to test what they must not write."""
 
 import logging
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ WHERE_CONFIGURED = {
     "switchyard_admission_waiting",
     "switchyard_experiments_controller_up",
 }
-"""Metrics that are there with a queue, and with experiments."""
+"""Metrics that exist only with a queue, or with experiments."""
 
 _PARTS = ("_bucket", "_sum", "_count")
 
@@ -31,12 +31,12 @@ def expressions() -> Iterator[str]:
 
 
 def metrics_asked_for() -> set[str]:
-    """The names of metrics; of a histogram its own."""
+    """The names of metrics; for a histogram its base name."""
     return {_family(name) for expression in expressions() for name in _METRIC.findall(_without_labels(expression))}
 
 
 def metrics_in(text: str) -> set[str]:
-    """The names that an exposition has, with or without samples; of a histogram its own."""
+    """The names in an exposition, with or without samples; for a histogram its base name."""
     typed = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     sampled = re.findall(r"^([a-zA-Z_:][\w:]*)[ {]", text, re.MULTILINE)
     return {*typed, *(_family(name) for name in sampled), *sampled}

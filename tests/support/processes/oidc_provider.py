@@ -40,7 +40,7 @@ class LocalIssuer:
     slow_s: float = 0
 
     def token(self, *, kid: str | None = "first", headers: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A good token for `alice`, but for what `claims` and `headers` say. A claim that is None is left out."""
+        """A valid token for `alice`, changed by `claims` and `headers`. A claim that is None is left out."""
         now = int(time.time())
         good = {"iss": self.url, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 600}
         payload = {name: value for name, value in {**good, **claims}.items() if value is not None}
@@ -79,7 +79,7 @@ def _jwk(kid: str, algorithm: str, private: Private) -> dict[str, Any]:
 
 
 def hostile_tokens(issuer: LocalIssuer) -> dict[str, str]:
-    """Tokens that try the known tricks, by what they try."""
+    """Tokens with the known attacks, by the attack."""
     good = issuer.token()
     header, payload, signature = good.split(".")
     stranger = LocalIssuer(url=issuer.url)
@@ -89,7 +89,7 @@ def hostile_tokens(issuer: LocalIssuer) -> dict[str, str]:
         "no algorithm": f"{_part(alg='none', kid='first')}.{payload}.",
         "no algorithm, with a signature": f"{_part(alg='none', kid='first')}.{payload}.{signature}",
         "the public key as an HMAC secret": _hmac(f"{_part(alg='HS256', kid='first', typ='JWT')}.{payload}", pem),
-        "a key of somebody else's under a known id": stranger.token(),
+        "someone else's key under a known id": stranger.token(),
         "another algorithm's name": f"{_part(alg='ES256', kid='first')}.{payload}.{signature}",
         "a payload that was changed": f"{header}.{_part(sub='root', iss=issuer.url, aud=AUDIENCE)}.{signature}",
         "a key that comes with the token": stranger.token(kid="first", headers={"jwk": stranger.jwks()["keys"][0]}),

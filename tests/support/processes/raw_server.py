@@ -9,7 +9,7 @@ Serve = Callable[["Server", asyncio.StreamReader, asyncio.StreamWriter], Awaitab
 
 
 class Server:
-    """Serves each connection with `serve`. `connections` and `requests` are what it has seen."""
+    """Serves each connection with `serve`. `connections` and `requests` record what it has received."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve

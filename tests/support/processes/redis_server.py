@@ -55,7 +55,7 @@ class RedisServer:
 
 @contextmanager
 def redis_server() -> Iterator[RedisServer]:
-    """A running one; it is gone afterwards."""
+    """A running server, which is stopped afterwards."""
     server = RedisServer()
     try:
         server.start()

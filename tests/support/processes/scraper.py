@@ -1,4 +1,4 @@
-"""A Prometheus server in small: it finds targets over HTTP, scrapes them, and keeps every series."""
+"""A minimal Prometheus server: it discovers targets over HTTP, scrapes them, and keeps every series."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Scraper:
-    """Scrapes what `url`'s service discovery lists. `series` has every value that was seen, the oldest first."""
+    """Scrapes what `url`'s service discovery lists. `series` has all scraped values, the oldest first."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         self._url, self._headers = url, dict(headers or {})
@@ -41,8 +41,8 @@ class Scraper:
         return found
 
     def increase(self, name: str) -> float:
-        """`sum(increase(name))` over all that was scraped: a counter that falls was reset, as in Prometheus, and
-        one that appears later has begun at 0."""
+        """`sum(increase(name))` over all that was scraped: a counter that falls was reset, as in Prometheus, and one
+        that appears later has started at 0."""
         total = 0.0
         for (metric, _), values in self.series.items():
             if metric == name:

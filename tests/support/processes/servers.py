@@ -1,4 +1,4 @@
-"""Real servers for tests: ASGI applications on free loopback ports, each server in a thread of its own."""
+"""Real servers for tests: ASGI applications on free loopback ports, each server in its own thread."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ _KEEP_ALIVE_S = 3600
 
 
 def free_port() -> int:
-    """A TCP port that is free, and that no other process of the tests gets."""
+    """A free TCP port that no other process of the tests gets."""
     while True:
         if is_free(port := random.choice(_PORTS)) and claim(port):
             return port
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @contextmanager
 def serve(app: Any, *, keep_alive_s: int = 5) -> Iterator[str]:
-    """Serves `app` on a server of its own and yields the base URL; afterwards nothing listens there."""
+    """Serves `app` on a separate server and yields the base URL; afterwards nothing listens there."""
     port = free_port()
     config = uvicorn.Config(
         app,
@@ -56,7 +56,7 @@ def serve(app: Any, *, keep_alive_s: int = 5) -> Iterator[str]:
 
 
 class ServerPool:
-    """Servers that are reused: to start and stop one for each test would take longer than the tests."""
+    """Servers that are reused, since starting and stopping one for each test would take longer than the tests."""
 
     def __init__(self) -> None:
         self._idle: list[_Server] = []
@@ -64,7 +64,7 @@ class ServerPool:
 
     @contextmanager
     def host(self, app: ASGIApp) -> Iterator[str]:
-        """Runs `app` with its lifespan on an idle server, a new one if there is none, and yields the base URL.
+        """Runs `app` with its lifespan on an idle server, or a new one, and yields the base URL.
 
         On exit, requests still in flight are cancelled.
         """

@@ -1,4 +1,4 @@
-"""One controller after another, what routers send it, and a control plane in memory: no event loop but the test's."""
+"""Successive controllers, the routers' batches, and a control plane in memory, all on the test's event loop."""
 
 import json
 from contextlib import suppress
@@ -45,7 +45,7 @@ def plain(green: int = 50, **experiment: Any) -> dict[str, Any]:
 
 
 class Stage:
-    """One controller after another on a directory; routers; the control plane."""
+    """Successive controllers on one directory, routers, and the control plane."""
 
     def __init__(self, directory: Path, config: dict[str, Any], *, can_move: bool = True) -> None:
         self.directory, self.now, self.can_move = directory, START, can_move
@@ -57,7 +57,7 @@ class Stage:
         self.begin()
 
     def begin(self) -> None:
-        """A controller, as after the death of the one before."""
+        """Starts a controller, as after the death of the one before."""
         self.controller = Controller(
             self.config.ledger,
             base=self.directory,
@@ -81,7 +81,7 @@ class Stage:
         self.controller.configure(self.config, settled=self.control.delivery is Delivery.SETTLED)
 
     def send(self, green_fails: int = 0, green: int = 0, blue: int = 0) -> Acknowledgement:
-        """A batch of requests, each of another unit."""
+        """Sends a batch of requests, each of another unit."""
         self.numbers += 1
         traffic = self.config.endpoints["chat"].traffic
         requests = [(0, 0)] * blue + [(1, 0)] * green + [(1, 1)] * green_fails
@@ -100,13 +100,13 @@ class Stage:
         return decode_acknowledgement(self.controller.ingest(encode(batch(0, oldest=0)))).stops
 
     def decide(self, action: str, revision: int | None = None, **fields: Any) -> Answer:
-        """By alice, with a reason."""
+        """Makes a decision as alice, with a reason."""
         request = {"action": action, "reason": "it is time", "by": "alice", "revision": revision, **fields}
         body = json.dumps({name: value for name, value in request.items() if value is not None}).encode()
         return self.answers.answer("POST", "/experiments/trial/decision", {}, body)
 
     def change(self, green: int, by: str = "bob") -> None:
-        """Somebody else changes the traffic, and every router has it."""
+        """Someone else changes the traffic, and every router has the change."""
         endpoints = self.control.config["endpoints"]
         generation = endpoints["chat"].get("plan", {}).get("generation", 0) + 1
         plan = {"generation": generation, "by": by}
@@ -116,7 +116,7 @@ class Stage:
         self.controller.tick()
 
     async def settle(self, rounds: int = 6) -> None:
-        """Time passes, and every router gets what is applied."""
+        """Advances the time; every router gets the applied configuration."""
         for _ in range(rounds):
             self.now += 1
             await self.move()

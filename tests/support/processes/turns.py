@@ -1,4 +1,4 @@
-"""Access to something that several processes share: many at once, or one alone, in the order of their requests."""
+"""Access to a resource that several processes share: shared or exclusive, in the order of the requests."""
 
 import fcntl
 from collections.abc import Iterator
@@ -8,10 +8,8 @@ from pathlib import Path
 
 @contextmanager
 def turn(directory: Path, *, alone: bool) -> Iterator[None]:
-    """Waits for its turn, which lasts while the block runs.
-
-    The one that waits holds the gate, so that later ones cannot overtake it: otherwise one that wants to be alone could
-    wait forever for a moment in which no other is inside.
+    """Waits for its turn, which lasts while the block runs. A waiting process holds the gate, so that later ones cannot
+    overtake it: otherwise an exclusive turn could wait forever for a moment without other turns.
     """
     with (directory / "gate").open("w") as gate, (directory / "room").open("w") as room:
         fcntl.flock(gate, fcntl.LOCK_EX)

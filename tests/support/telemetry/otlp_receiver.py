@@ -1,4 +1,4 @@
-"""A collector: a server of OTLP's trace service over HTTP, of the protocol's generated code."""
+"""A collector: a server of OTLP's trace service over HTTP, built on the protocol's generated code."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,7 @@ class Span:
 
 
 class OtlpReceiver:
-    """Keeps what arrives. `status` is what it answers, `headers` what came with the last export."""
+    """Stores what arrives. `status` is the status of its answers, `headers` those of the last export."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -73,13 +73,13 @@ class OtlpReceiver:
         vars(self).update(vars(OtlpReceiver()))
 
     def of(self, request_id: str) -> list[Span]:
-        """The spans of a request: its own first, then its calls of deployments. Waits for them."""
+        """The spans of a request, its own first, then its calls of deployments. Waits until they have arrived."""
         own = self.wait(lambda span: span.attributes.get("switchyard.request_id") == request_id)
         (request,) = [span for span in own if span.attributes.get("switchyard.request_id") == request_id]
         return [request, *(span for span in own if span.parent == request.id)]
 
     def wait(self, wanted: Callable[[Span], bool]) -> list[Span]:
-        """Every span so far, once there is one that is wanted."""
+        """All spans so far, once a wanted one has arrived."""
         deadline = time.monotonic() + _WITHIN_S
         while not any(map(wanted, list(self.spans))):
             assert time.monotonic() < deadline, [span.name for span in self.spans]

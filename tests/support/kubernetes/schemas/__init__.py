@@ -18,7 +18,7 @@ KUBERNETES = "1.34"
 
 
 def problems(manifest: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with an object, unknown fields included."""
+    """The problems of an object, including unknown fields."""
     custom = Path(__file__).with_name(f"{manifest['kind']}.json")
     if custom.exists():
         errors = list(_validator(custom).iter_errors(manifest))
