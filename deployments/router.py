@@ -35,7 +35,9 @@ from deployments.fleet import ServeFleet
 _log = logging.getLogger("switchyard")
 
 MAX_ONGOING_REQUESTS = 1000
-"""Per replica, unless the YAML says otherwise. Serve's own default is 5: a request here mostly waits for a model."""
+"""Ongoing requests per replica, unless the YAML sets another limit. Serve's own default is 5: a request here mostly
+waits for a model.
+"""
 
 
 class RouterArgs(BaseModel):

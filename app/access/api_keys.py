@@ -98,7 +98,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The valid keys, by id. `have_limits`: some of them have limits of their own."""
+    """The valid keys, by id. `have_limits`: some of them have their own limits."""
 
     _entries: dict[str, _Entry] = field(default_factory=dict, repr=False)
     have_limits: bool = False

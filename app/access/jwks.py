@@ -18,7 +18,7 @@ Fetch = Callable[[str], Awaitable[bytes]]
 """The body at a URL. Raises OSError or TimeoutError."""
 
 FRESH_S = 300.0
-"""How long keys are kept before they are fetched again; a withdrawn key is accepted for about as long."""
+"""The time after which keys are fetched again; a withdrawn key is accepted for about as long."""
 
 RETRY_S = 10.0
 """The least time between two fetches, however many tokens name unknown keys."""

@@ -1,7 +1,7 @@
 """The router's configuration: its schema, and every reason to reject it.
 
-It is the `user_config` of the application `router` in `serve_config.yaml`, or a file of its own (`switchyard router`).
-A constructed `Config` is always valid: whatever cannot be served is rejected here, with the path and the fix.
+It is the `user_config` of the application `router` in `serve_config.yaml`, or a separate file (`switchyard router`). A
+constructed `Config` is always valid: anything that cannot be served is rejected here, with the path and the fix.
 
     switchyard check FILE     reports every problem of FILE and starts nothing; exit code 1 if there are any
     switchyard schema         prints the JSON Schema of `serve_config.yaml` for editors

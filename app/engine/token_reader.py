@@ -46,7 +46,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a choice ended (vLLM's `finish_reason` and `stop_reason`), and its whole text."""
+    """The end of a choice (vLLM's `finish_reason` and `stop_reason`), and its whole text."""
 
     finish_reason: str
     stop_reason: int | str | None
@@ -77,7 +77,7 @@ class Detokenizer:
             self.text(id)
 
     def text(self, id: int) -> str:
-        """What `id` adds; special tokens and unknown ids add nothing."""
+        """The text that `id` adds; special tokens and unknown ids add nothing."""
         try:
             return self._stream.step(self._tokenizer, id) or ""
         except (OverflowError, TypeError):
@@ -181,7 +181,7 @@ class Reader:
             yield item.token if text == item.text else replace(item.token, text=text)
 
     def _known(self, waiting: Sequence["_WithheldToken"], *, partly: bool) -> int:
-        """How many of `waiting` are in the engine's text: in full, or `partly`.
+        """The number of `waiting` tokens that are in the engine's text: in full, or `partly`.
 
         A token without text, such as a part of a character, belongs to the token after it.
         """

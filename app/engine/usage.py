@@ -28,6 +28,6 @@ def find_usage(payload: bytes) -> Usage | None:
 
 
 def usage_of_answer(answer: bytes) -> Usage | None:
-    """The counts of a whole answer: those of its last usage object, which nearly always stands close to its end."""
+    """The counts of a whole answer: those of its last usage object, which is nearly always close to its end."""
     at = answer.rfind(b'"usage":')
     return (find_usage(answer[at:]) or find_usage(answer)) if at >= 0 else None

@@ -6,8 +6,8 @@
 
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
-- a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its own
-  replicas, as long as retries make no more than a tenth of the load;
+- a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its
+replicas, as long as retries make no more than a tenth of the load;
 - the engine stops working for a client that disconnects;
 - every response names the deployment that produced it, the endpoint's plan, and the request's id.
 """
@@ -185,7 +185,7 @@ def _decided(
 
 
 def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> Turn:
-    """The conversation of a request, whatever the endpoint is sticky by."""
+    """The conversation of a request, regardless of the endpoint's sticky key."""
     if call.task not in CONVERSATIONS:
         return NO_CONVERSATION
     if session := headers.get(SESSION_HEADER):

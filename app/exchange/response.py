@@ -78,7 +78,7 @@ class ResponseWriter:
         self.finished = True
 
     async def send_long(self, reply: Reply, pieces: Sequence[bytes | memoryview]) -> None:
-        """As `send`, in pieces, which wait here until the client reads them, and not in a server's buffer."""
+        """Like `send`, in pieces, which wait here until the client reads them, rather than in a server's buffer."""
         length = {"content-length": str(sum(map(len, pieces)))}
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
         for piece in pieces:

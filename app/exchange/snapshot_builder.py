@@ -27,15 +27,17 @@ _Stops = Mapping[str, Mapping[str, str]]
 """The stopped deployments of each endpoint, each with the one that gets its share."""
 
 NEW_S = 60.0
-"""For this time after its first configuration a router asks what was in force before, and applies it. Later that would
-do harm: conversations that began here since, and are not pinned, would leave their deployment."""
+"""The time after its first configuration for which a router asks for the weights in force before, and applies them.
+Later that would do harm: conversations that began here since, and are not pinned, would leave their deployment.
+"""
 
 
 class LiveRouting(NamedTuple):
-    """What decides on an endpoint's requests on this router, apart from the weights.
+    """The state of this router that decides on an endpoint's requests, apart from the weights.
 
-    `stops`: its stopped deployments, each with the one that gets its share. `pins`: how many conversations keep each
-    deployment. `until`: how long conversations keep theirs, in Unix seconds; None: there was no change.
+    `stops`: its stopped deployments, each with the one that gets its share. `pins`: the number of conversations that
+    keep each deployment. `until`: the time until which conversations keep theirs, in Unix seconds; None: there was no
+    change.
     """
 
     stops: Mapping[str, str] = NO_STOPS

@@ -1,9 +1,9 @@
-"""When something that fails is tried again."""
+"""The times at which a failed operation is tried again."""
 
 from dataclasses import dataclass
 
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""After the first failure in a row, the second …"""
+"""The delays after the first failure in a row, the second …"""
 
 
 @dataclass(slots=True)
@@ -11,7 +11,7 @@ class Attempts:
     """The outcome of the attempts so far. Times are Unix seconds."""
 
     failing_since: float | None = None
-    """None if the last attempt went well."""
+    """The time of the first failure in a row; None if the last attempt succeeded."""
     error: str | None = None
     retry_at: float = 0.0
     _failures: int = 0

@@ -1,4 +1,4 @@
-"""Gives a controller a thread of its own, so that an event loop can serve while it judges.
+"""Runs a controller in a separate thread, so that an event loop can serve while it judges.
 
 One thread owns the controller; a second one writes to the ledger's directory, which may be slow; a third one searches
 it for single requests, and a fourth one exports it. The host is a `ControllerClient`: a router in the same process uses
@@ -31,10 +31,10 @@ from app.telemetry.logs import event, where
 
 TICK_S = 1.0
 CONFIGURATION_S = 5.0
-"""How often the configuration is read, unless a batch names a new plan; and how often replicas are counted."""
+"""The interval at which the configuration is read, unless a batch names a new plan, and replicas are counted."""
 
 FRESH_S = 0.5
-"""How long a question waits for the configuration, where the answer depends on the latest delivery."""
+"""The longest wait of a question for the configuration, where the answer depends on the latest delivery."""
 
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
@@ -59,7 +59,9 @@ class ControllerHost:
         control: ControlPlane | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`control`: where experiments move traffic; without one they cannot. `clock`: Unix seconds."""
+        """`control`: the control plane through which experiments move traffic; without one they cannot. `clock`: Unix
+        seconds.
+        """
         self._read_configuration, self._new_controller = read_configuration, new_controller
         self._control, self._clock = control, clock
         self._controller: Controller | None = None
@@ -118,7 +120,7 @@ class ControllerHost:
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
-        """As `app.experiments.export` makes it; one at a time, in a thread of its own. Its pieces raise StoreError."""
+        """The export by `app.experiments.export`; one at a time, in a separate thread. Its pieces raise StoreError."""
         controller, loop = self._present(), asyncio.get_running_loop()
 
         def first_piece() -> tuple[Export, bytes | None]:
@@ -241,7 +243,7 @@ class ControllerHost:
         return applied.parsed(), applied.delivery is Delivery.SETTLED
 
     def _configure(self, config: Config, settled: bool, turns: int) -> None:
-        """In the controller's thread."""
+        """Configures the controller, in its thread."""
         if self._controller is None or config.ledger.url != self._url:
             if self._controller is not None:
                 self._controller.close()
@@ -265,8 +267,9 @@ def _unreadable(error: StoreError) -> Answer:
 def host_controller(
     read_configuration: ReadConfiguration, base: Path, control: ControlPlane | None = None
 ) -> ControllerHost:
-    """A host of the real controller. `base`: what a relative `ledger.url` is relative to. `control`: where experiments
-    move traffic; None: nowhere."""
+    """A host of the real controller. `base`: the directory that a relative `ledger.url` is relative to. `control`: the
+    control plane through which experiments move traffic; None: they cannot.
+    """
 
     def new(ledger: LedgerSettings, submit: Submit) -> Controller:
         return Controller(ledger, base=base, can_move=control is not None, submit=submit)

@@ -32,7 +32,7 @@ class PinExchange:
         """The position of the newest pin."""
         self._most_kept, self._most_at_once = most_kept, most_at_once
         self._pins: OrderedDict[tuple[str, int], _Pin] = OrderedDict()
-        """By endpoint and conversation, in the order of their positions."""
+        """The pins by endpoint and conversation, in the order of their positions."""
         self._until: dict[str, float] = {}
 
     def __len__(self) -> int:

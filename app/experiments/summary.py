@@ -45,7 +45,7 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: list[str] = []
     """The conditions that the next step waits for, a sentence each."""
     until: float | None = None
-    """When a freeze ends."""
+    """The time at which a freeze ends."""
     stopped: list[str] = []
     """Deployments whose stop is in force."""
 
@@ -97,7 +97,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[str, int] = {}
     alarms: int = 0
     alarm_kinds: list[str] = []
-    """Which kinds of alarms there are: sample_ratio, guardrail …"""
+    """The kinds of its alarms: sample_ratio, guardrail …"""
     primary: list[PrimaryEffect] = []
     acting: Acting | None = None
     """None in mode `aa`, and for experiments without evidence."""

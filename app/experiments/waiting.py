@@ -39,7 +39,7 @@ class Waiting:
         self._has_passed = False
 
     def __iter__(self) -> Iterator[HeldBatch]:
-        """In the order of arrival."""
+        """The batches in the order of arrival."""
         return iter((*self._writing, *self._held))
 
     @property

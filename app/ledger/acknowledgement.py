@@ -6,7 +6,7 @@ from app.ledger.wire import Pins, encoder
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A treatment that gets no traffic any more: its weight is control's, until a plan says the same."""
+    """A treatment that gets no traffic any more: its weight is control's, until a plan has the same effect."""
 
     id: str
     endpoint: str
@@ -53,7 +53,7 @@ _acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
 
 
 def encode_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
-    """As MessagePack."""
+    """The acknowledgement as MessagePack."""
     return encoder.encode(acknowledgement)
 
 

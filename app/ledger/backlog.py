@@ -30,7 +30,7 @@ class Backlog:
         self.lost: Counter[Arm] = Counter()
         self.in_flight: int | None = None
         self.size = 0
-        """In bytes."""
+        """The size in bytes."""
         self._kept: deque[_Kept] = deque()
         self._received = 0
 

@@ -1,4 +1,4 @@
-"""How long a controller that fails is left alone: 1, 2, 4 … 30 seconds."""
+"""The pause after each failure of the controller: 1, 2, 4 … 30 seconds."""
 
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 

@@ -1,4 +1,4 @@
-"""The seam between a router and the controller of experiments, wherever that runs."""
+"""The interface of a router to the controller of experiments, wherever that runs."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -30,7 +30,7 @@ class ControllerClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export as its ledger gives it: what the file is, and its bytes."""
+    """An export as its ledger gives it: a description of the file, and its bytes."""
 
     media_type: str
     pieces: Iterator[bytes]
@@ -58,5 +58,4 @@ class RecordingClient(Protocol):
     """The same seam for recordings of requests."""
 
     async def record(self, recording: bytes) -> None:
-        """Hands over an encoded `RecordingFile`; it is written for good when this returns. Raises whatever went
-        wrong."""
+        """Hands over an encoded `RecordingFile`; it is durable when this returns. Raises any error of the delivery."""

@@ -11,7 +11,7 @@ class ControllerSync:
     """The exchange of one sender. `is_watched`: whether the controller may have stops or replaced weights for us.
 
     `on_stops` is called with all stops that are in force, `on_replaced` with weights that running conversations follow
-    though the plan does not say so, `on_pins` with the number of pinned conversations by endpoint.
+    although the plan does not list them, `on_pins` with the number of pinned conversations by endpoint.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ControllerSync:
         if is_new and self._controller:
             self._pins.send_again()
         self._pins.sent(self._outgoing)
-        # Another controller numbers its pins anew: they are read from the beginning.
+        # Another controller numbers its pins from the start: they are read from the beginning.
         self._seen = 0 if is_new and self._seen else acknowledgement.pins_end
         self._controller = acknowledgement.controller
         # First: what has been pinned since a stop was lifted is not to be moved with what was stopped.

@@ -9,7 +9,7 @@ SESSION_HEADER = "x-session-id"
 """Names the conversation of a request, for endpoints with `sticky: {by: conversation}`."""
 
 _MOST_CHARACTERS = 16 * 1024
-"""How much of a text is hashed, besides its length: hashing a megabyte would delay every other request."""
+"""The part of a text that is hashed, besides its length: hashing a megabyte would delay every other request."""
 
 _MOST_TEXTS = 64
 

@@ -1,4 +1,4 @@
-"""One request of a recorded endpoint, from the draw of its arm to its end: what the router sees of it.
+"""One request of a recorded endpoint, from the draw of its arm to its end, as the router sees it.
 
 The exchange calls it for every step; `chunk` is on the hot path of every stream. It keeps no text beyond the request's
 end: of an answer, only what the patterns of `engine.output` find is recorded.

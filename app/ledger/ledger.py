@@ -80,7 +80,7 @@ class Ledger:
         now: float | None = None,
     ) -> Mapping[str, Scope]:
         """The recorded scopes of `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
-        `carried_until`: how long running conversations follow earlier weights. `now`: in Unix seconds.
+        `carried_until`: the time until which running conversations follow earlier weights. `now`: in Unix seconds.
         """
         self._url = config.ledger.url
         if not self._enabled:

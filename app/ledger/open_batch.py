@@ -64,6 +64,6 @@ class OpenBatch:
         return index
 
     def sealed(self, number: int) -> SealedBatch:
-        """As it is kept and sent."""
+        """The batch in the form in which it is stored and sent."""
         names, plans = msgspec.Raw(encoder.encode(list(self.names))), msgspec.Raw(encoder.encode(self._plan_list))
         return SealedBatch(number, names, plans, *(entries.array() for entries in self._parts))

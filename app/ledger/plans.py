@@ -49,8 +49,8 @@ class Scope:
     """The scope of recording for an endpoint's requests.
 
     `slow` and `unfinished` are the limits, in seconds and rising, at which a request is reported while it runs.
-    `carried_until` is until when its conversations may have begun under another plan, in Unix seconds; None: no plan
-    was replaced.
+    `carried_until` is the time until which its conversations may have started under another plan, in Unix seconds;
+    None: no plan was replaced.
     """
 
     plan: Plan
@@ -67,12 +67,14 @@ class Scope:
 
 
 def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Plan]:
-    """Every endpoint's plan. `stops`: of endpoints that have some."""
+    """Every endpoint's plan. `stops`: by endpoint, where there are any."""
     return {name: plan_of(name, it, (stops or {}).get(name, NO_STOPS)) for name, it in config.endpoints.items()}
 
 
 def scopes(config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str, float]) -> dict[str, Scope]:
-    """By endpoint: with an active experiment or a mirror, and with `ledger: always`. So are the arguments."""
+    """The scopes of recorded endpoints, by endpoint: those with an active experiment or a mirror, and those with
+    `ledger: always`. The arguments are by endpoint, too.
+    """
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
         name: Scope(

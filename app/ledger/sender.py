@@ -18,14 +18,15 @@ from app.telemetry.logs import event, where
 
 EVERY_S = 1.0
 TIMEOUT_S = 2.0
-"""For one batch."""
+"""The timeout for one batch."""
 
 CONFIRM_S = 15.0
-"""So long after the last batch, the oldest that is not known to be durable is sent again: the controller may have
-restarted and forgotten it."""
+"""The time after the last batch until the oldest that is not known to be durable is sent again: the controller may have
+restarted and lost it.
+"""
 
 FLUSH_S = 5.0
-"""How long the end of the process may wait for the last batches."""
+"""The longest wait for the last batches when the process ends."""
 
 _log = logging.getLogger("switchyard")
 
@@ -97,7 +98,7 @@ class Sender:
         self._report()
 
     async def _prepare(self) -> None:
-        """Everything that has happened, as batches."""
+        """Seals everything that has happened into batches."""
         ledger = self._ledger
         ledger.tell_late(time.perf_counter())
         if count := len(ledger.unchecked):

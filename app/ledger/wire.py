@@ -37,9 +37,9 @@ class Finish(IntEnum):
 
 
 class Failure(IntEnum):
-    """How the *assigned* deployment failed, even if another one answered; NONE: it did not.
+    """The failure of the *assigned* deployment, even if another one answered; NONE: it did not fail.
 
-    A client's 4xx is NONE. The names are those of `app.errors` kinds, by what they say about the deployment.
+    A client's 4xx is NONE. The names are those of `app.errors` kinds, by their meaning for the deployment.
     """
 
     NONE = 0
@@ -118,7 +118,7 @@ class Row(NamedTuple):
     prompt_tokens: int | None
     completion_tokens: int | None
     ttft_s: float | None
-    """From the arrival to the first token of a stream; None for whole answers."""
+    """The time from the arrival to the first token of a stream; None for whole answers."""
     duration_s: float
     itl_mean_s: float | None
     itl_max_s: float | None
@@ -161,7 +161,7 @@ class Skip(IntEnum):
     BOUND_TO_MODEL = 6
     """The engine's request was made for the primary's model: it holds tokens."""
     PRIMARY_FAILED = 7
-    """It failed, or its client left before the end: there is nothing to compare with."""
+    """It failed, or its client disconnected before the end: there is nothing to compare with."""
     CARRIED = 8
     """Its conversation may have started under other weights."""
     STOPPED = 9
@@ -203,7 +203,7 @@ class Pair(NamedTuple):
     equal: int | None = None
     """The same texts and tool calls."""
     equal_words: int | None = None
-    """Equal but for white space."""
+    """Equal except for white space."""
     length_ratio: float | None = None
     """Characters of the shadow's answer by those of the primary's."""
     same_finish: int | None = None
@@ -271,7 +271,7 @@ class Batch(msgspec.Struct, frozen=True):
     """The lowest number that the router still keeps, this batch included: every lower one is durable or dropped. By it
     the controller distinguishes a gap that will be filled (it restarted) from one that will not."""
     sent_at: float
-    """The router's clock, so that the controller can tell how far it is off."""
+    """The router's clock, so that the controller can compute its offset."""
     names: list[str]
     plans: list[Plan]
     starts: list[Start]
@@ -283,7 +283,7 @@ class Batch(msgspec.Struct, frozen=True):
     pins: list[Pins] = []
     """Made by this router, and not known to be with the controller."""
     pins_seen: int = 0
-    """How far the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
+    """The position up to which the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
 
 
 class SealedBatch(msgspec.Struct, frozen=True):
@@ -300,7 +300,7 @@ class SealedBatch(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """In bytes, nearly what is sent."""
+        """The size in bytes, nearly that of the sent form."""
         parts = (self.names, self.plans, self.starts, self.rows, self.late, self.feedback, self.pairs)
         return 128 + sum(map(len, parts))
 
@@ -330,7 +330,7 @@ _batches = msgspec.msgpack.Decoder(Batch)
 
 
 def encode(batch: Batch) -> bytes:
-    """As MessagePack."""
+    """The batch as MessagePack."""
     return encoder.encode(batch)
 
 

@@ -1,7 +1,7 @@
 """Reserves all of a caller's limits atomically before a request runs and settles actual usage afterwards.
 
 A request waits for one round trip to the store (all reservations are made concurrently); its response waits for none:
-what the rate-limit headers report is read while the deployment works.
+the values of the rate-limit headers are read while the deployment works.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class Limiter:
             return [Allowance(limit.kind, limit.maximum) for limit in limits]
 
     def _applicable(self, subject: LimitSubject, endpoint: str, tokens: Callable[[], int]) -> list[_Limit]:
-        """The limits of a request that costs so many tokens at first."""
+        """The limits that apply to a request with this initial cost in tokens."""
         limits = self.limiting.of(subject.name, endpoint, subject.own)
         applicable: list[_Limit] = []
         if limits.requests_per_minute is not None:

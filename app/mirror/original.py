@@ -49,11 +49,11 @@ class Original:
 
     @property
     def duration_s(self) -> float:
-        """From the call of the engine to the end of its answer."""
+        """The time from the call of the engine to the end of its answer."""
         return self._ended_at - self._sent_at
 
     @property
     def ttft_s(self) -> float | None:
-        """From the call of the engine to the first token of a stream."""
+        """The time from the call of the engine to the first token of a stream."""
         first = self.exposure.first_token
         return None if first is None else first + self.exposure.arrival.started - self._sent_at

@@ -15,8 +15,9 @@ from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
 Reason = Literal["header", "model", "override", "pinned", "sticky", "traffic", "failover"]
-"""Why a deployment serves a request; `pinned`: its conversation began under other weights; `failover`: another one was
-assigned, and is failing."""
+"""The reason why a deployment serves a request; `pinned`: its conversation began under other weights; `failover`:
+another one was assigned, and is failing.
+"""
 
 
 class Random(Protocol):

@@ -1,4 +1,4 @@
-"""Which deployment an endpoint's sticky key reaches, and why: `GET /api/endpoints/{endpoint}/assignment`."""
+"""The deployment that an endpoint's sticky key reaches, and the reason: `GET /api/endpoints/{endpoint}/assignment`."""
 
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -21,11 +21,11 @@ def explain(
     override: str | None = None,
     now: LiveRouting = LiveRouting(),  # noqa: B008  it is not changed
 ) -> dict[str, Any]:
-    """Says which deployment would answer a request with the sticky key `key`, in the plan that is in force.
+    """The deployment that would answer a request with the sticky key `key`, in the plan that is in force.
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
     they are assigned all the same, and replaced if another one can answer (`reason` is ``failover``). `override` is the
-    deployment that the plan gives this key. `now` is what decides on this router apart from the weights: a running
+    deployment that the plan gives this key. `now` is this router's state that decides apart from the weights: a running
     conversation may keep another deployment than a new one.
 
     Raises BadRequest, naming ``key``, if a sticky endpoint gets no key, or one that is not sticky gets one.

@@ -47,14 +47,14 @@ def etag(content: bytes) -> dict[str, str]:
 async def decide(
     controller: ControllerClient | None, name: str, if_match: str | None, body: bytes, caller: str
 ) -> bytes:
-    """Has the controller carry out what `body` says; returns the experiment's Summary after it, in JSON.
+    """Has the controller carry out the decision in `body`; returns the experiment's Summary after it, in JSON.
 
     Raises BadRequest, PreconditionRequired, PreconditionFailed with the present Summary, Conflict, and Unavailable.
     """
     given = _given(body)
     if if_match is None:
         raise PreconditionRequired(
-            "If-Match: missing; send the ETag of the experiment that you saw, so that nobody's decision is lost",
+            "If-Match: missing; send the ETag of the experiment that you saw, so that no one's decision is lost",
             param="If-Match",
         )
     path = f"/experiments/{name}"

@@ -44,7 +44,7 @@ def _with(name: str, section: Mapping[str, Any], seen: Config) -> Config:
     """The configuration with this experiment. Raises ConfigError."""
     try:
         Experiment.model_validate(section)
-    except ValidationError as error:  # all of them, as the whole configuration's check would say them
+    except ValidationError as error:  # all of them, as the whole configuration's check would report them
         raise ConfigError([f"experiments.{name}.{it}" for it in problems_of(error, Experiment)]) from None
     others = {it: plain.model_dump() for it, plain in seen.experiments.items() if plain.endpoint in seen.endpoints}
     return parse(

@@ -277,7 +277,7 @@ class Telemetry(LedgerMetrics):
         return generate_latest(source if endpoints is None else _ForEndpoints(endpoints, source))
 
     def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
-        """Some endpoints' metrics."""
+        """The metrics of some endpoints."""
         return _ForEndpoints(endpoints, self._source()).collect()
 
     def _source(self) -> CollectorRegistry:

@@ -36,7 +36,7 @@ def put(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> Plan:
 
 
 def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str | None:
-    """Which keys `wanted` would move, one line for each kind of key; None if the endpoint is not sticky."""
+    """The keys that `wanted` would move, one line for each kind of key; None if the endpoint is not sticky."""
     if plan["sticky"] is None:
         return None
     moves = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]

@@ -12,7 +12,7 @@ from deployments.cli.router_client import RouterClient
 from deployments.cli.table import table
 
 SETTLE_S = 120.0
-"""How long the routers may take to apply a change."""
+"""The time in which the routers must apply a change."""
 
 POLL_S = 0.5
 

@@ -40,9 +40,8 @@ def read(path: Path) -> list[Manifest]:
 
 
 def render(directory: Path, path: str | None = None) -> str:
-    """What `kubectl kustomize` makes of `directory`. Raises ConfigError with its own message.
-
-    `path`: where to look for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
+    """The output of `kubectl kustomize` for `directory`. Raises ConfigError with its message. `path`: the directories
+    to search for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
     """
     places = path or os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
     kubectl = shutil.which("kubectl", path=places)
@@ -56,7 +55,7 @@ def render(directory: Path, path: str | None = None) -> str:
 
 
 def without(overlay: Path, name: str) -> list[Manifest]:
-    """An overlay's objects without its file `name`, which may not be there yet. Raises ConfigError.
+    """An overlay's objects without its file `name`, which may not exist yet. Raises ConfigError.
 
     Renders a copy of the overlay and of all that it refers to.
     """

@@ -22,10 +22,10 @@ MARKER = "SWITCHYARD_RUN_ID"
 RUN_DIRECTORY = "SWITCHYARD_RUN_DIR"
 
 GRACE_S = 5.0
-"""How long a process may take to end after SIGTERM before SIGKILL."""
+"""The time that a process has to end after SIGTERM before SIGKILL."""
 
 LAUNCHER_S = 90.0
-"""How long a launcher may take to stop everything after SIGTERM."""
+"""The time that a launcher has to stop everything after SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AlreadyRunning(Exception):
 
 
 def run_directory() -> Path:
-    """Where the record of a local run is kept. Each directory holds one run at a time."""
+    """The directory with the record of a local run. Each directory holds one run at a time."""
     return Path(os.environ.get(RUN_DIRECTORY) or home() / ".run")
 
 

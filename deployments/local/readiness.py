@@ -23,10 +23,10 @@ READY_S = 900.0
 """The longest start of all applications."""
 
 UNHEALTHY_S = 60.0
-"""How long an application may be unhealthy during the start."""
+"""The time for which an application may be unhealthy during the start."""
 
 ANSWER_S = 60.0
-"""How long the ingress may take to route to replicas that run."""
+"""The time in which the ingress must route to running replicas."""
 
 
 def wait_until_ready(document: Mapping[str, Any], run: Run, stop: threading.Event) -> None:

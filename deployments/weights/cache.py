@@ -55,7 +55,7 @@ def is_prepared(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES)
 
 
 def source_of(name: str, recipes: Mapping[str, Recipe] = RECIPES) -> Path:
-    """What it is built from. Raises WeightsError for an unknown name or a missing package."""
+    """The source from which it is built. Raises WeightsError for an unknown name or a missing package."""
     return _find(name, _recipe(name, recipes))
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from deployments.weights.errors import WeightsError
 
 SEED = 20240229
-"""Of the tiny model's weights: benchmarks of different days run the same model."""
+"""The seed of the tiny model's weights: benchmarks of different days run the same model."""
 
 TENSORS: Mapping[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",

@@ -25,7 +25,7 @@ _NOT_SENT = frozenset({"echo", "error_behavior", "suffix", "use_raw_prompt"})
 
 @dataclass(frozen=True)
 class CompletionsTranslation(Translation):
-    """Completions. `usage_apart`: the client asked for the usage in a chunk of its own.
+    """Completions. `usage_apart`: the client asked for the usage in a separate chunk.
 
     `to_tokenize` are bodies of `/tokenize` for the prompts: to put them into the chat template, to find the room for
     the answer, to cut them. Empty if the prompts are sent as they are.

@@ -1,6 +1,6 @@
 """The fields of Databricks' chat, completion and embedding requests, and their bounds.
 
-Every model forbids unknown fields, as Databricks does at any depth. Beside the documented fields they have OpenAI's
+Every model forbids unknown fields, as Databricks does at any depth. Besides the documented fields they have OpenAI's
 standard ones and those that `databricks-sdk` may send.
 """
 

@@ -41,7 +41,7 @@ class CompletionRequest:
 
     @property
     def top_logprobs(self) -> int | None:
-        """How many of the likeliest tokens each token lists; None for no log-probabilities at all."""
+        """The number of likeliest tokens listed for each token; None for no log-probabilities at all."""
         fields = self.fields
         return 0 if fields.include_output_logprobs or fields.include_output_logits else fields.logprobs
 

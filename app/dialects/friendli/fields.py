@@ -146,7 +146,7 @@ class GenerationFields(Strict):
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the client waits for the whole answer, in seconds."""
+        """The client's timeout for the whole answer, in seconds."""
         wanted = self.timeout_microseconds or self.timeout
         return None if wanted is None else wanted / 1e6
 

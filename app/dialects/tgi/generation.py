@@ -96,5 +96,5 @@ class Generation:
         return {**fields, "vllm_xargs": extensions} if extensions else fields
 
     def _sent(self, *names: str) -> dict[str, Any]:
-        """Those of the parameters that the request has."""
+        """The parameters that the request has."""
         return {name: value for name in names if (value := getattr(self.parameters, name)) is not None}

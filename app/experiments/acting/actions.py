@@ -25,10 +25,10 @@ from app.experiments.summary import Acting, Foreseen
 from app.ledger.acknowledgement import Stop
 
 PATIENCE_S = 0.5
-"""How long a stop waits for the directory."""
+"""The longest wait of a stop for the directory."""
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""After the first refusal of a change in a row, the second …"""
+"""The delays after the first refusal of a change in a row, the second …"""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class _Course:
     turn: int = 0
     """The number of its last turn."""
     position: int = 0
-    """In the journal: of the state's entry."""
+    """The journal position of the state's entry."""
     changed_at: float = 0.0
     stops: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Where in the journal, and when, each stop that is there now was first: what happens later delays it no more."""
+    """The journal position and time at which each present stop first appeared: later events no longer delay it."""
     refusals: int = 0
     retry_at: float = 0.0
     trouble: str = ""
@@ -63,9 +63,9 @@ class Actions:
         self.settled = not can_move
         """Every router has what is applied."""
         self.turns = 0
-        """How many have been taken. In any thread."""
+        """The number of turns taken. In any thread."""
         self.seen_turns = 0
-        """How many had been when what is applied was read."""
+        """The number of turns taken when the applied configuration was read."""
         self._journal, self._can_move = journal, can_move
         self._states: dict[str, State] = {}
         self._courses: dict[str, _Course] = {}
@@ -244,5 +244,5 @@ def _started_at(entry: Entry) -> float | None:
 
 
 def _is_of(state: State, run: Run | None) -> bool:
-    """Whether a state is of a run that goes on: what was to be done with another one is over."""
+    """Whether a state is of a run that goes on: pending work of any other run is void."""
     return run is not None and run.stopped_at is None and run.started_at == state.started_at

@@ -46,7 +46,7 @@ async def carry_out(control: ControlPlane, change: Change, now: float) -> str | 
             raise Conflict(_TEMPORARY)
         if arms is None:
             raise _Other
-        # Who is rolled back loses running conversations, too, and for good.
+        # A treatment that is rolled back loses running conversations, too, permanently.
         rolled_back = intent.treatments if intent.kind == "rollback" else []
         withdrawn = dict.fromkeys(rolled_back, change.section.control)
         return Wanted({**traffic, **arms}, plan.overrides, reason=intent.reason[:MAX_REASON], withdrawn=withdrawn)

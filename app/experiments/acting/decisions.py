@@ -1,4 +1,4 @@
-"""Decisions of people: what each does to an experiment, and when it is not applicable."""
+"""People's decisions: the effect of each on an experiment, and the cases in which it is not applicable."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -32,7 +32,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
-    """The turn that carries out a decision. Raises Conflict where it is not applicable; the message says what to do."""
+    """The turn that carries out a decision. Raises Conflict where it is not applicable; the message states the remedy."""
     if facts.experiment.mode == "aa":
         raise Conflict("Mode aa routes nothing: there is nothing to decide")
     if state.phase == "stopped":
@@ -118,7 +118,7 @@ def _stop(state: State, facts: Facts, request: Request, now: float) -> Turn:
 
 
 def _halted(state: State, phase: str, request: Request) -> Turn:
-    """The traffic stays; a rollback that is under way goes on."""
+    """The traffic stays; a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     changes = {"cause": "decision", "text": _words(request), "by": request.by, "until": None}
     return turned(state, "decision", "", phase=phase, weights=None, intent=intent, **changes)

@@ -27,12 +27,12 @@ class Finding:
     action: str
     text: str
     at: float
-    """When it was found, in Unix seconds."""
+    """The time at which it was found, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """At one moment."""
+    """The facts about an experiment at one moment."""
 
     name: str
     experiment: Experiment
@@ -41,9 +41,9 @@ class Facts:
     planned_by: str | None
     """The author of that plan."""
     is_temporary: bool
-    """That plan ends by itself."""
+    """Whether that plan ends by itself."""
     can_move: bool
-    """There is a control plane."""
+    """Whether there is a control plane."""
     settled: bool
     """Every router has what is applied."""
     is_fresh: bool
@@ -54,7 +54,7 @@ class Facts:
 
     @property
     def author(self) -> str:
-        """How plans name this experiment."""
+        """The name of this experiment in plans."""
         return author_of(self.name)
 
     @property
@@ -104,11 +104,11 @@ class Interventions(msgspec.Struct, frozen=True):
     armed_since: float | None = None
     """Guardrails count from then on."""
     since: float = 0.0
-    """From when on units count for the next step."""
+    """The time from which units count for the next step."""
 
 
 def author_of(name: str) -> str:
-    """How plans name an experiment that made them."""
+    """The author that plans made by an experiment carry."""
     return f"experiment {name}"
 
 

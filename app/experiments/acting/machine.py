@@ -83,7 +83,9 @@ def rolled_back(
 
 
 def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Turn:
-    """It runs from where the traffic is now. Guardrails that have acted begin anew, so that they can act again."""
+    """The experiment continues from the present traffic. Guardrails that have acted start again, so that they can act
+    again.
+    """
     has_acted = bool(state.out) or state.cause == "alarm"
     return turned(
         state,
@@ -116,7 +118,7 @@ def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -
 
 
 def _stops(state: State, facts: Facts, now: float) -> Turn | None:
-    """Lifts stops once a plan that says the same has reached every router. Until then they get no traffic."""
+    """Lifts stops once a plan with the same effect has reached every router. Until then they get no traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
     if not facts.is_fresh:  # another change may have given it traffic meanwhile
@@ -160,7 +162,7 @@ def _broken(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _worse(state: State, facts: Facts, now: float) -> Turn | None:
-    """A verdict stays, so this pause has no end of its own."""
+    """A verdict stays, so this pause does not end by itself."""
     if state.phase == "stopped":
         return None
     found = [
@@ -208,7 +210,7 @@ def _paused(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Turn:
-    """The traffic stays as it is; only a rollback that is under way goes on."""
+    """The traffic stays as it is; only a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     return turned(
         state,
@@ -341,7 +343,7 @@ _RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
 
 
 def _have_nothing(names: Sequence[str], facts: Facts) -> bool:
-    """For good: what a temporary plan took away comes back."""
+    """True if these arms have no traffic for good. A temporary plan does not count: what it took away comes back."""
     return not facts.is_temporary and all(not facts.traffic.get(name, 0) for name in names)
 
 

@@ -89,7 +89,9 @@ def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
 
 
 def _last(facts: Facts) -> str:
-    """All traffic is a promotion: it takes a decision, and of several treatments one."""
+    """The condition of the last step. All traffic for a treatment is a promotion: it takes a decision, which names one
+    of several treatments.
+    """
     good = _shipped(facts)
     if not good:
         return "the decision to ship"

@@ -23,7 +23,7 @@ class Alarms:
         return None if alarm is None else alarm.at
 
     def hold(self, key: str, alarm: Alarm) -> Occurrence | None:
-        """Raises an alarm. What is new of it goes into the journal."""
+        """Raises an alarm. New facts about it go into the journal."""
         if key in self._alarms:
             return None
         self._alarms[key] = alarm
@@ -34,7 +34,7 @@ class Alarms:
         self._alarms.pop(key, None)
 
     def state(self) -> dict[str, Any]:
-        """As plain data."""
+        """The state as plain data."""
         return {key: msgspec.to_builtins(alarm) for key, alarm in self._alarms.items()}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """One running experiment: exposures in, verdicts and a report out.
 
-No I/O and no clock of its own but for the pace of looks. The order of exposures and how they are split into batches
+No I/O, and no clock except for the pace of looks. The order of exposures and how they are split into batches
 change nothing, except for guardrails' detectors, which take events as they come. A restarted controller adds the stored
 exposures again and then restores the `state`.
 """
@@ -172,7 +172,7 @@ class Analysis:
                 self._version += 1
 
     def _look(self, now: float) -> None:
-        """At one comparison after the other, until this turn's time is up."""
+        """Looks at one comparison after the other, until this turn's time is up."""
         with self._pace:
             for comparing in sorted(self._stale(now), key=lambda it: it.looked_at):
                 self._look_at(comparing, now)
@@ -204,7 +204,9 @@ class Analysis:
         return [watching.verdict_occurrence(comparing, now) for comparing in new] + alarms
 
     def report(self, now: float) -> Report:
-        """Everything that is known. Every comparison has a look; those that the pace does not allow anew are older."""
+        """Everything that is known. Every comparison has a look; those that the pace does not allow to repeat are
+        older.
+        """
         for comparing in self._comparing:
             if comparing.looked_version < 0:
                 self._look_at(comparing, now)

@@ -16,7 +16,7 @@ from app.experiments.statistics.look import Lines, LookScale, look
 from app.experiments.statistics.peeked import PeekedTest
 
 MAX_UNITS = 10_000
-"""With more units, a part is taken, by hash: a run must not take seconds."""
+"""The most units of a run: of more, a sample is taken by hash, since a run must not take seconds."""
 
 LOOKS = 20
 FIRST_LOOK = 60

@@ -1,4 +1,4 @@
-"""How often looks are made: at most every second, and in at most a tenth of the time."""
+"""The pace of looks: at most one a second, and at most a tenth of the time."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -6,7 +6,7 @@ from typing import Self
 
 EVERY_S = 1.0
 REST = 10.0
-"""After a turn comes a pause of so many times its length."""
+"""The length of the pause after a turn, as a multiple of the turn's length."""
 
 TURN_S = 0.2
 """A turn ends with the look that reaches this, so that batches do not wait for long."""

@@ -64,7 +64,7 @@ class _Sink(io.RawIOBase):
 
 
 def _table(rows: RowColumns, tables: Tables) -> pa.Table:
-    """As people read it: hashes as 16 hexadecimal digits, as the API shows them, codes as words."""
+    """The table for people: hashes as 16 hexadecimal digits, as the API shows them, codes as words."""
     table = to_arrow(rows, tables)
     return pa.table({name: _readable(name, table.column(name)) for name in table.column_names})
 

@@ -1,4 +1,4 @@
-"""Which exposures are exported, and how they are found in the ledger's directory."""
+"""Selects the exposures to export, and finds them in the ledger's directory."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -93,4 +93,5 @@ _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[
     "controller_started": ("controller", _named(), lambda detail: "The controller of experiments started"),
     **{kind: (kind, _acted, _own_text) for kind in KINDS},
 }
-"""By the entry's kind: the event's, the members that it passes on, and its sentence. Other entries are not events."""
+"""The event's kind, the members that it passes on, and its sentence, by the entry's kind. Other entries are not events.
+"""

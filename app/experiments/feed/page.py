@@ -1,4 +1,4 @@
-"""Pages of the journal's events: what came after a position, an event or a time."""
+"""Pages of the journal's events: those after a position, an event or a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ PAGE = 500
 """The most entries that one page looks at."""
 
 _SEARCHED_S = 1e-6
-"""Ids have times with so many decimals."""
+"""The number of decimals of the times in ids."""
 
 
 def page(entries: Sequence[Entry], declared: Mapping[str, Experiment], query: Mapping[str, str]) -> Page:

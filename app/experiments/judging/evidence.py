@@ -51,7 +51,7 @@ class Analysis(Protocol):
         """Makes a look, if it is time for one. Returns entries for the journal."""
 
     def update(self, config: Config) -> None:
-        """A configuration by which the same analysis goes on: other traffic, another state."""
+        """Takes a configuration with which the same analysis continues: other traffic, another state."""
 
     def report(self, now: float) -> Report: ...
     def standing(self, now: float) -> Report:
@@ -74,7 +74,9 @@ AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
 
 @dataclass(slots=True)
 class RunAnalysis:
-    """A run and its analysis. `basis`: what the analysis was built from; with another one it has to be built again."""
+    """A run and its analysis. `basis`: the settings from which the analysis was built; with another one it has to be
+    built again.
+    """
 
     run: Run
     basis: Any
@@ -93,7 +95,7 @@ class RunAnalysis:
             self.analysis.add_feedback(feedback.items(tables))
 
     def set_lost(self, lost: Mapping[tuple[str, str], int]) -> None:
-        """`lost`: of all routers, by endpoint and deployment."""
+        """`lost`: the lost exposures of all routers, by endpoint and deployment."""
         self.analysis.set_lost(
             {
                 deployment: rows - self.run.lost_before.get(deployment, 0)
@@ -125,7 +127,7 @@ class Evidence:
         return self._analysis.history(metric, treatment)
 
     def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Which scores are of an exposure that waits for feedback."""
+        """For each score, whether it belongs to an exposure that waits for feedback."""
         return self._analysis.knows(scored)
 
     def plan_sample_size(

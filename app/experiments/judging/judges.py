@@ -1,6 +1,6 @@
 """Everything that judges recorded exposures: an analysis for each run, and the shadows of mirrors.
 
-Each of them counts every exposure once. One whose basis is new is made anew, and counts what was recorded so far.
+Each of them counts every exposure once. One whose basis has changed is rebuilt, and counts everything recorded so far.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Judges:
         self.shadows = ShadowJudge(tables)
         self.of: dict[str, RunAnalysis] = {}
         self.has_counted_all = False
-        """All that was recorded before could be read."""
+        """Whether all earlier records could be read."""
 
     def are_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that has still to be raised."""

@@ -58,7 +58,7 @@ def history_document(name: str, comparison: Comparison, points: Sequence[History
 
 
 def plan_document(name: str, comparison: Comparison, planned: Planned) -> Iterator[Block]:
-    """How many units, and how long."""
+    """The number of units needed, and the time that takes."""
     yield Heading(f"{name}: {planned.metric}", level=1)
     is_relative = comparison.scale == "relative"
     effect = words.percent(planned.effect) if is_relative else words.metric_value(comparison, planned.effect)

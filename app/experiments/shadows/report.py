@@ -7,7 +7,7 @@ import msgspec
 from app.experiments.report import Effect
 
 Side = Literal["higher", "lower", "undecided"]
-"""Where the shadow stands, once the interval leaves out 0 (or the evidence suffices)."""
+"""The shadow's position relative to the primary, once the interval excludes 0 (or the evidence suffices)."""
 
 
 class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     value: Effect
     side: Side | None = None
-    """None where there is nothing to be on either side of."""
+    """None where there is no value to compare with."""
 
 
 class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     at: float
     alpha: float
-    """For each interval, and for each event's evidence."""
+    """The error rate of each interval, and of each event's evidence."""
     copies: int
     """Copies that were sent."""
     tokens: int

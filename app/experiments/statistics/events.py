@@ -5,11 +5,11 @@ treatment's with probability at most p0 = w_T r0 / (w_T r0 + w_C), w being the w
 model of load, time of day or error rate is needed, and a cause that both arms share moves nothing. An absolute limit
 uses the same code: a trial is one exposure of the treatment, p0 the largest rate allowed.
 
-Against p0 stand 40 larger rates, averaged as e-values with weights 1/i. The whole-run e-process bounds the probability
-of ever raising a false alarm (Ville's inequality; Ramdas, Grünwald, Vovk and Shafer 2023, "Game-theoretic statistics
-and safe anytime-valid inference"). The detector starts anew with every trial, so that it forgets a long healthy past:
-it is the Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo 2022, "E-detectors: a nonparametric framework for
-sequential change detection", which bounds the rate of false alarms to one in so many trials as its threshold says.
+The alternatives to p0 are 40 larger rates, averaged as e-values with weights 1/i. The whole-run e-process bounds the
+probability of ever raising a false alarm (Ville's inequality; Ramdas, Grünwald, Vovk and Shafer 2023, "Game-theoretic
+statistics and safe anytime-valid inference"). The detector starts again with every trial, so that it forgets a long
+healthy past: it is the Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo 2022, "E-detectors: a nonparametric
+framework for sequential change detection", which bounds the rate of false alarms to one in `threshold` trials.
 """
 
 import math
@@ -36,7 +36,8 @@ _LARGEST_RATIO = 1e6
 
 
 def chance(w_t: ArrayLike, w_c: ArrayLike, r0: float) -> Floats:
-    """p0 of an event, by the weights that assigned it: how likely it is the treatment's at the largest rate allowed.
+    """p0 of an event, by the weights that assigned it: the probability that it is the treatment's at the largest rate
+    allowed.
 
     NaN where both weights are 0; such an event is no evidence.
     """
@@ -100,7 +101,7 @@ class EventEvidence:
         self._largest = max(self._largest, other._largest, self.ln_e)
 
     def _recompute(self) -> None:
-        """From the counts, so that rounding does not depend on the order either."""
+        """Recomputes the state from the counts, so that rounding does not depend on the order either."""
         values = sorted(self._counts)
         counts = np.array([self._counts[value] for value in values], dtype=np.float64).reshape(-1, 2)
         hits, misses = (ln_likelihood(np.full(len(values), hit), values, self.trials) for hit in (True, False))
@@ -153,7 +154,7 @@ class EventEvidence:
         return high
 
     def state(self) -> EvidenceState:
-        """For the journal."""
+        """The state for the journal."""
         counts = [(value, *pair) for value, pair in sorted(self._counts.items())]
         return {"counts": counts, "largest": self._largest}
 

@@ -1,4 +1,4 @@
-"""How much information, and how many units, a verdict needs."""
+"""The information, and the number of units, that a verdict needs."""
 
 import math
 from functools import lru_cache

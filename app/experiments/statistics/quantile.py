@@ -1,4 +1,4 @@
-"""How far a quantile is shifted, by inverting a test of proportions.
+"""The shift of a quantile, by inverting a test of proportions.
 
 Under a shift λ of the treatment's logarithms, control's values and the treatment's less λ share their p-quantile; the
 arms' shares above it differ by S(λ), stratified and clustered as in `look`, with variance V(λ). The estimate is where S
@@ -16,7 +16,7 @@ from app.experiments.statistics.look import MIN_UNITS, Codes, Floats, sum_of_squ
 from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
 
 MIN_ABOVE = 30
-"""No estimate before each arm has so many requests above the quantile."""
+"""The number of requests above the quantile that each arm must have before any estimate."""
 
 FARTHEST = 2.0
 """Shifts are looked for between exp(-2) and exp(2)."""
@@ -117,7 +117,7 @@ class QuantileLook:
 
     @property
     def enough(self) -> bool:
-        """Both arms have the units that a claim needs."""
+        """Whether both arms have the units that a claim needs."""
         return min(self.units) >= MIN_UNITS
 
     @property

@@ -104,7 +104,7 @@ def scores(store: Store, rows: RowColumns) -> list[FeedbackItem]:
 
 
 def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
-    """Which scores are for one of these requests, by the id of either the request or its answer."""
+    """The mask of the scores for one of these requests, by the id of either the request or its answer."""
     return np.isin(feedback.request, np.concatenate([rows.request, rows.answer]))
 
 

@@ -18,15 +18,15 @@ TEMPORARY = ".tmp"
 
 
 class StoreError(Exception):
-    """The directory cannot be read or written now; the message says why, in one line."""
+    """The directory cannot be read or written now; the message gives the reason, in one line."""
 
 
 class Missing(StoreError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 class Damaged(StoreError):
-    """The file is there, and it is not what it should be."""
+    """The file exists, but its content is not what it should be."""
 
 
 class File(NamedTuple):
@@ -41,7 +41,7 @@ class Store(Protocol):
     """A directory of whole files. Every call may raise StoreError."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Makes `path` hold `data`, at once and for good; replaces what it held."""
+        """Writes `data` to `path`, atomically and durably; replaces earlier content."""
 
     def open(self, path: str) -> AbstractContextManager[Any]:
         """A binary file for reading, at any position. Raises Missing if there is no such file; inside the block, what
@@ -51,7 +51,7 @@ class Store(Protocol):
         """Every file below `folder`, at any depth, sorted by path; none if there is no such folder."""
 
     def delete(self, path: str) -> None:
-        """It does not matter whether there was such a file."""
+        """Deletes the file if it exists."""
 
 
 class LocalStore:

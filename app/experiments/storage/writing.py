@@ -41,13 +41,13 @@ class Outcome:
     stored: Footer | None = None
     journalled: bool = False
     saved: bool = False
-    """All snapshots are written."""
+    """Whether all snapshots are written."""
     found: list[Segment] | None = None
     entries: list[Entry] = field(default_factory=list)
     """Entries of other writers, since the day."""
     has_merged: bool = False
     merged: Footer | None = None
-    """None with `has_merged`: the sources were gone."""
+    """None with `has_merged` means that the sources no longer existed."""
     tidied: bool = False
 
 

@@ -90,7 +90,7 @@ class Recorder:
         self._size = 0
 
     def configure(self, config: Config) -> None:
-        """Records what `config` says, from the next request on."""
+        """Applies the recording settings of `config`, from the next request on."""
         found = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
         self._scopes = {
             name: RecordedEndpoint(name, settings, round(settings.percent / 100 * 2**64))
@@ -174,5 +174,5 @@ def _text(request: PendingRequest, redact: Redact) -> dict[str, Any] | None:
 
 
 def _place(unit: int) -> int:
-    """Where a unit lies among all: apart from the hash that draws its arm."""
+    """A unit's position among all units: independent of the hash that draws its arm."""
     return int.from_bytes(hashlib.blake2b(unit.to_bytes(8), person=b"recordings", digest_size=8).digest())

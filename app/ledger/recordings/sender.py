@@ -24,19 +24,19 @@ from app.telemetry.logs import event, where
 EVERY_S = 1.0
 FILE_S = 60.0
 FILE_BYTES = 4 * 1024 * 1024
-"""A file ends when its first line has waited so long, or when it has so many bytes."""
+"""A file ends when its first line has waited this long, or when it has this many bytes."""
 
 MOST_WAITING_BYTES = 16 * 1024 * 1024
 """The most bytes of compressed files that the controller does not have."""
 
 TIMEOUT_S = 10.0
 FLUSH_S = 5.0
-"""How long the end of the process may wait for the last file."""
+"""The longest wait for the last file when the process ends."""
 
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends an encoded `RecordingFile`; returns once it is written for good. Raises Broken if the file is refused for
+"""Sends an encoded `RecordingFile`; returns once it is durable. Raises Broken if the file is refused for
 good, and may raise anything else."""
 
 
@@ -49,7 +49,7 @@ class RecordingObserver(Protocol):
 class _Waiting(NamedTuple):
     message: bytes
     requests: Mapping[tuple[str, str], int]
-    """By endpoint and outcome."""
+    """The number of recordings by endpoint and outcome."""
 
 
 class RecordingSender:
@@ -180,7 +180,7 @@ class RecordingSender:
             self._observer.requests_recorded(endpoint, "lost", requests)
 
     def _lose_all(self) -> None:
-        """The process ends: what could not be handed over is lost with it."""
+        """Counts as lost what could not be handed over before the end of the process."""
         for file in self._waiting:
             self._lose(file)
         for it in self._lines:

@@ -17,7 +17,7 @@ from app.sse import encode
 
 EVERY_S = 1.0
 PATIENCE_S = 5.0
-"""How long a question waits for the controller."""
+"""The longest wait of a question for the controller."""
 
 MAX_LISTENERS = 64
 MAX_WAITING = 256
@@ -29,8 +29,9 @@ _REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One event as every listener gets it. `endpoint` as in `Event`. A mark only says where the journal ends, for
-    clients that have no event yet to go on from."""
+    """One event as every listener gets it. `endpoint` as in `Event`. A mark only gives the end of the journal, for
+    clients that have no event yet to resume from.
+    """
 
     id: str
     endpoint: str | None

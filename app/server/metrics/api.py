@@ -1,4 +1,4 @@
-"""The routes below /metrics: of this router, and of everything in the cluster.
+"""The routes below /metrics: metrics of this router, and of everything in the cluster.
 
 GET /metrics                    this router and the cluster: for one machine
 GET /metrics/targets            the targets of a Prometheus server, for its HTTP service discovery
@@ -88,7 +88,7 @@ class MetricsApi:
 
     async def _metrics(self, request: Request) -> Response:
         view = await self._view(request)
-        # In a thread: of very many endpoints it takes seconds.
+        # In a thread: with very many endpoints it takes seconds.
         own = await asyncio.to_thread(self._own, view.visible if view is not None else None)
         return _text(own + await self._cluster.expose(view.whole, view.visible) if view is not None else own)
 

@@ -216,7 +216,7 @@ class TrafficApi:
     def _plan_reply(
         self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
     ) -> Reply:
-        """The plan of `endpoint`, and how far it has come. `before`: what was served before `applied` was read."""
+        """The plan of `endpoint`, and its progress. `before`: the configuration served before `applied` was read."""
         view = self._view(name, endpoint, context)
         after = self._views().config
         served = plan_of(name, after.endpoints.get(name, endpoint)).id

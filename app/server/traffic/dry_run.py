@@ -56,8 +56,9 @@ def moves(
     unit: Callable[[str], int],
     stops: Mapping[str, str] = NO_STOPS,
 ) -> dict[str, Any]:
-    """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`. `stops`:
-    the endpoint's stopped deployments, each with the one that gets its share."""
+    """The share of keys that would move, for each pair of deployments: among made-up keys, and among `recent_keys`.
+    `stops`: the endpoint's stopped deployments, each with the one that gets its share.
+    """
     still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
     keys = made_up_keys(max(len(before.traffic), len(after.traffic)))
     made_up = moved(keys, choice(before.traffic, stops=stops), choice(after.traffic, stops=still))

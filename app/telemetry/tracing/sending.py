@@ -15,10 +15,10 @@ from app.telemetry.tracing.request import RequestSpan
 
 EXPORTED: Final = "exported"
 FAILED: Final = "failed"
-"""The collector did not take them."""
+"""The outcome of requests that the collector did not accept."""
 
 DROPPED: Final = "dropped"
-"""They did not fit into the queue, or were left in it at the end."""
+"""The outcome of requests that did not fit into the queue, or were left in it at the end."""
 
 _log = logging.getLogger("switchyard")
 
@@ -42,7 +42,7 @@ class Observer(Protocol):
 class SpanSender:
     """Sends what is `put`, from `start` to `stop`. `new_exporter` is called in the thread.
 
-    At most `queue` requests wait; they are sent every `every_s` seconds, `batch` at a time, sooner if so many wait.
+    At most `queue` requests wait; they are sent every `every_s` seconds, `batch` at a time, sooner if `batch` wait.
     """
 
     def __init__(

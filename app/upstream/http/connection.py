@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self, take: Take) -> None:
         waiter = self._waiter
-        if waiter is None or waiter.done():  # cancelled: its task will not go on
+        if waiter is None or waiter.done():  # cancelled: its task will not continue
             return
         try:
             unfinished = take(self._taken())

@@ -138,7 +138,7 @@ def aa(
 ) -> None:
     """Give the recorded units random labels, and count false verdicts.
 
-    Beside them: what t-tests that are repeated at every look would have said.
+    For comparison: the false verdicts of t-tests that are repeated at every look.
 
     \b
     Examples:

@@ -26,8 +26,8 @@ def decide(
 ) -> None:
     """Decide about an experiment, as a manager.
 
-    Shows what holds and what the decision does, and asks. If the experiment has changed meanwhile, nothing is done;
-    with --yes, pause, rollback and stop are done all the same.
+    Shows the present state and the decision's effect, and asks for confirmation. If the experiment has changed
+    meanwhile, nothing is done; with --yes, pause, rollback and stop are done all the same.
 
     \b
     Actions:

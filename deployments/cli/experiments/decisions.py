@@ -1,4 +1,4 @@
-"""Decisions about an experiment: what holds, what a decision will do, and the decision itself."""
+"""Decisions about an experiment: the present state, the effect of a decision, and the decision itself."""
 
 import json
 from collections.abc import Mapping
@@ -9,10 +9,11 @@ from deployments.cli.experiments.source import path_of
 from deployments.cli.router_client import RouterClient
 
 Summary = Mapping[str, Any]
-"""As `GET /api/experiments/{name}` answers it."""
+"""An experiment, as `GET /api/experiments/{name}` returns it."""
 
 _CAREFUL = ("pause", "rollback", "stop")
-"""Decisions that give no treatment more traffic: they are right whatever the ramp has done in the meantime."""
+"""Decisions that give no treatment more traffic: they are right regardless of what the ramp has done in the meantime.
+"""
 
 
 def seen(client: RouterClient, name: str) -> Summary:

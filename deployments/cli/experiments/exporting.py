@@ -22,7 +22,7 @@ from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 
 Exposures = Callable[[Selection, ExposureFormat], Iterator[bytes]]
-"""Where exposures come from: the bytes of a file of them. Raises CommandError."""
+"""The source of exposures: yields the bytes of a file of them. Raises CommandError."""
 
 
 def of_server(client: RouterClient) -> Exposures:
@@ -45,7 +45,7 @@ def of_directory(url: str) -> Exposures:
 
 
 def write_exposures(exposures: Exposures, output: Path | None, form: ExposureFormat, wanted: Selection) -> list[str]:
-    """Writes a file of exposures. Returns what there is to say of it. Raises CommandError."""
+    """Writes a file of exposures. Returns messages about it. Raises CommandError."""
     if form == "parquet" and output is None:
         raise CommandError("Parquet needs a file: --output exposures.parquet", ExitCode.USAGE)
     lines = 0
@@ -68,7 +68,7 @@ def write_trace(
 ) -> list[str]:
     """Writes a trace of the exposures of `wanted.experiment`, or of the recordings in `ledger`.
 
-    Returns what there is to say of it. Raises CommandError.
+    Returns messages about it. Raises CommandError.
     """
     if wanted.experiment is not None:
         requests = as_requests(exposures(wanted, "jsonl"))

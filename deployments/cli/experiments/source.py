@@ -1,4 +1,4 @@
-"""Where experiments are read from: a running server, or a ledger directory."""
+"""The source from which experiments are read: a running server, or a ledger directory."""
 
 import json
 import time
@@ -16,7 +16,7 @@ _POLL_S = 0.5
 
 
 class Source(Protocol):
-    """Answers questions below ``/api``. Raises CommandError with what the answer says is wrong."""
+    """Answers questions below ``/api``. Raises CommandError with the error message of the answer."""
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> bytes: ...
 

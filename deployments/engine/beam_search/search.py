@@ -12,7 +12,7 @@ from deployments.engine.beam_search.settings import Settings, Tokens
 
 
 class FinishReason(StrEnum):
-    """Why a beam ended."""
+    """The reason why a beam ended."""
 
     EOS = "eos"
     STOP = "stop"
@@ -56,7 +56,7 @@ class Search(ABC):
         self._held: Sequence[Beam] = ()  # ended, but still among the active beams
 
     def needed(self, beam: Beam) -> int | None:
-        """How many of the likeliest tokens after `beam` `advance` has to know; None: all of them."""
+        """The number of likeliest tokens after `beam` that `advance` needs; None: all of them."""
         return self._scoring.needed(beam.tokens)
 
     @abstractmethod

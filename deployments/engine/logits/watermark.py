@@ -51,7 +51,7 @@ class Watermark:
 
 @dataclass(frozen=True)
 class Detection:
-    """How many tokens were tested, how many of them are green, and the z-score of that count.
+    """The number of tested tokens, the number of green ones among them, and the z-score of that count.
 
     Unmarked text has a z above 4 once in 30,000 times.
     """

@@ -79,12 +79,12 @@ class Facts:
 
     total_s: float
     prices: Mapping[str, tuple[float, float]]
-    """Per deployment: a prompt token's and a completion token's price."""
+    """The prices of a prompt token and of a completion token, by deployment."""
     tables: Tables
 
 
 def facts_of(config: Config, tables: Tables) -> Facts:
-    """From the configuration."""
+    """The facts from the configuration."""
     prices = {
         name: (deployment.price.input_per_million / 1e6, deployment.price.output_per_million / 1e6)
         for name, deployment in config.deployments.items()
@@ -189,7 +189,7 @@ def _duration(rows: RowColumns, _: Facts) -> Floats:
 
 
 def _cost(rows: RowColumns, facts: Facts) -> Floats:
-    """At the price of who answered. Embeddings have no completion tokens."""
+    """The cost at the prices of the deployment that answered. Embeddings have no completion tokens."""
     prices = np.array([facts.prices.get(name, (np.nan, np.nan)) for name in (*facts.tables.names, "")])
     price = prices[rows.served]  # -1, no deployment answered, is the last one
     return np.asarray(rows.prompt_tokens * price[:, 0] + np.nan_to_num(rows.completion_tokens) * price[:, 1])

@@ -11,7 +11,7 @@ STAYS: tuple[Verdict, ...] = ("better", "worse", "equivalent")
 
 
 def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale) -> Effect:
-    """From the estimate's scale, a logarithm if `scale` is relative, to lifts."""
+    """Converts from the estimate's scale, a logarithm if `scale` is relative, to lifts."""
     convert = math.expm1 if scale == "relative" else float
     lower, upper = (None, None) if bounds is None else (convert(bounds[0]), convert(bounds[1]))
     return Effect(estimate=convert(estimate), lower=lower, upper=upper)
@@ -34,7 +34,7 @@ def verdict_of(effect: Effect, measure: Measure) -> Verdict:
 
 
 def is_not_worse(effect: Effect, measure: Measure) -> bool:
-    """At most the minimal effect worse."""
+    """Whether the treatment is worse by at most the minimal effect."""
     low, high = _good_direction(effect, measure.better)
     return low > -measure.minimal_effect and (measure.better != "neither" or high < measure.minimal_effect)
 

@@ -19,7 +19,7 @@ _HOURS_KEPT = 48
 
 
 class SampleRatioWatch:
-    """Units by plan and arm. `returning`: units come back; else every request is a unit of its own."""
+    """Units by plan and arm. `returning`: units come back; else every request is a separate unit."""
 
     def __init__(self, arms: Arms, tables: Tables, *, returning: bool) -> None:
         self._arms = arms

@@ -15,7 +15,7 @@ from app.experiments.statistics.events import Detector, EventEvidence
 _HOUR_S = 3600.0
 
 _ENOUGH_TRIALS = 20
-"""Control is judged by its latest two hours if they have so many trials."""
+"""The number of trials from which control is judged by its latest two hours alone."""
 
 Arm = NDArray[np.int8]
 
