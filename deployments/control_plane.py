@@ -68,7 +68,7 @@ class ServeControl:
         return Replicas(found, found.get(self._application, {}), asleep)
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
-        """Reports them as requests that are queued at a handle, which is how Serve counts them. Raises Unavailable."""
+        """Reports unserved requests as queued at a handle, since Serve counts those. Raises Unavailable."""
         try:
             await self.call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
         except TimeoutError as error:

@@ -38,7 +38,8 @@ from pathlib import Path
 from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, ROUTER
 
 SETTINGS: Mapping[str, str] = {
-    # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
+    # The time in which the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would
+    # cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
     # A killed replica still accepts connections for a moment. A request without a response is sent once more, to
     # another replica.
@@ -51,7 +52,7 @@ SETTINGS: Mapping[str, str] = {
 """Environment variables of every node, before Ray starts."""
 
 CHECKS_PER_S = 10
-"""Health checks that a replica answers at most, from all nodes' HAProxies together."""
+"""The most health checks per second that a replica answers, from all nodes' HAProxies together."""
 
 CHECKS_OF_DOWN_PER_S = 100
 """The same for a replica that does not answer, which is checked more often so that its recovery is noticed."""

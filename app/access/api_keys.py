@@ -1,4 +1,4 @@
-"""API keys: how they are created, stored and verified.
+"""Creates, stores and verifies API keys.
 
 A key is ``<prefix><id>-<secret>``, for example ``sk-sy-3f9a1c0b7d52-…``. The id (12 hexadecimal digits) is public and
 finds the one record to compare with; the secret is 43 letters and digits, 256 bits from the operating system. The

@@ -12,7 +12,7 @@ AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 """The base paths of Azure's clients. Newer ones are the OpenAI SDK, so OpenAI's dialect has these paths too."""
 
 INFO_PATHS = ("/info", "/endpoints/{endpoint}/info")
-"""Of Azure and TGI. The first is the default endpoint's."""
+"""The base paths of Azure and TGI. The first is the default endpoint's."""
 
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
 """Friendli's base paths for serverless and dedicated endpoints."""

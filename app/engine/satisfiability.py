@@ -1,8 +1,7 @@
 """Decides whether a JSON Schema, regular expression or grammar admits any text at all.
 
-"Admits nothing" is a proof:
-what this module does not understand, or is too large to check, counts as satisfiable. Sources: JSON Schema 2020-12; the
-grammars are GBNF as xgrammar reads it.
+"Admits nothing" is a proof: what this module does not understand, or is too large to check, counts as satisfiable.
+Sources: JSON Schema 2020-12; the grammars are GBNF as xgrammar reads it.
 """
 
 import re

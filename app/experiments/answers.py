@@ -1,6 +1,6 @@
 """The controller's answers to questions about experiments and plans: pure dispatch from a path below ``/api`` to bytes.
 
-Who may ask what is checked before, by the router (`app.server.experiments_api`). Errors are JSON objects with `message`
+The router has checked permissions before (`app.server.experiments_api`). Errors are JSON objects with `message`
 and `param`; the router words them in OpenAI's form.
 """
 
@@ -144,7 +144,7 @@ class Answers:
         return _formatted(found, form, lambda: list_document([found]))
 
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
-        """A decision that was made for another state is answered with the present one, and 412."""
+        """Answers a decision that was made for another state with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
         is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
         report = self._report_of(name, self._judged(name))

@@ -21,7 +21,7 @@ class Attempts:
         return now >= self.retry_at
 
     def failed(self, error: str, now: float) -> None:
-        """An attempt has failed."""
+        """Records a failed attempt."""
         self.retry_at = now + PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
         self._failures += 1
         self.error = error
@@ -29,5 +29,5 @@ class Attempts:
             self.failing_since = now
 
     def succeeded(self) -> None:
-        """An attempt went well."""
+        """Records a successful attempt."""
         self._failures, self.failing_since, self.error = 0, None, None

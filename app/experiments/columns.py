@@ -283,7 +283,9 @@ def _source(source: dict[str, int], length: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def _array(values: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """None becomes NaN. Small unsigned integers saturate: a count that is too large must not stop the others."""
+    """A column of `values`: None becomes NaN. Small unsigned integers saturate: a count that is too large must not stop
+    the others.
+    """
     if issubclass(dtype, np.unsignedinteger) and dtype is not np.uint64:
         return np.array(values, np.int64).clip(0, np.iinfo(dtype).max).astype(dtype)
     return np.array(values, dtype)

@@ -52,11 +52,11 @@ REPLAY_RETRY_S = 10.0
 
 
 class InvalidBatch(ValueError):
-    """A router sent something else than a batch of this version."""
+    """A router sent something other than a batch of this version."""
 
 
 class Controller:
-    """See above. Times are Unix seconds."""
+    """The controller of experiments, as described above. Times are Unix seconds."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Controller:
         return self._actions.changes(self._config, self._runs, self._keeper.entries, self.now())
 
     def changed(self, change: Change, refusal: str | None) -> None:
-        """A change was made; or why not, so that it is wanted again later."""
+        """Records that a change was made, or the reason why not; then it is tried again later."""
         self._actions.tried(change, refusal, self.now())
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class Controller:
             self._act_at = 0.0
 
     def _judge(self, now: float) -> None:
-        """Looks at the evidence, and does what follows from it."""
+        """Looks at the evidence, and acts on it."""
         is_new = now >= self._act_at
         for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class ControllerHost:
-    """An async context manager: the controller works while the block runs, and writes what waits at its end.
+    """An async context manager: the controller works while the block runs, and writes waiting records at its end.
 
     The controller exists from the first configuration on. A configuration that names another directory gets a new
     controller, which knows only what that directory holds.
@@ -125,7 +125,7 @@ class ControllerHost:
 
         def first_piece() -> tuple[Export, bytes | None]:
             found = controller.export(query)
-            return found, next(found.pieces, None)  # what is refused is refused before the first piece
+            return found, next(found.pieces, None)  # a refusal comes before the first piece
 
         try:
             found, first = await loop.run_in_executor(self._exporter, first_piece)
@@ -168,7 +168,7 @@ class ControllerHost:
         return self._controller
 
     async def _tick(self) -> None:
-        """Lets the controller work. Failures are logged; the loop continues."""
+        """Runs the controller's ticks. Failures are logged; the loop continues."""
         while True:
             await asyncio.sleep(TICK_S)
             if self._controller is not None:
@@ -207,7 +207,7 @@ class ControllerHost:
 
     async def _make_changes(self, controller: Controller, control: ControlPlane) -> None:
         for change in await self._in_thread(controller.changes):
-            async with self._refreshing:  # what was applied before must not be taken for what is applied after
+            async with self._refreshing:  # the configuration applied before must not be taken for the one applied after
                 refusal = await carry_out(control, change, self._clock())
             await self._in_thread(partial(controller.changed, change, refusal))
             await self._refresh()
@@ -221,7 +221,7 @@ class ControllerHost:
             )
 
     async def _refresh(self) -> None:
-        async with self._refreshing:  # what was read first must not come last
+        async with self._refreshing:  # configurations must be applied in the order in which they were read
             turns = self._controller.turns if self._controller is not None else 0
             try:
                 config, settled = await self._read()

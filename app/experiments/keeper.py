@@ -1,4 +1,4 @@
-"""Keeps exposures: writes what waits into the ledger's directory, in rounds, and finds it again.
+"""Stores exposures: writes waiting records into the ledger's directory, in rounds, and finds them again.
 
 One round is under way at a time, carried out by `submit`: a slow disk must not hold up the judging of exposures. A
 directory that fails costs nothing at first: batches wait here, and routers keep them until they are durable.
@@ -54,7 +54,7 @@ States = Callable[[], list[Snapshot]]
 
 
 class Health(NamedTuple):
-    """The state of the directory. `failing_since`: Unix seconds; None if the last attempt went well."""
+    """The state of the directory. `failing_since`: Unix seconds; None if the last attempt succeeded."""
 
     failing_since: float | None
     error: str | None
@@ -96,7 +96,7 @@ class Keeper:
         self._queue: list[Entry] = []
         self._journalled = 0
         self._has_latched = False
-        """States have to be written, since the journal got an entry of `LATCHING`."""
+        """Whether states have to be written, since the journal got an entry of `LATCHING`."""
         self._known: set[bytes] = set()
         """Entries of other controllers, encoded."""
         self._news: list[Entry] = []
@@ -223,7 +223,7 @@ class Keeper:
                 self._round[1].result(CLOSE_S)
                 self._finish(now)
         except TimeoutError:
-            return  # routers keep what is not durable
+            return  # routers keep batches that are not durable
 
     def _next_round(self, now: float, states: States) -> Round:
         since = self.waiting.since

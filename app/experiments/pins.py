@@ -59,7 +59,7 @@ class PinExchange:
         self._forget(now)
 
     def after(self, position: int, router: str) -> tuple[list[Pins], int]:
-        """The other routers' pins above `position`, and how far the router has read then."""
+        """The other routers' pins above `position`, and the position that the router has then reached."""
         new = list(takewhile(lambda it: it[1].position > position, reversed(self._pins.items())))[::-1]
         batch = new[: self._most_at_once]
         found: dict[tuple[str, str], list[int]] = {}

@@ -28,7 +28,7 @@ class PlanEntry(msgspec.Struct, frozen=True):
     """Its id, as `x-switchyard-plan` has it."""
     weights: dict[str, int]
     since: float
-    """Unix seconds: when it was made, or when the controller saw it first."""
+    """The time at which it was made, or first seen by the controller, in Unix seconds."""
     by: str | None = None
     """The caller who made it; None: it came with a file."""
     reason: str | None = None
@@ -118,7 +118,7 @@ def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> 
 
 
 def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:
-    """Each once, though two controllers have seen it."""
+    """Each plan once, though two controllers have seen it."""
     found: dict[tuple[str, int, str], PlanEntry] = {}
     for entry in entries:
         if entry.kind == KIND and (plan := _plan(entry.detail)) is not None:

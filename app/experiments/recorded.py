@@ -80,7 +80,7 @@ class RecordedLedger:
         return self._judged[name]
 
     def acting(self, report: Report) -> None:
-        """None: nothing acts on what was recorded."""
+        """None: nothing acts on recorded exposures."""
 
     def decide(self, report: Report, request: Request) -> None:
         """Raises Conflict."""

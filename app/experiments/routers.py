@@ -1,4 +1,4 @@
-"""Each router as the controller sees it: batches that it has, lost rows, and how far its clock is off."""
+"""Each router as the controller sees it: its batches, lost rows, and the offset of its clock."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class RouterProgress:
     """The router's clock less the controller's."""
 
     def update(self, batch: Batch, now: float) -> None:
-        """Takes what every batch carries, repeated or not."""
+        """Takes the fields that every batch carries, repeated or not."""
         self.oldest = max(self.oldest, batch.oldest)
         for lost in batch.lost:
             key = (lost.endpoint, lost.deployment)
@@ -87,7 +87,7 @@ def live(routers: Mapping[str, RouterProgress], now: float) -> int:
 
 
 def forget(routers: dict[str, RouterProgress], now: float) -> None:
-    """Drops router processes that are gone; those that lost rows stay, since their losses count."""
+    """Drops router processes that have ended; those that lost rows stay, since their losses count."""
     for name in [name for name, it in routers.items() if it.heard_at < now - FORGOTTEN_S]:
         if not routers[name].lost and not routers[name].waiting:
             del routers[name]

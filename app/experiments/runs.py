@@ -1,4 +1,4 @@
-"""Runs: from when on an experiment's evidence counts, and when it was interrupted. The journal is their only store."""
+"""Runs: the time from which an experiment's evidence counts, and its interruptions. The journal is their only store."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class Run:
 
     name: str
     experiment: Experiment
-    """The section that the evidence was last judged by."""
+    """The section by which the evidence was last judged."""
     unit: str
     """The endpoint's `sticky`: another unit is another run."""
     started_at: float

@@ -331,7 +331,7 @@ def create(
 ) -> None:
     """Create an API key and print it, once.
 
-    What is kept is a line with a hash, in the keys file. A lost key cannot be recovered: create another.
+    Only a line with its hash is stored, in the keys file. A lost key cannot be recovered: create another.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from deployments.cli.traffic import Change
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Plan = Mapping[str, Any]
-"""As `GET /api/endpoints/{endpoint}/traffic` returns it."""
+"""An endpoint's traffic, as `GET /api/endpoints/{endpoint}/traffic` returns it."""
 
 
 def seconds(text: str) -> int:

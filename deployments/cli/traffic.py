@@ -99,7 +99,9 @@ def apply(client: RouterClient, change: Change) -> Change:
 
 
 def delivered(client: RouterClient, change: Change) -> Change:
-    """A change that was made, as it is in force once every router replica has it. Raises CommandError."""
+    """Waits for a change that was made, and returns it as it is in force once every router replica has it. Raises
+    CommandError.
+    """
     deadline = time.monotonic() + SETTLE_S
     while (state := client.endpoint(change.endpoint)["state"]["config_update"]) != "NOT_UPDATING":
         if state == "UPDATE_FAILED":

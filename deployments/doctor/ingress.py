@@ -16,7 +16,7 @@ _TIMEOUT_S = 10.0
 
 
 def haproxy(it: Installation) -> Iterator[Finding]:
-    """The binary starts, and on a cluster it is called through our script."""
+    """Checks that the binary starts, and on a cluster that it is called through our script."""
     named = it.environment.get(_VARIABLE)
     if named is None:
         if it.on_cluster:

@@ -48,7 +48,7 @@ def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
 
 
 def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """Tensor parallelism passes tensors there; a container has 64 MiB by default."""
+    """Checks shared memory: tensor parallelism passes tensors there, and a container has 64 MiB by default."""
     parallel = max((len(demand.bundles) for demand in it.demands), default=1)
     if parallel == 1 or not path.exists():
         return

@@ -50,13 +50,13 @@ def generate(overlay: Path) -> str:
 
 
 def is_current(overlay: Path) -> bool:
-    """Whether generated.yaml is what the overlay's serve_config.yaml makes. Raises as `generate`."""
+    """Whether generated.yaml is up to date with the overlay's serve_config.yaml. Raises as `generate`."""
     file = overlay / GENERATED
     return file.is_file() and file.read_text() == generate(overlay)
 
 
 def _cluster(overlay: Path) -> Mapping[str, Any]:
-    """The overlay's `rayClusterConfig` without what is generated; empty where there are no manifests yet."""
+    """The overlay's `rayClusterConfig` without the generated parts; empty where there are no manifests yet."""
     if not (overlay / KUSTOMIZATION).is_file():
         return {}
     found: Mapping[str, Any] = ray_service(without(overlay, GENERATED))["spec"]["rayClusterConfig"]

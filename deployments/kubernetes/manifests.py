@@ -57,7 +57,8 @@ def render(directory: Path, path: str | None = None) -> str:
 def without(overlay: Path, name: str) -> list[Manifest]:
     """An overlay's objects without its file `name`, which may not exist yet. Raises ConfigError.
 
-    Renders a copy of the overlay and of all that it refers to.
+    Renders a copy of
+    the overlay and of all that it refers to.
     """
     directories = sorted(_reached(overlay.resolve()))
     top = Path(os.path.commonpath(directories))
@@ -95,4 +96,4 @@ def ray_service(manifests: list[Manifest]) -> Manifest:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, ten times as fast, where PyYAML has it."""
+"""libyaml's loader, ten times as fast, where PyYAML has it."""

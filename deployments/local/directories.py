@@ -1,4 +1,4 @@
-"""The directories of a local run's record and of the prepared models: in the checkout, else in the current directory."""
+"""The directories of a local run's record and the prepared models: in the checkout, else in the current directory."""
 
 from pathlib import Path
 

@@ -48,7 +48,7 @@ LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
 
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
-"""Small: the data plane is HTTP, no payload goes through the object store."""
+"""The size of the object store: small, since the data plane is HTTP and no payload goes through it."""
 
 
 def serve(config: Path, port: int) -> None:
@@ -193,7 +193,7 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
             _node_ip_address=HOST,  # replicas listen on loopback, so HAProxy must look for them there
             _temp_dir=f"{run.directory}/ray",
         )
-    except SystemExit:  # a SIGTERM while Ray's own handler was installed
+    except SystemExit:  # a SIGTERM arrived while Ray's own handler was installed
         stop.set()
     finally:
         handle_signals(stop)  # ray.init replaces the handlers

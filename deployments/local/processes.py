@@ -1,4 +1,4 @@
-"""The processes of a local run, and how to end all of them.
+"""Records and ends the processes of a local run.
 
 Every process of a run inherits SWITCHYARD_RUN_ID, and no other process is ever touched. The record in the run
 directory holds that id, so that a run whose launcher was killed can be cleaned up too. Ray's own shutdown misses
@@ -30,7 +30,7 @@ LAUNCHER_S = 90.0
 
 @dataclass(frozen=True)
 class Run:
-    """One `serve`: its launcher, its marker, where its sockets and logs are."""
+    """One `serve`: its launcher, its marker, the directory of its sockets and logs."""
 
     pid: int
     run_id: str
@@ -103,7 +103,7 @@ def sweep(run_id: str) -> int:
 
 
 def clean(directory: Path) -> int:
-    """Ends what is left of the recorded run and deletes its record. The caller holds the directory's lock."""
+    """Ends the remaining processes of the recorded run and deletes its record. The caller holds the directory's lock."""
     run = record(directory)
     if run is None:
         return 0

@@ -84,7 +84,7 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
 
 
 def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threading.Event) -> None:
-    """A replica that runs is known to Serve; HAProxy learns of it a moment later."""
+    """Waits for the ingress: Serve knows a running replica at once, HAProxy a moment later."""
     deadline = time.monotonic() + ANSWER_S
     for application in document["applications"]:
         if not str(application.get("import_path")).startswith("deployments."):

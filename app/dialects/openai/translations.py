@@ -177,7 +177,7 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
 
 
 def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:
-    """Raises BadRequest, naming the field, if `body` violates `model` or has a field other than its own and `passed`."""
+    """Raises BadRequest, naming the field, if `body` violates `model` or has a field neither of it nor in `passed`."""
     request = validated(model, body, _bad_request)
     known = model.model_fields
     for name in body:

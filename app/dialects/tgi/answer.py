@@ -14,7 +14,7 @@ from app.engine.model import Model
 from app.engine.token_reader import Finish, Reader, Token
 from app.errors import Broken, Incomplete
 
-_COMPUTE_TYPE = "gpu+optimized"  # a constant in TGI too
+_COMPUTE_TYPE = "gpu+optimized"  # also a constant in TGI
 
 
 def generation_reply(generation: Generation, answer: Mapping[str, Any], serving: ServingContext) -> Reply:

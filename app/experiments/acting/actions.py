@@ -57,11 +57,11 @@ class Journal:
 
 
 class Actions:
-    """`can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
+    """Carries out turns. `can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
 
     def __init__(self, journal: Journal, *, can_move: bool) -> None:
         self.settled = not can_move
-        """Every router has what is applied."""
+        """Whether every router has the applied configuration."""
         self.turns = 0
         """The number of turns taken. In any thread."""
         self.seen_turns = 0
@@ -87,7 +87,7 @@ class Actions:
         return self._state(run).interventions
 
     def act(self, run: Run, config: Config, report: Report, now: float) -> bool:
-        """Takes every turn that is due. Whether there was any."""
+        """Takes every turn that is due. Returns whether there was any."""
         facts, has_turned = self._facts(run, config, report), False
         for _ in range(MAX_TURNS):
             if (turn := next_turn(self._state(run), facts, now)) is None:
@@ -97,7 +97,7 @@ class Actions:
         return has_turned
 
     def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
-        """Takes a person's decision. Raises Conflict if it makes no sense now, PreconditionFailed if it is stale."""
+        """Takes a person's decision. Raises Conflict if it is not applicable now, PreconditionFailed if it is stale."""
         turn = self._decided(run, config, report, request, now)
         by = {"action": request.action, "reason": request.reason, "by": request.by}
         self._take(run.name, turn, now, **by)
@@ -131,7 +131,7 @@ class Actions:
 
     @property
     def waits_for_delivery(self) -> bool:
-        """Whether what comes next depends on what is applied, and how far it has come."""
+        """Whether the next turn depends on the applied configuration and its delivery."""
         return self._can_move and any(state.stops or state.intent is not None for state in self._states.values())
 
     def changes(self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float) -> list[Change]:
@@ -139,7 +139,7 @@ class Actions:
         return list(self._changes(config, runs, entries, now))
 
     def tried(self, change: Change, refusal: str | None, now: float) -> None:
-        """A change was made (`refusal` is None), or is to be tried again."""
+        """Records that a change was made (`refusal` is None), or is to be tried again."""
         course = self._course(change.experiment)
         if refusal is None:
             course.refusals, course.retry_at, course.trouble = 0, now + RETRY_S[0], ""

@@ -28,11 +28,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     revision: int | None = None
     """`Acting.revision` that the caller saw; None: any."""
     treatment: str | None = None
-    """The one to `promote`."""
+    """The treatment to `promote`."""
 
 
 def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
-    """The turn that carries out a decision. Raises Conflict where it is not applicable; the message states the remedy."""
+    """The turn that carries out a decision. Raises Conflict where it is not applicable, with the remedy."""
     if facts.experiment.mode == "aa":
         raise Conflict("Mode aa routes nothing: there is nothing to decide")
     if state.phase == "stopped":

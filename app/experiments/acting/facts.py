@@ -37,7 +37,7 @@ class Facts:
     name: str
     experiment: Experiment
     traffic: Mapping[str, int]
-    """The endpoint's, as it is applied."""
+    """The endpoint's traffic, as applied."""
     planned_by: str | None
     """The author of that plan."""
     is_temporary: bool
@@ -45,9 +45,9 @@ class Facts:
     can_move: bool
     """Whether there is a control plane."""
     settled: bool
-    """Every router has what is applied."""
+    """Whether every router has the applied configuration."""
     is_fresh: bool
-    """The applied configuration was read after the experiment's last turn."""
+    """Whether the applied configuration was read after the experiment's last turn."""
     report: Report
     trouble: str = ""
     """The reason why the control plane has not made the wanted change."""
@@ -59,7 +59,7 @@ class Facts:
 
     @property
     def alarms(self) -> list[Finding]:
-        """Guardrails'."""
+        """The alarms of guardrails."""
         return [
             Finding(
                 f"{it.event} ({it.limit}) {it.treatment}",
@@ -74,7 +74,7 @@ class Facts:
 
     @property
     def worse(self) -> list[Finding]:
-        """Primary metrics of treatments."""
+        """The findings about treatments' primary metrics."""
         return [
             Finding(
                 f"worse {it.metric} {it.treatment}",

@@ -59,7 +59,7 @@ def rolled_back(
     by: str | None = None,
     seen: Sequence[str] = (),
 ) -> Turn:
-    """Stops for treatments, and the wish for a plan that gives control what they have."""
+    """Stops for treatments, and the wanted plan that gives control their share."""
     revision, endpoint, control = state.revision + 1, facts.experiment.endpoint, facts.experiment.control
     stopped = {stop.deployment: stop for stop in state.stops}
     for name in treatments:
@@ -272,7 +272,7 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
 def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
     """A treatment that was rolled back has traffic again: guardrails watch it again.
 
-    If that was a step of another controller, which knew nothing of the rollback, it is taken back.
+    If that was a step of another controller, which did not know of the rollback, it is undone.
     """
     if state.phase == "running" or state.stops or state.intent is not None:
         return None
@@ -319,7 +319,7 @@ def _stepped(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def to_step(state: State, facts: Facts, after: dict[str, int], reason: str) -> Turn:
-    """The wish for other weights of the arms."""
+    """The wanted change to other weights of the arms."""
     before = shares.of_arms(facts.traffic, facts.experiment)
     intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
     return turned(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)

@@ -1,4 +1,4 @@
-"""The next step of a ramp, and what it waits for. Steps wait for evidence, not for the clock alone."""
+"""The next step of a ramp, and the conditions for which it waits. Steps wait for evidence, not for the clock alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class NextStep:
     weights: dict[str, int]
     waits_for: tuple[str, ...]
     decision: str = ""
-    """The part of that which is a decision that the step needs."""
+    """The decision among these that the step needs."""
 
 
 def next_step(state: State, facts: Facts, now: float) -> NextStep | None:

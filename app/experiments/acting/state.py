@@ -17,7 +17,7 @@ Phase = Literal["running", "paused", "stopped"]
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the traffic that is wanted, until it is known to be applied."""
+    """A wanted change of the traffic, until it is known to be applied."""
 
     id: int
     """The revision with which it was made."""
@@ -35,7 +35,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one run. Times are Unix seconds."""
 
     started_at: float
-    """The run's."""
+    """The start of the run."""
     revision: int = 0
     phase: Phase = "running"
     cause: Cause = ""

@@ -18,7 +18,7 @@ class Alarms:
         return iter(sorted(self._alarms.values(), key=lambda alarm: (alarm.at, alarm.text)))
 
     def raised_at(self, key: str) -> float | None:
-        """When, in Unix seconds; None if it was not raised."""
+        """The time at which it was raised, in Unix seconds; None if it was not."""
         alarm = self._alarms.get(key)
         return None if alarm is None else alarm.at
 
@@ -30,7 +30,7 @@ class Alarms:
         return Occurrence(at=alarm.at, kind="alarm", text=alarm.text, detail=msgspec.to_builtins(alarm) | {"key": key})
 
     def drop(self, key: str) -> None:
-        """The cause is gone."""
+        """Ends an alarm whose cause no longer exists."""
         self._alarms.pop(key, None)
 
     def state(self) -> dict[str, Any]:

@@ -249,7 +249,7 @@ class Analysis:
         return planned(comparing, effect, power, self._watched.units_per_day(now))
 
     def false_verdicts(self) -> Callable[[int], list[FalseVerdicts]]:
-        """A/A runs on a copy of what is recorded now: a function of the number of runs, for any thread."""
+        """A/A runs on a copy of the present records: a function of the number of runs, for any thread."""
         recorded = [
             RecordedMetric(measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes)
             for measure, scale, lines, hashes in self._collected.recorded(MAX_UNITS)
@@ -266,7 +266,7 @@ class Analysis:
     def state(self) -> dict[str, Any]:
         """State that cannot be recomputed from exposures: latched verdicts, the largest evidence, alarms, past looks.
 
-        Plain data, for the journal.
+        As plain data, for the journal.
         """
         return {
             "comparisons": {comparing.key: comparing.state() for comparing in self._comparing},

@@ -9,7 +9,7 @@ REST = 10.0
 """The length of the pause after a turn, as a multiple of the turn's length."""
 
 TURN_S = 0.2
-"""A turn ends with the look that reaches this, so that batches do not wait for long."""
+"""The length of a turn: it ends with the look that reaches this, so that batches do not wait for long."""
 
 
 class Pace:
@@ -20,11 +20,11 @@ class Pace:
         self._began = self._next = timer()
 
     def allows(self) -> bool:
-        """A turn may begin."""
+        """Whether a turn may begin."""
         return self._timer() >= self._next
 
     def is_over(self) -> bool:
-        """The turn's time is up."""
+        """Whether the turn's time is up."""
         return self._timer() - self._began >= TURN_S
 
     def __enter__(self) -> Self:

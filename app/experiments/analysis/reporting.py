@@ -17,7 +17,7 @@ from app.experiments.report import Comparison, Decision, Report
 from app.experiments.statistics.discovery import e_bh
 
 MUCH_CLUSTERING = 2.0
-"""A design effect above this is worth a word."""
+"""A design effect above this is mentioned in the report."""
 
 
 def reported(

@@ -53,7 +53,7 @@ class Monitoring:
 
     @property
     def arms(self) -> Arms:
-        """The experiment's."""
+        """The arms of the experiment."""
         return self._arms
 
     def intervene(self, done: Interventions) -> None:
@@ -206,7 +206,7 @@ def _unhealthy(watch: GuardrailWatch) -> str:
 
 
 def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
-    """A verdict that stays from now on."""
+    """Records a verdict that stays from now on."""
     control, treatment = comparing.names
     metric, verdict = comparing.measure.key, comparing.stays
     return Occurrence(

@@ -44,7 +44,7 @@ def _written(tables: Iterator[pa.Table], form: ExposureFormat) -> Iterator[bytes
 
 
 class _Sink(io.RawIOBase):
-    """A file that is only written to, and whose content is taken away as it comes."""
+    """A write-only file whose content is removed as it is written."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ def _begin(entries: Sequence[Entry], query: Mapping[str, str]) -> int:
 
 
 def _after(entries: Sequence[Entry], id: str, at: float) -> int:
-    """The index behind the entry of this id, or of the first one that is later than its time."""
+    """The index after the entry of this id, or of the first one that is later than its time."""
     first_later = len(entries)
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]

@@ -55,7 +55,9 @@ class Analysis(Protocol):
 
     def report(self, now: float) -> Report: ...
     def standing(self, now: float) -> Report:
-        """A report of what the last `tick` left, in milliseconds: without new looks, and without the arms' values."""
+        """A report of the state after the last `tick`, in milliseconds: without new looks, and without the arms'
+        values.
+        """
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
     def plan_sample_size(
@@ -83,7 +85,7 @@ class RunAnalysis:
     analysis: Analysis
 
     def count(self, exposures: Exposures, tables: Tables) -> None:
-        """Adds what belongs to the run; the analysis leaves out other endpoints and what was before it."""
+        """Adds the exposures of the run; the analysis leaves out other endpoints and earlier exposures."""
         starts, rows, late, feedback, _ = exposures
         if len(starts):
             self.analysis.add_starts(_within(starts, self.run.covers(starts.at)))

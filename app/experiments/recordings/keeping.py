@@ -19,7 +19,7 @@ _ROUTER = re.compile("[0-9a-f]{16}")
 
 
 class InvalidRecording(ValueError):
-    """A router sent something else than a recording of this version."""
+    """A router sent something other than a recording of this version."""
 
 
 class RecordingKeeper:

@@ -8,7 +8,7 @@ from random import Random
 from app.ledger.recordings.wire import RecordedRequest
 
 LATE_S = 1.0
-"""A request that is sent so much too late is counted."""
+"""The delay from which a request counts as late."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The shadows of all endpoints: since when each is one, and its evidence. The journal keeps the beginnings."""
+"""The shadows of all endpoints: the time since which each is one, and its evidence. The journal keeps these times."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

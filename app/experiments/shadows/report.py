@@ -37,7 +37,7 @@ class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):
-    """The shadow against one primary. `failed`: copies without an answer, by what went wrong."""
+    """The shadow against one primary. `failed`: copies without an answer, by the failure."""
 
     primary: str
     compared: int
@@ -47,7 +47,7 @@ class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint's shadow, since it is one. Times are Unix seconds."""
+    """An endpoint's shadow, since it became one. Times are Unix seconds."""
 
     endpoint: str
     shadow: str
@@ -59,9 +59,9 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     copies: int
     """Copies that were sent."""
     tokens: int
-    """Tokens that they cost, as far as the engine said."""
+    """Tokens that they cost, as far as the engine reported them."""
     skipped: dict[str, int]
-    """Requests that were drawn and not copied, by why."""
+    """Requests that were drawn and not copied, by the reason."""
     primaries: list[ShadowOf]
     """The one with most copies first."""
     headline: str

@@ -80,7 +80,7 @@ class EventEvidence:
         self._largest = 0.0
 
     def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
-        """Take trials in, and return `ln_e` after each of them."""
+        """Adds trials, and returns `ln_e` after each of them."""
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
         path = self._sums + np.cumsum(ln_likelihood(hit, p0, self.trials), axis=0)
         ln_e = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
@@ -93,7 +93,7 @@ class EventEvidence:
         return ln_e
 
     def merge(self, other: "EventEvidence") -> None:
-        """Take in what another controller saw."""
+        """Adds the counts of another controller."""
         for value, (hits, misses) in other._counts.items():
             mine = self._counts.get(value, (0, 0))
             self._counts[value] = (mine[0] + hits, mine[1] + misses)
@@ -128,8 +128,7 @@ class EventEvidence:
         return sum(misses for _, misses in self._counts.values())
 
     def detectable(self, r0: float, threshold: float) -> float | None:
-        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been seen by now.
-
+        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been detected by now.
         Its expected evidence reaches `threshold` (ln), given control's events so far (the treatment's exposures). `r0`
         is the ratio (or rate) that is allowed. None before anything is detectable.
         """
@@ -159,7 +158,7 @@ class EventEvidence:
         return {"counts": counts, "largest": self._largest}
 
     def restore(self, state: EvidenceState) -> None:
-        """Continue from a `state`."""
+        """Continues from a `state`."""
         self._counts = {value: (hits, misses) for value, hits, misses in state["counts"]}
         self._recompute()
         self._largest = state["largest"]
@@ -174,7 +173,7 @@ class Detector:
         self._largest = 0.0
 
     def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
-        """Take trials in, and return `ln_sr` after each of them."""
+        """Adds trials, and returns `ln_sr` after each of them."""
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
         if not len(hit):
             return np.empty(0)

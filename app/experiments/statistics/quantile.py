@@ -19,7 +19,7 @@ MIN_ABOVE = 30
 """The number of requests above the quantile that each arm must have before any estimate."""
 
 FARTHEST = 2.0
-"""Shifts are looked for between exp(-2) and exp(2)."""
+"""The range of the search for shifts: between exp(-2) and exp(2)."""
 
 _PRECISION = 2e-5
 
@@ -77,7 +77,7 @@ class _ShiftTest:
         return difference / math.sqrt(variance)
 
     def crossing(self, level: float, low: float = -FARTHEST, high: float = FARTHEST) -> tuple[float, float] | None:
-        """Between which two near shifts `z` falls through `level`; None if not between `low` and `high`."""
+        """The two near shifts between which `z` falls through `level`; None if not between `low` and `high`."""
         if not self.z(low) > level >= self.z(high):
             return None
         while high - low > _PRECISION:
@@ -88,7 +88,7 @@ class _ShiftTest:
 
 def _kth(one: Floats, other: Floats, k: int) -> float:
     """The k-th smallest (from 1) of two sorted arrays together."""
-    low, high = max(0, k - len(other)), min(k, len(one))  # how many of `one` are among the k smallest
+    low, high = max(0, k - len(other)), min(k, len(one))  # the number of elements of `one` among the k smallest
     while low < high:
         middle = (low + high) // 2
         if one[middle] < other[k - middle - 1]:
@@ -141,7 +141,7 @@ class QuantileLook:
         return None if lower is None or upper is None else Interval(lower[0], upper[1])
 
     def _crossing(self, k: float) -> tuple[float, float] | None:
-        """Looked for where a normal estimate has it, first."""
+        """Searches first where a normal estimate has it."""
         near, far = (self.est - factor * k * self.se for factor in (0.75, 1.25))
         return self._test.crossing(k, min(near, far), max(near, far)) or self._test.crossing(k)
 

@@ -1,4 +1,4 @@
-"""Whether the arms' counts contradict the weights (sample-ratio mismatch), at every look.
+"""Tests whether the arms' counts contradict the weights (sample-ratio mismatch), at every look.
 
 The e-value is the Dirichlet-multinomial against the multinomial with the plan's own probabilities: Lindon and Malek
 2022, "Anytime-Valid Inference for Multinomial Count Data". A unit counts once, under the plan of its first exposure:

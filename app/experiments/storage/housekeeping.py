@@ -1,4 +1,4 @@
-"""Keeps the directory tidy: merges past hours, deletes what is too old and what failures left behind."""
+"""Keeps the directory tidy: merges past hours, deletes old files and those that failures left behind."""
 
 import re
 from collections.abc import Mapping, Sequence

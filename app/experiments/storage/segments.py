@@ -60,7 +60,7 @@ class Segment:
 
 
 class RouterState(msgspec.Struct, frozen=True):
-    """One router as a controller knew it: its stored batches (`Numbers.dump`), the rows that it said were lost."""
+    """One router as a controller knew it: its stored batches (`Numbers.dump`), the rows that it reported as lost."""
 
     stored: list[list[int]]
     lost: list[Lost]

@@ -1,7 +1,7 @@
 """The ledger's directory: a local one, or an object store. Whole files only, so that no reader ever sees a part of one.
 
 Paths are relative to the directory, with slashes. Every failure is a StoreError: a full disk, a read-only directory and
-an object store that does not answer are the same to the controller, which keeps what it has and tries again.
+an object store that does not answer are the same to the controller, which keeps its data and tries again.
 """
 
 import os
@@ -44,8 +44,9 @@ class Store(Protocol):
         """Writes `data` to `path`, atomically and durably; replaces earlier content."""
 
     def open(self, path: str) -> AbstractContextManager[Any]:
-        """A binary file for reading, at any position. Raises Missing if there is no such file; inside the block, what
-        reading it raises becomes a StoreError, and Damaged what pyarrow cannot read."""
+        """A binary file for reading, at any position. Raises Missing if there is no such file; inside the block, errors
+        of reading become a StoreError, and Damaged if pyarrow cannot read the content.
+        """
 
     def list(self, folder: str) -> list[File]:
         """Every file below `folder`, at any depth, sorted by path; none if there is no such folder."""
@@ -139,7 +140,7 @@ class ObjectStore:
 def open_store(url: str, base: Path) -> Store:
     """The directory that `ledger.url` names: a path, relative to `base`, or s3://, gs:// or abfs://.
 
-    Raises StoreError if the address is none, or its credentials cannot be found.
+    Raises StoreError if the address is invalid, or its credentials cannot be found.
     """
     if "://" not in url:
         return LocalStore(base / url)

@@ -46,7 +46,7 @@ def me_document(
 
 
 def callers_document(since: float, uses: Iterable[tuple[str, str, Use]]) -> dict[str, Any]:
-    """Every caller's use since `since` (Unix seconds). The caller None represents all that are not counted separately."""
+    """Every caller's use since `since` (Unix seconds). The caller None represents all not counted separately."""
     return {
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,

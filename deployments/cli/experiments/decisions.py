@@ -70,7 +70,8 @@ def _body(action: str, reason: str, treatment: str | None) -> dict[str, str]:
 def decide(
     client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None, *, anyway: bool
 ) -> Summary:
-    """Makes the decision if the experiment is still as it was `seen`; `anyway`: one that adds no traffic, if not, too.
+    """Makes the decision if the experiment is still as it was `seen`; `anyway`: makes a decision that adds no traffic
+    in any case.
 
     Raises CommandError.
     """

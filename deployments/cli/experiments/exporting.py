@@ -26,7 +26,7 @@ Exposures = Callable[[Selection, ExposureFormat], Iterator[bytes]]
 
 
 def of_server(client: RouterClient) -> Exposures:
-    """A running server's."""
+    """The exposures of a running server."""
     return lambda wanted, form: client.pieces("/api/exposures", {**wanted.query(), "format": form})
 
 
@@ -102,7 +102,7 @@ def _write(pieces: Iterable[bytes], output: Path | None) -> None:
                 file.write(piece)
             file.flush()
     except BrokenPipeError:
-        # The reader, such as `head`, has enough. The buffer has nowhere to go, and Python would complain.
+        # The reader, such as `head`, has closed the pipe. Python would report an error when it flushes the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise CommandError(f"{output}: {error.strerror}") from None

@@ -18,7 +18,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     EXHAUSTED = "exhausted"
-    """Every token that could follow is forbidden."""
+    """No token may follow: all are forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BeamStep:
 class Beam:
     """An answer as far as it goes. `score` is the sum of its tokens' scores.
 
-    Once it has an `ending` it goes no further; its last `closing` tokens are what ended it. `perturbed` is of the
+    Once it has an `ending` it is not continued; its last `closing` tokens are what ended it. `perturbed` is of the
     stochastic search: the highest perturbed log-probability among all the answers that begin with this beam.
     """
 

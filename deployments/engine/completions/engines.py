@@ -1,7 +1,7 @@
 """Wrappers of vLLM's engine for vLLM's completion server.
 
-The server calls `generate` with a rendered prompt and reads other attributes of the engine. What a wrapper cannot do it
-rejects at once, before the server has started its response.
+The server calls `generate` with a rendered prompt and reads other attributes of the engine. A wrapper rejects
+unsupported parameters at once, before the server has started its response.
 """
 
 from collections.abc import AsyncGenerator, Sequence

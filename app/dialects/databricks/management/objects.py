@@ -50,7 +50,7 @@ NOT_OFFERED_CALLS: Mapping[tuple[str, str], str] = {
     ("PATCH", "/api/2.0/permissions/serving-endpoints/{id}"): _PERMISSIONS,
     ("GET", "/api/2.0/permissions/serving-endpoints/{id}/permissionLevels"): _PERMISSIONS,
 }
-"""Documented calls that are not offered, by method and path, and why."""
+"""Documented calls that are not offered, by method and path, each with the reason."""
 
 _UPDATES: Mapping[Delivery, str] = {
     Delivery.DELIVERING: "IN_PROGRESS",

@@ -1,7 +1,7 @@
-"""Sums per unit, stratum and arm, and per stratum and arm: everything that a look needs.
+"""Sums per unit, stratum and arm, and per stratum and arm: all the data that a look needs.
 
-`Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments
-of single requests: what a look needs where the request is the unit, and what shows how much the clustering matters.
+`Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments of
+single requests: a look needs them where the request is the unit, and they show how much the clustering matters.
 """
 
 from typing import NamedTuple

@@ -20,7 +20,7 @@ MAX_PENDING = 5_000_000
 """Exposures, about 150 bytes each. Above, the oldest ones count at once, without waiting for a score."""
 
 GRACE_S = 5.0
-"""The longest way of a score from the router to here."""
+"""The longest time that a score takes from the router to the controller."""
 
 UNKNOWN_S = 60.0
 """The time for which a score of an unknown answer is kept: its request may still run."""

@@ -1,4 +1,4 @@
-"""Each metric's value of a request: a numerator x and a denominator d, or that it has no value.
+"""Each metric's value for a request: a numerator x and a denominator d, or none.
 
 A mean or a proportion has d = 1; a geometric mean x = ln(value), d = 1; a ratio of sums its two sums; a quantile
 x = ln(value), kept one by one. A request to which a metric does not apply (a whole answer has no time to its first
@@ -32,7 +32,7 @@ SHORTEST_S = 1e-4
 """Shorter times count as this long: below, a logarithm measures the clock and not the server."""
 
 RESPONSE_RATE = "response_rate"
-"""The statistic of a feedback metric that counts who answers at all."""
+"""The statistic of a feedback metric that counts the users who answer at all."""
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _STREAMS_ONLY = {"ttft", "itl", "itl_max", "tokens_per_second", *STREAMS_ONLY}
@@ -94,7 +94,7 @@ def facts_of(config: Config, tables: Tables) -> Facts:
 
 
 def measures_of(experiment: Experiment) -> list[Measure]:
-    """The primary metrics first. A feedback metric brings the rate of those who answer along, as a secondary one."""
+    """The primary metrics first. A feedback metric adds the response rate as a secondary metric."""
     found = [_measure(metric, "primary", experiment) for metric in experiment.primary]
     found += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
     rates = dict[str, Measure]()

@@ -123,7 +123,7 @@ class Comparator:
         return effect_of(look.est, look.interval(effect=self.delta, alpha=self.alpha), self.measure.scale)
 
     def latch(self, now: float) -> bool:
-        """Keeps a verdict that stays. Only while nothing makes it invalid. True if it is new."""
+        """Keeps a lasting verdict, only while nothing makes it invalid. Returns whether it is new."""
         if self.stays is not None or self.known.verdict not in STAYS:
             return False
         self.stays, self.since = self.known.verdict, now

@@ -20,7 +20,7 @@ def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale)
 def verdict_of(effect: Effect, measure: Measure) -> Verdict:
     """The verdict of the present interval.
 
-    For a metric of which neither direction is better, a difference is worse: the treatment was to be the same.
+    For a metric of which neither direction is better, a difference is worse: the treatment was meant to be the same.
     """
     low, high = _good_direction(effect, measure.better)
     within = low > -measure.minimal_effect and high < measure.minimal_effect

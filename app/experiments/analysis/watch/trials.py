@@ -21,7 +21,7 @@ Arm = NDArray[np.int8]
 
 
 class Trials:
-    """Control's and one treatment's."""
+    """The trials of control and of one treatment."""
 
     def __init__(self, max_rate: float, treatment: int) -> None:
         self._max_rate = max_rate
@@ -67,11 +67,11 @@ class Trials:
 
     @property
     def control_exceeds(self) -> bool:
-        """Control does not keep the limit itself."""
+        """Whether control itself exceeds the limit."""
         return (self.rate(0) or 0.0) > self._max_rate
 
     def detectable(self, threshold: float) -> float | None:
-        """The smallest rate that would have been seen by now."""
+        """The smallest rate that would have been detected by now."""
         return self.evidence.detectable(self._max_rate, threshold)
 
 
