@@ -90,7 +90,7 @@ class Forbidden(ClientError):
 
 
 class LimitExceeded(ClientError):
-    """The caller has reached a limit. `message` names it; `retry_after` is when it frees."""
+    """The caller has reached a limit. `message` names it; `retry_after` is the time until it frees."""
 
     status = 429
     kind = "limit_exceeded"

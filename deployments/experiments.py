@@ -28,7 +28,7 @@ CPUS = 0.2
 """Logical CPUs. 20,000 requests a second take a sixth of a core."""
 
 GRACE_S = 60.0
-"""Pending rows are written within the first seconds."""
+"""The grace period at the end: pending rows are written within its first seconds."""
 
 
 class ExperimentsArgs(BaseModel):

@@ -15,7 +15,7 @@ class Usage:
 
 
 def find_usage(payload: bytes) -> Usage | None:
-    """The highest counts in the usage objects of a piece of JSON, found without parsing what is around them.
+    """The highest counts in the usage objects of a piece of JSON, found without parsing the surrounding JSON.
 
     Counts only grow along a stream, so the highest are the last. The keys cannot be mistaken for text: inside a JSON
     string their quotes would be escaped.

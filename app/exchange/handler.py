@@ -41,7 +41,7 @@ from app.telemetry.tracing.request import Trace
 from app.telemetry.tracing.tracer import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
-"""The request header with how long the client will wait for the whole answer, in seconds."""
+"""The request header with the client's timeout for the whole answer, in seconds."""
 
 Candidates = Sequence[tuple[Dialect, Route]]
 """The dialects that share a method and path. The first that claims a request serves it, otherwise the last one."""
@@ -123,7 +123,7 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
 def _parse(
     state: RouterState, snapshot: Snapshot, dialect: Dialect, route: Route, request: Request, record: Record
 ) -> Call:
-    """The call, checked against what the configuration allows. Raises ClientError."""
+    """The call, checked against the configuration. Raises ClientError."""
     record.endpoint = _addressed(route, request, snapshot.config)
     call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
     check_length(call.body, snapshot.config.max_messages)

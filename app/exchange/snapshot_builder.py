@@ -110,7 +110,7 @@ class SnapshotBuilder:
     @property
     def is_watched(self) -> bool:
         """Whether to ask the controller: there is an active experiment, or a stop that may be lifted, or this router is
-        new and may need what was in force before."""
+        new and may need the weights in force before."""
         if self._config is None:
             return bool(self.stops)
         return (
@@ -176,7 +176,8 @@ class SnapshotBuilder:
         is_as_it_was = before is not None and before.weights == endpoint.traffic and before.stops == stops
         if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
             return before
-        # What was replaced comes first: it is everything that is followed, and the plan lists only its end.
+        # Replaced weights come first: they are all the weights that are followed, and the plan lists only the last
+        # ones.
         listed = [Earlier(it.weights, it.until, it.withdrawn) for it in replaced]
         listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):

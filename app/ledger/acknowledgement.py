@@ -29,15 +29,15 @@ class Replaced(msgspec.Struct, frozen=True):
 class Acknowledgement(msgspec.Struct, frozen=True):
     """The controller's answer to a batch.
 
-    `received` and `durable`: every batch of this router up to that number has arrived, or is in the ledger's directory
-    for good (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
+    `received` and `durable`: every batch of this router up to that number has arrived, or is durably in the ledger's
+    directory (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
     above `received` in order. `received` goes back where a controller restarted, or recovered from a failed directory.
     """
 
     received: int
     durable: int
     controller: str = ""
-    """A random id of the controller's process. Another one has forgotten all pins: routers send theirs again, and read
+    """A random id of the controller's process. Another process has no pins: routers send theirs again, and read
     from 0."""
     stops: list[Stop] = []
     """All stops that are in force."""

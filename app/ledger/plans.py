@@ -18,10 +18,11 @@ NEVER = float("inf")
 
 
 def plan_of(name: str, endpoint: Endpoint, stops: Mapping[str, str] = NO_STOPS) -> Plan:
-    """The plan of an endpoint: its weights, and under an id everything that decides who is assigned, and until when.
+    """The plan of an endpoint: its weights, and, identified by an id, everything that decides the assignment, and until
+    when.
 
     The id is ``<generation>-<8 hex digits>``, of a hash of the canonical JSON: the same on every router. `stops`: the
-    endpoint's stopped deployments and who gets their share; those without a share change nothing.
+    endpoint's stopped deployments, each with the one that gets its share; those without a share change nothing.
     """
     generation = endpoint.plan.generation
     content = {"endpoint": name, "generation": generation, **content_of(endpoint)}

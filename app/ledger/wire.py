@@ -187,7 +187,7 @@ class Pair(NamedTuple):
     """
 
     seq: int
-    """The primary's."""
+    """The `seq` of the primary's request."""
     at: float
     unit: int
     plan: int
@@ -208,7 +208,7 @@ class Pair(NamedTuple):
     """Characters of the shadow's answer by those of the primary's."""
     same_finish: int | None = None
     valid: int | None = None
-    """Whether the shadow kept what the request demands of the form; None: it demands nothing."""
+    """Whether the shadow kept the form that the request demands; None: it demands none."""
     same_tools: int | None = None
     """Tool calls with the same names and arguments; None: neither has any."""
     cosine: float | None = None
@@ -224,7 +224,7 @@ class Pair(NamedTuple):
     """The shadow's answer has text other than white space, or a tool call."""
     primary_visible: int | None = None
     skipped: int = 0
-    """A `Skip`. Other than 0, nothing was sent, and nothing is said of the shadow."""
+    """A `Skip`. Other than 0, nothing was sent, and the record says nothing about the shadow."""
 
 
 class FeedbackItem(msgspec.Struct, frozen=True):
@@ -281,13 +281,13 @@ class Batch(msgspec.Struct, frozen=True):
     lost: list[Lost]
     pairs: list[Pair] = []
     pins: list[Pins] = []
-    """Made by this router, and not known to be with the controller."""
+    """Pins made by this router that the controller may not have yet."""
     pins_seen: int = 0
     """The position up to which the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
 
 
 class SealedBatch(msgspec.Struct, frozen=True):
-    """A batch with its parts encoded. What depends on the moment of sending is added then: `encode_sealed`."""
+    """A batch with its parts encoded. Fields that depend on the moment of sending are added then: `encode_sealed`."""
 
     number: int
     names: msgspec.Raw

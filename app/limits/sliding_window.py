@@ -15,8 +15,8 @@ PERIOD_S = 60
 class Window:
     """One limit's counts, as the library `limits` returns them.
 
-    `previous_left_s` is how long the previous minute still counts (0 to 60), `current_left_s` how long the current one
-    will (60 to 120; 0 before the first count).
+    `previous_left_s` is the time for which the previous minute still counts (0 to 60), `current_left_s` that of the
+    current one (60 to 120; 0 before the first count).
     """
 
     previous: int

@@ -43,7 +43,7 @@ class Original:
         self.kept.add(chunk)
 
     def forget_request(self) -> None:
-        """Drops the request's content while a copy waits; the ledger has what it needs of it."""
+        """Drops the request's content while a copy waits; the ledger has already read it."""
         self.body = {}
         self.exposure.arrival = self.exposure.arrival._replace(body={})
 

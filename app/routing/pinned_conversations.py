@@ -125,7 +125,7 @@ class PinnedConversations:
                 self._keep(endpoint, conversation, pinned.deployment, is_own=False)
 
     def unsent(self) -> list[Pinned]:
-        """The pins that the controller does not have yet, and until when an endpoint's count."""
+        """The pins that the controller does not have yet, and the end of each endpoint's pins."""
         found: dict[tuple[str, str], list[int]] = {(endpoint, ""): [] for endpoint in self._untold}
         for (endpoint, conversation), deployment in islice(self._unsent.items(), MOST_AT_ONCE):
             found.setdefault((endpoint, deployment), []).append(conversation)
@@ -136,7 +136,7 @@ class PinnedConversations:
         ]
 
     def sent(self, pinned: Sequence[Pinned]) -> None:
-        """Notes that the controller has these."""
+        """Records that the controller has these."""
         for it in pinned:
             if not it.deployment:
                 self._untold.discard(it.endpoint)
@@ -145,7 +145,7 @@ class PinnedConversations:
                     del self._unsent[it.endpoint, conversation]
 
     def send_again(self) -> None:
-        """Sends all of this router's pins again: the controller has lost them."""
+        """Marks all of this router's pins to be sent again: the controller has lost them."""
         self._untold = set(self._own_until)
         self._unsent |= {
             (endpoint, conversation): pin.deployment

@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 
 class RetryBudget:
-    """One endpoint's budget. It holds `RESERVE` callers at most, however many there are."""
+    """One endpoint's budget. It holds at most `RESERVE` callers."""
 
     __slots__ = ("_owed",)
 

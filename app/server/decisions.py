@@ -65,7 +65,7 @@ async def decide(
     decision = {**given, "by": caller} | ({} if whatever else {"revision": acting.revision})
     try:
         return (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
-    except PreconditionFailed as error:  # between the question and the decision, something else was done
+    except PreconditionFailed as error:  # another action came between the question and the decision
         raise stale(error.current) from None
 
 
@@ -84,7 +84,7 @@ def _given(body: bytes) -> dict[str, Any]:
 
 
 async def _present(controller: ControllerClient | None, name: str) -> tuple[bytes, Acting]:
-    """The present Summary, and what is being done. Raises Conflict if nothing is."""
+    """The present Summary, and the state of acting. Raises Conflict if nothing acts on the experiment."""
     present = (await ask(controller, "GET", f"/experiments/{name}")).body
     acting = msgspec.json.decode(present, type=Summary).acting
     if acting is None:

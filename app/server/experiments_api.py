@@ -203,7 +203,7 @@ class ExperimentsApi:
         key = request.query_params.get("key")
         if key is None and endpoint.sticky is not None and endpoint.sticky.by == "api_key":
             key = next(iter(credentials(headers_of(request.scope))), None)
-        # The hash of a key is what its unit is called in the ledger: with it a person could be looked up.
+        # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         hashes = self._ledger.hashes if self._access.may_manage(context.caller) else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
         override = None

@@ -238,7 +238,7 @@ class Telemetry(LedgerMetrics):
         self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def traces_sent(self, outcome: str, requests: int) -> None:
-        """Counts requests by what became of their spans: ``exported``, ``failed`` (the collector did not take them) or
+        """Counts requests by the outcome of their spans: ``exported``, ``failed`` (the collector did not take them) or
         ``dropped`` (too many waited)."""
         self.traces.labels(outcome).inc(requests)
 

@@ -1,4 +1,4 @@
-"""Checks the running system: applications, missing replicas and the reason, the last errors in each application's log."""
+"""Checks the running system: applications, missing replicas and the reason, the last errors in their logs."""
 
 import json
 import re

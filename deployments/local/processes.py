@@ -103,7 +103,7 @@ def sweep(run_id: str) -> int:
 
 
 def clean(directory: Path) -> int:
-    """Ends the remaining processes of the recorded run and deletes its record. The caller holds the directory's lock."""
+    """Ends the rest of the recorded run and deletes its record. The caller holds the directory's lock."""
     run = record(directory)
     if run is None:
         return 0

@@ -84,7 +84,7 @@ def _find(name: str, recipe: Recipe) -> Path:
 
 
 def _build(recipe: Recipe, source: Path, folder: Path) -> None:
-    """Removes leftovers. Called under the lock: no other process uses them or is between the two renames."""
+    """Builds the folder. Called under the lock: no other process uses the leftovers or is between the two renames."""
     partial, stale = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "stale"))
     for leftover in (partial, stale):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -36,12 +36,13 @@ FLUSH_S = 5.0
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends an encoded `RecordingFile`; returns once it is durable. Raises Broken if the file is refused for
-good, and may raise anything else."""
+"""Sends an encoded `RecordingFile`; returns once it is durable. Raises Broken if the file is refused permanently, and
+may raise any other error.
+"""
 
 
 class RecordingObserver(Protocol):
-    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+    """The counters of the sender: `telemetry.metrics.Telemetry`."""
 
     def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None: ...
 
@@ -53,7 +54,7 @@ class _Waiting(NamedTuple):
 
 
 class RecordingSender:
-    """One file is under way at a time. A controller that fails is left alone for 1, 2, 4 … 30 seconds."""
+    """One file is under way at a time. After a failure the controller is not called for 1, 2, 4 … 30 seconds."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class RecordingSender:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sends while the block runs, and what is left at its end."""
+        """Sends while the block runs, and the rest at its end."""
         stopping = asyncio.Event()
         task = asyncio.create_task(self._run(stopping))
         try:
@@ -106,7 +107,7 @@ class RecordingSender:
                 _log.error("Recordings could not be sent", extra=event("recording_failed", traceback=where(error)))
 
     async def round(self, *, flush: bool = False) -> None:
-        """Writes the lines of what has ended, ends the file if it is time, sends what waits.
+        """Writes the lines of ended requests, ends the file if it is time, sends waiting files.
 
         `flush`: ends the file in any case, and tries the controller even if it has failed just now.
         """

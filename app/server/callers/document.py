@@ -19,7 +19,7 @@ def me_document(
     manages: bool,
     limits_are_shared: bool,
 ) -> dict[str, Any]:
-    """The caller's name, the endpoints it may use, and what is left of its limits there.
+    """The caller's name, the endpoints it may use, and its remaining limits there.
 
     `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
     """

@@ -49,7 +49,7 @@ class Listener:
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self.is_lagging = False
-        """It was too slow: events after the queued ones are missing."""
+        """Whether the client was too slow: events after the queued ones are missing."""
 
     async def next(self) -> Item:
         """The next event; waits for it."""
@@ -57,7 +57,7 @@ class Listener:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue is empty."""
         return self._waiting.empty()
 
     def give(self, item: Item) -> None:
@@ -69,7 +69,7 @@ class Listener:
 
 
 class EventFeed:
-    """One task asks, from the first listener to the last. `clock` is in Unix seconds."""
+    """The feed of one router. One task polls, from the first listener to the last. `clock` is in Unix seconds."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class EventFeed:
                 page = await self.after(query)
             except SwitchyardError:
                 self._lose()
-                # Listeners get what happens while the controller is away once it is back.
+                # Listeners get events from the time without a controller once it answers again.
                 query = query or {"since": f"{asked_at:.6f}"}
                 self._started.set()
                 await self._sleep(EVERY_S)

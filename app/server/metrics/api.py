@@ -147,7 +147,7 @@ def _required(view: _View | None) -> _View:
 
 
 def _host(request: Request) -> str:
-    """The address at which the caller reached this server. Raises BadRequest if `Host` is none."""
+    """The address at which the caller reached this server. Raises BadRequest if `Host` is not an address."""
     host = request.headers.get("host")
     if host is None:  # HTTP/1.0
         address, port = request.scope.get("server") or ("", None)

@@ -73,7 +73,7 @@ _log = logging.getLogger("switchyard")
 
 class TrafficApi:
     """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
-    `live_routing` returns what else decides on an endpoint's requests here.
+    `live_routing` returns the state that decides on an endpoint's requests here apart from the weights.
 
     `control` and `controller` are None where there is none: without the first nothing is changed, without the second
     there is no history.

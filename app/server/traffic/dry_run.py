@@ -1,4 +1,4 @@
-"""Computes what a change of an endpoint's plan would move."""
+"""Computes the keys that a change of an endpoint's plan would move."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ def dry_run(
     that the change touches.
 
     Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one; `now` is
-    what decides on this router apart from the weights.
+    this router's state that decides apart from the weights.
     """
     return {
         "before": plan_view(name, before, with_units=True),

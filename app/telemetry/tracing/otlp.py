@@ -30,7 +30,7 @@ class OtlpExporter:
 
     def __init__(self, endpoint: str | None) -> None:
         self._problem = _LastProblem()
-        # The library's own log lines are no JSON, and one for every batch: the sender logs changes instead.
+        # The library's own log lines are not JSON, and come for every batch: the sender logs changes instead.
         logger = logging.getLogger(_LIBRARY)
         logger.handlers, logger.propagate = [self._problem], False
         self._exporter = OTLPSpanExporter(endpoint)

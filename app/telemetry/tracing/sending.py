@@ -1,6 +1,6 @@
 """The queue of requests whose spans are to be sent, and the thread that sends them.
 
-The event loop only appends to the queue. Requests that do not fit are dropped and counted: a collector that is away
+The event loop only appends to the queue. Requests that do not fit are dropped and counted: an unreachable collector
 delays no request, and costs no memory beyond the queue's.
 """
 
@@ -27,14 +27,14 @@ class Exporter(Protocol):
     """Makes spans of the notes, and sends them; `otlp.OtlpExporter` is the real one."""
 
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
-        """Sends them, waiting as long as it takes; returns the problem, None if the collector took them."""
+        """Sends them, waiting as long as it takes; returns the problem, None if the collector accepted them."""
 
     def close(self) -> None:
         """Ends an `export` that is under way soon. Called from another thread."""
 
 
 class Observer(Protocol):
-    """Counts what becomes of requests' spans: `telemetry.metrics.Telemetry`."""
+    """Counts the outcomes of requests' spans: `telemetry.metrics.Telemetry`."""
 
     def traces_sent(self, outcome: str, requests: int) -> None: ...
 
