@@ -60,7 +60,7 @@ class ServeFleet:
         except RayActorError as error:
             raise _ended(replica) from error
         except RayError as error:
-            raise Broken(f"The replica {replica} failed to give its metrics; its log says why") from error
+            raise Broken(f"The replica {replica} failed to return its metrics; see its log") from error
 
     async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:

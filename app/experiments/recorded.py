@@ -146,7 +146,7 @@ class RecordedLedger:
                 total_s=self._settings.get("total_s"),
             )
         except ConfigError as error:
-            raise BadRequest(f"The journal does not say enough of '{run.name}' to judge it: {error}") from None
+            raise BadRequest(f"The journal lacks settings of '{run.name}' to judge it: {error}") from None
 
 
 def _section(run: Run) -> Experiment:

@@ -35,7 +35,7 @@ def explain(
     if endpoint.sticky is None:
         if key is not None:
             raise BadRequest(f"key: '{name}' is not sticky, so that no key decides who answers", param="key")
-        why = "The endpoint is not sticky: every request is drawn by the weights, and is a unit of its own."
+        why = "The endpoint is not sticky: every request is drawn by the weights, and is a separate unit."
         assigned, points = None, {}
     elif not key:
         raise BadRequest(f"key: name {_what(endpoint.sticky)}", param="key")
@@ -45,7 +45,7 @@ def explain(
         if override is not None:
             assigned, why = (
                 override,
-                f"The plan has an override: {override} answers this key, whatever the weights are.",
+                f"The plan has an override: {override} answers this key, regardless of the weights.",
             )
     if assigned is not None and assigned in stops:
         why += f" But {assigned} is stopped: {stops[assigned]} answers in its place."
@@ -84,7 +84,7 @@ def _what(sticky: Sticky) -> str:
     if sticky.by == "header":
         return f"a value of the header {sticky.name}"
     return {
-        "user": "a user, as the request's field says it",
+        "user": "a user, as in the request's field",
         "api_key": "an API key",
-        "conversation": "a conversation, as the header x-session-id says it",
+        "conversation": "a conversation, as in the header x-session-id",
     }[sticky.by]

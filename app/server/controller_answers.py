@@ -93,4 +93,4 @@ def _message(answer: Answer) -> tuple[str, str | None]:
         content = json.loads(answer.body)
         return content["message"], content["param"]
     except (ValueError, KeyError, TypeError):
-        return f"The controller of experiments failed with status {answer.status}; its log says why", None
+        return f"The controller of experiments failed with status {answer.status}; see its log", None

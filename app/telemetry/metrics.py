@@ -101,7 +101,7 @@ class Telemetry(LedgerMetrics):
         )
         self.max_tokens = Histogram(
             "gen_ai_request_max_tokens",
-            "The most tokens that a completion may have, of requests that say so",
+            "The most tokens that a completion may have, of requests that set a limit",
             _LABELS,
             registry=registry,
             buckets=TOKENS,
@@ -126,7 +126,7 @@ class Telemetry(LedgerMetrics):
         )
         self.limit_shares = Histogram(
             "switchyard_limit_used_ratio",
-            "How much of a caller's limit is used, this request included: 1 is all of it",
+            "The share of a caller's limit that is used, this request included: 1 is all of it",
             ("endpoint", "limit"),
             registry=registry,
             buckets=_SHARES,
@@ -179,7 +179,7 @@ class Telemetry(LedgerMetrics):
         )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
-            "By how much a timer of one second was late, the last time",
+            "The delay of a timer of one second, the last time",
             registry=registry,
             multiprocess_mode="max",
         )

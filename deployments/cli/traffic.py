@@ -105,7 +105,7 @@ def delivered(client: RouterClient, change: Change) -> Change:
     deadline = time.monotonic() + SETTLE_S
     while (state := client.endpoint(change.endpoint)["state"]["config_update"]) != "NOT_UPDATING":
         if state == "UPDATE_FAILED":
-            raise CommandError("The routers rejected the change and keep the old split; their logs say why")
+            raise CommandError("The routers rejected the change and keep the old split; see their logs")
         if time.monotonic() > deadline:
             message = f"Not every router has the change after {SETTLE_S:.0f} s. Check with: switchyard status"
             raise CommandError(message, ExitCode.UNREACHABLE)

@@ -82,7 +82,7 @@ def deployment_options(config: Any) -> dict[str, Any]:
 
     options = copy.deepcopy(config.deployment_config)
     if options.keys() & {"placement_group_bundles", "placement_group_strategy"}:
-        raise ValueError("Where replicas are placed stands in placement_group_config, not in deployment_config")
+        raise ValueError("The placement of replicas belongs in placement_group_config, not in deployment_config")
     kind = config.accelerator_config.kind
     accelerator = TPUAccelerator(config.accelerator_config) if kind == "tpu" else None
     accelerator = accelerator or (CPUAccelerator() if kind == "cpu" else GPUAccelerator())

@@ -79,7 +79,7 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
             if name in found:
                 failures.check(found[name], time.monotonic())
         if time.monotonic() > deadline:
-            raise LaunchError(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}. The logs say why.")
+            raise LaunchError(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}. See the logs.")
         raise_if_stopped(stop, wait_s=0.5)
 
 
@@ -92,7 +92,7 @@ def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threadin
         prefix = str(application.get("route_prefix") or "/").rstrip("/")
         while not run_in_background(partial(_answers, port, f"{prefix}/health"), stop):
             if time.monotonic() > deadline:
-                raise LaunchError(f"{prefix or '/'} runs, but does not answer on port {port}. The logs say why.")
+                raise LaunchError(f"{prefix or '/'} runs, but does not answer on port {port}. See the logs.")
             raise_if_stopped(stop, wait_s=0.1)
 
 

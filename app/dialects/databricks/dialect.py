@@ -111,5 +111,5 @@ def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
         if TASKS[task][1] in body:
             return task
     sent = [field for field in ("messages", "prompt", "input") if field in body]
-    what = f"`{sent[0]}` is another task's" if sent else "the request has none of its task's fields"
+    what = f"`{sent[0]}` is another task's" if sent else "the request has no field of its task"
     raise WrongTask(f"Endpoint '{name}' expects {expected}; {what}", param=sent[0] if sent else None)

@@ -116,7 +116,7 @@ class _Records(Request):
 class _Sampling(Sampling, _Records):
     stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
     stream_options: StreamOptions | None = Field(
-        default=None, description="with `include_usage` the usage is in a chunk of its own"
+        default=None, description="with `include_usage` the usage is in a separate chunk"
     )
     max_tokens: int | None = Field(default=None, gt=0, description=REST_OF_THE_CONTEXT)
     top_p: float | None = Field(default=None, gt=0, le=1)

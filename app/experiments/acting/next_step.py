@@ -51,7 +51,7 @@ def _obstacles(facts: Facts) -> Iterator[str]:
     if facts.trouble:
         yield f"the control plane did not make the last change: {facts.trouble}"
     if facts.is_temporary:
-        yield "the present plan is temporary: the ramp goes on when it has ended"
+        yield "the present plan is temporary: the ramp continues when it has ended"
     elif not facts.settled:
         yield "not every router has the present plan yet"
     for _, text in facts.silenced:

@@ -87,7 +87,7 @@ def runs_document(name: str, runs: Runs) -> Iterator[Block]:
     if runs.state == "running":
         yield Paragraph(["Under way."])
     elif runs.state == "failed":
-        yield Paragraph(["They failed: the controller's log says why."])
+        yield Paragraph(["They failed: see the controller's log."])
     else:
         yield Paragraph(["The recorded units with random labels: there is no difference, so every verdict is false."])
         rows = [

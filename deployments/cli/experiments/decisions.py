@@ -41,9 +41,9 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
         "promote": f"{chosen} gets all the traffic that the holdout leaves, and the experiment is over.",
         "advance": f"{_names(treatments)} {get} {share} of the traffic, without waiting.",
         "pause": "No step is taken until it is resumed. The traffic stays as it is, and guardrails stay on.",
-        "resume": "It goes on. A ramp whose treatment has no traffic begins at its first step.",
+        "resume": "It continues. A ramp whose treatment has no traffic begins at its first step.",
         "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and the ramp pauses.",
-        "stop": "Nothing acts on it any more, for good. The traffic stays as it is.",
+        "stop": "Nothing acts on it any more, permanently. The traffic stays as it is.",
     }[action]
 
 

@@ -53,7 +53,7 @@ def false_verdicts(source: Source, name: str, runs: int, form: str) -> bytes:
     while (state := _state(source.ask("GET", path))) == "running":
         time.sleep(_POLL_S)
     if state == "failed":
-        raise CommandError("The runs failed; the controller's log says why")
+        raise CommandError("The runs failed; see the controller's log")
     return source.ask("GET", path, {"format": form})
 
 

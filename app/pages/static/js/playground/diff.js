@@ -25,8 +25,8 @@ export function diff(before, after) {
   return joined([...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))]);
 }
 
-/** The similarity of two texts: the share of their words, spaces left out, that stay the same; 1 for two empty texts.
-*/ export function likeness(pieces) {
+/** The similarity of two texts: the share of their words, spaces apart, that stay the same; 1 for two empty texts. */
+export function likeness(pieces) {
   const count = (kinds) =>
     pieces.filter((it) => kinds.includes(it.kind)).reduce((sum, it) => sum + words(it.text).filter((word) => word.trim()).length, 0);
   const [same, changed] = [count(["same"]), count(["removed", "added"])];
