@@ -87,8 +87,9 @@ class ControlPlane(Protocol):
         ...
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
-        """Reports how many of this router's requests wait for a replica of each application, or were refused. They
-        count as demand for the control plane's autoscaling until the next report, or for some seconds."""
+        """Reports the number of this router's requests that wait for a replica of each application, or were refused.
+        They count as demand for the control plane's autoscaling until the next report, or for some seconds.
+        """
         ...
 
 
@@ -179,10 +180,9 @@ async def change_plan(
 
 
 async def restore_expired(control: ControlPlane, now: float) -> Config | None:
-    """Ends temporary plans whose time is over (`now`: Unix seconds), and restores what was in force before.
-
-    Returns the applied configuration, None if it is invalid. While another change is delivered nothing is restored; the
-    next call does. Raises UpstreamError.
+    """Ends temporary plans whose time is over (`now`: Unix seconds), and restores the earlier ones. Returns the applied
+    configuration, None if it is invalid. While another change is delivered nothing is restored; the next call does.
+    Raises UpstreamError.
     """
     applied = await control.applied()
     config = applied.parsed()

@@ -15,7 +15,7 @@
     │   │   └── HeadersTooLarge     431
     │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
-    │   ├── PreconditionRequired    428   the request does not say which state it was made for
+    │   ├── PreconditionRequired    428   the request does not name the state it was made for
     │   ├── LimitExceeded           429   one of the caller's limits is reached
     │   └── Rejected                4xx   the engine rejected the request
     ├── UpstreamError               5xx   the deployment failed
@@ -83,7 +83,7 @@ class Unauthorized(ClientError):
 
 
 class Forbidden(ClientError):
-    """The caller is authenticated, but may not use what it requests."""
+    """The caller is authenticated, but may not use the requested resource."""
 
     status = 403
     kind = "forbidden"

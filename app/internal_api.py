@@ -62,8 +62,9 @@ NO_SERVER_HEADER = "x-switchyard-no-server"
 """On the ingress's 503 for an application without a replica. A replica that is busy answers without it."""
 
 AFFINITY_HEADER = "x-switchyard-affinity"
-"""A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and how far
-above the mean the requests of the replica may lie, in square roots of the mean. `deployments/affinity.lua` reads it."""
+"""A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and the margin
+by which the replica's requests may exceed the mean, in square roots of the mean. `deployments/affinity.lua` reads it.
+"""
 
 PACKAGE_PREFIX = "package:"
 """A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""

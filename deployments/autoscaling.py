@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 KV_FULL = 0.9
-"""The share of its KV cache that a replica should use at most: above it vLLM begins to recompute what it evicted."""
+"""The share of its KV cache that a replica should use at most: above it vLLM begins to recompute evicted blocks."""
 
 LATE_S = 1.0
 """If requests wait longer than this in vLLM before they begin, the replica is full, regardless of its load. In a
@@ -39,7 +39,7 @@ REMEMBERED_S = 1800.0
 """
 
 LEAST_OF_TARGET = 0.25
-"""One long prompt makes others late: what is learned is never below this share of the target."""
+"""The lower bound of a learned capacity, as a share of the target: one long prompt makes others late."""
 
 
 class ReplicaLoad(NamedTuple):
@@ -135,7 +135,9 @@ def room_of_one(replicas: Sequence[ReplicaLoad]) -> float:
 def learn(
     known: LearnedLimit | None, replicas: Sequence[ReplicaLoad], target: float, now: float
 ) -> LearnedLimit | None:
-    """Updates what is known: if requests were late while replicas ran fewer than the target, that number is full."""
+    """Updates the learned capacity: if requests were late while replicas ran fewer than the target, that number is
+    full.
+    """
     if known is not None and (known.until <= now or _disproved(known, replicas)):
         known = None
     late = [it.running for it in replicas if it.queue_s > LATE_S and it.age_s >= YOUNG_S]

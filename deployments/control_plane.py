@@ -162,8 +162,9 @@ def _count_function() -> Count:
 
 
 def _report_function(clock: Callable[[], float] = time.time) -> Report:
-    """Like `_controller_functions`: records a router's queue. Serve drops it when the router's actor is gone, or after
-    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch."""
+    """Like `_controller_functions`: records a router's queue. Serve drops it when the router's actor has ended, or
+    after 10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch.
+    """
 
     def report(controller: Any, requests: dict[str, int], actor: str) -> None:
         now = clock()

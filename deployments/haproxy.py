@@ -2,7 +2,7 @@
 
 Ray's HAProxy configuration has `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose request
 body came in a separate packet, as httpx and with it the OpenAI SDK sends it: when that client disconnects, HAProxy does
-not notice, so the engine goes on working, and HAProxy spins on the closed connection. `-dS` turns splicing off.
+not notice, so the engine continues to work, and HAProxy spins on the closed connection. `-dS` turns splicing off.
 
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
 request on every keep-alive connection, however long that was idle. All the replicas that it knows may have ended by
@@ -12,7 +12,7 @@ the time: a client that reads it does not send a request into a connection that 
 
 A machine that loses its power closes no connection, and HAProxy, which sets no limit to the time of an answer, would
 wait for it. So TCP keepalive probes idle connections, and those that acknowledge nothing are closed (`SILENT_S`). A
-request whose answer has not begun then goes to another replica.
+request whose answer has not started then goes to another replica.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are not an HTTP
 request it has HTML pages, which can only be left out: the connection is closed. Serve's `/-/routes`, which lists every

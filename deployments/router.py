@@ -4,7 +4,7 @@ Its configuration is the deployment's `user_config`, which Serve delivers to eve
 restart. An invalid one leaves the previous one in force.
 
 A replica cannot see where Serve listens. So the router assumes that every machine can reach it, and rejects a
-configuration without authentication, unless the environment says that Serve listens on the loopback interface
+configuration without authentication, unless the environment states that Serve listens on the loopback interface
 (SWITCHYARD_LOOPBACK=1, set by the local launcher).
 """
 

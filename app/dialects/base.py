@@ -176,7 +176,7 @@ class Call:
     `body` is the request in vLLM's fields as far as it is known before a deployment is chosen; limits, content filters
     and errors use it. `model` is the endpoint or deployment that the client named, None for the task's default.
     `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
-    candidate for the sticky key. `timeout_s` is how long the client will wait for the whole answer. `field_names` are
+    candidate for the sticky key. `timeout_s` is the client's timeout for the whole answer. `field_names` are
     the client's paths of those of vLLM's fields whose names differ, for errors.
     """
 
@@ -192,11 +192,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and path (Starlette's syntax), and the dialect's name for what it does.
-
-    `local`: answered from the configuration (`Dialect.answer`), not by a deployment. `open`: answered without
-    authentication, and without reading the body. `default` is set if the body names no model: the task whose default
-    endpoint serves the request, unless the path has an `{endpoint}`.
+    """A method and path (Starlette's syntax), and the dialect's name for the operation. `local`: answered from the
+    configuration (`Dialect.answer`), not by a deployment. `open`: answered without authentication, and without reading
+    the body. `default` is set if the body names no model: the task whose default endpoint serves the request, unless
+    the path has an `{endpoint}`.
     """
 
     method: str

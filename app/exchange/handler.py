@@ -7,7 +7,7 @@
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
 - a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its
-replicas, as long as retries make no more than a tenth of the load;
+  replicas, as long as retries make no more than a tenth of the load;
 - the engine stops working for a client that disconnects;
 - every response names the deployment that produced it, the endpoint's plan, and the request's id.
 """

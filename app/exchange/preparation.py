@@ -18,7 +18,7 @@ NO_PLANS: Plans = MappingProxyType({})
 
 
 class PreparedConfig(NamedTuple):
-    """A valid configuration and what is derived from it."""
+    """A valid configuration and the objects derived from it."""
 
     config: Config
     targets: Mapping[str, Target]

@@ -84,12 +84,12 @@ class SnapshotBuilder:
         config, now = self._config, self._clock()
         if config is None or not self._is_new:
             return None
-        heard: dict[str, list[Replaced]] = {}
+        reported: dict[str, list[Replaced]] = {}
         for it in replaced:
             endpoint = config.endpoints.get(it.endpoint)
             if endpoint is not None and it.until > now and it.plan == plan_of(it.endpoint, endpoint).id:
-                heard.setdefault(it.endpoint, []).append(it)
-        unknown = {name: found for name, found in heard.items() if not all(map(self._is_known, found))}
+                reported.setdefault(it.endpoint, []).append(it)
+        unknown = {name: found for name, found in reported.items() if not all(map(self._is_known, found))}
         return self._built(config, unknown) if unknown else None
 
     def _is_known(self, replaced: Replaced) -> bool:

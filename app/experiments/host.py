@@ -195,7 +195,7 @@ class ControllerHost:
             found = (await self._control.replicas()).applications
             running = {name: states.get(RUNNING, 0) for name, states in found.items()}
         except UpstreamError:
-            running = None  # reports say that replicas are not known
+            running = None  # reports state that replicas are not known
         await self._in_thread(partial(self._controller.observe_replicas, running))
 
     async def _move(self, control: ControlPlane) -> None:

@@ -118,7 +118,7 @@ class Keeper:
         return Health(self._attempts.failing_since, self._attempts.error, self.waiting.records)
 
     def journal(self, entries: Sequence[Entry]) -> int:
-        """Adds entries, which are written with the next round. Returns how many there have been: see `durable`."""
+        """Adds entries, which are written with the next round. Returns their number so far: see `durable`."""
         named = [Entry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]

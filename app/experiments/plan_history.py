@@ -33,7 +33,7 @@ class PlanEntry(msgspec.Struct, frozen=True):
     """The caller who made it; None: it came with a file."""
     reason: str | None = None
     overrides: int = 0
-    """The number of units with a deployment of their own. The units themselves are not stored: the journal is never
+    """The number of units with an override. The units themselves are not stored: the journal is never
     deleted.
     """
     expires: float | None = None

@@ -30,8 +30,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """The controller's answer to a batch.
 
     `received` and `durable`: every batch of this router up to that number has arrived, or is durably in the ledger's
-    directory (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
-    above `received` in order. `received` goes back where a controller restarted, or recovered from a failed directory.
+    directory (dropped ones apart: see `Batch.oldest`). A router keeps batches that are not durable, and sends the kept
+    batches above `received` in order. `received` goes back where a controller restarted, or recovered from a failed
+    directory.
     """
 
     received: int

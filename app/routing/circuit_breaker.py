@@ -22,7 +22,7 @@ LONGEST_OPEN_S = 60.0
 
 
 class Fault(Enum):
-    """The kind of a failed attempt, by what it proves about the deployment."""
+    """The kind of a failed attempt, by its significance for the deployment."""
 
     CONNECTION = "connection"
     """No connection was made: every request would fail."""

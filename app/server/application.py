@@ -203,7 +203,7 @@ class Router:
             self._switch(self._preparation.prepare(config))
 
     async def apply(self, config: object) -> None:
-        """Like `reconfigure`, but requests go on: a thread prepares everything, and the event loop switches to it.
+        """Like `reconfigure`, but requests continue: a thread prepares everything, and the event loop switches to it.
 
         Configurations come into force in the order of the calls.
         """

@@ -120,7 +120,7 @@ def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Apply a changed configuration, live.
 
     Traffic moves without a restart. An invalid file changes nothing. The file's split replaces the one that a ramp has
-    reached, and pauses the ramp; a warning says so before.
+    reached, and pauses the ramp; a warning is printed before.
 
     \b
     Examples:
@@ -296,7 +296,7 @@ def weights(
 ) -> None:
     """Prepare the default models.
 
-    Prints their folders. `serve` prepares what it needs by itself.
+    Prints their folders. `serve` prepares missing ones by itself.
 
     \b
     Example:

@@ -1,8 +1,8 @@
 """A client that disconnects ends its generation, streaming or not.
 
 Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a separate task,
-and the task that would end it on a disconnect is the one that Serve has just cancelled: the engine would go on. So the
-cancellation is delayed for a moment, in which vLLM reads the disconnect itself.
+and the task that would end it on a disconnect is the one that Serve has just cancelled: the engine would continue. So
+the cancellation is delayed for a moment, in which vLLM reads the disconnect itself.
 """
 
 import asyncio

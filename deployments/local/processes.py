@@ -88,7 +88,7 @@ def processes_of(run_id: str) -> list[int]:
 
 
 def sweep(run_id: str) -> int:
-    """Ends every process of the run: SIGTERM, then SIGKILL after GRACE_S. Returns how many there were."""
+    """Ends every process of the run: SIGTERM, then SIGKILL after GRACE_S. Returns their number."""
     signalled: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while alive := processes_of(run_id):

@@ -33,7 +33,7 @@ class CompletionsTranslation(Translation):
     Echo and suffix are added here: the engine sees the prompt in a chat template that the client did not write, and
     fills in the middle before a suffix.
 
-    `truncate_on_timeout`: at the deadline the answer is what it has by then. Whole answers are collected from a stream
+    `truncate_on_timeout`: at the deadline the answer is the text so far. Whole answers are collected from a stream
     for that; for streams, `Stream.fail` with TimedOut ends them in order.
     """
 

@@ -1,7 +1,7 @@
 """A completion request in vLLM's fields.
 
-vLLM's own `/v1/completions` gets what it can do. `EXTENDED_PATH` is the model applications' own route: the same fields,
-and `seeds`, `beam` and `replace_embeddings`. Other extensions are logits processors (`vllm_xargs`).
+vLLM's own `/v1/completions` gets the requests that it supports. `EXTENDED_PATH` is the model applications' own route:
+the same fields, and `seeds`, `beam` and `replace_embeddings`. Other extensions are logits processors (`vllm_xargs`).
 """
 
 from collections.abc import Sequence

@@ -81,7 +81,7 @@ class Generation:
         return {**body, **self._sampling()}
 
     def _sampling(self) -> dict[str, Any]:
-        """vLLM's sampling fields; logits processors of the deployment add what it lacks (`vllm_xargs`)."""
+        """vLLM's sampling fields; logits processors of the deployment add the missing ones (`vllm_xargs`)."""
         parameters = self.parameters
         extensions: dict[str, Any] = {"watermark": True} if parameters.watermark else {}
         fields = self._sent("repetition_penalty", "frequency_penalty")

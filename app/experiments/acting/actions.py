@@ -48,7 +48,7 @@ class _Course:
 
 
 class Journal:
-    """The journal as actions need it: `add` returns how many entries there are, of which `durable` are written."""
+    """The journal as actions need it: `add` returns the number of entries, of which `durable` are written."""
 
     def __init__(
         self, add: Callable[[Sequence[Entry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
@@ -244,5 +244,5 @@ def _started_at(entry: Entry) -> float | None:
 
 
 def _is_of(state: State, run: Run | None) -> bool:
-    """Whether a state is of a run that goes on: pending work of any other run is void."""
+    """Whether a state belongs to the present run, and that continues: pending work of any other run is void."""
     return run is not None and run.stopped_at is None and run.started_at == state.started_at

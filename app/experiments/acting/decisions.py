@@ -104,7 +104,7 @@ def _resume(state: State, facts: Facts, request: Request, now: float) -> Turn:
 
 def _roll_back(state: State, facts: Facts, request: Request, now: float) -> Turn:
     arms = shares.of_arms(facts.traffic, facts.experiment)
-    # A step may have reached routers before what is applied was read again.
+    # A step may have reached routers before the applied configuration was read again.
     on_its_way = state.intent.after if state.intent is not None else {}
     stopped = {stop.deployment for stop in state.stops}
     if all(not (arms[name] or on_its_way.get(name)) or name in stopped for name in facts.experiment.treatments):

@@ -299,7 +299,7 @@ def _thawed(state: State, facts: Facts, now: float) -> Turn | None:
     return resumed(state, now, "The pause after the rollback is over: the ramp begins again")
 
 
-def _begun(state: State, facts: Facts, now: float) -> Turn | None:
+def _started(state: State, facts: Facts, now: float) -> Turn | None:
     if facts.experiment.ramp is None or state.phase != "running" or state.weights is not None:
         return None
     if now < state.started_at or state.intent is not None:
@@ -337,13 +337,13 @@ _RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
     _changed,
     _thawed,
     _fed_again,
-    _begun,
+    _started,
     _stepped,
 )
 
 
 def _have_nothing(names: Sequence[str], facts: Facts) -> bool:
-    """True if these arms have no traffic for good. A temporary plan does not count: what it took away comes back."""
+    """True if these arms have no traffic for good. A temporary plan does not count: the earlier weights come back."""
     return not facts.is_temporary and all(not facts.traffic.get(name, 0) for name in names)
 
 

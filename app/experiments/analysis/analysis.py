@@ -152,7 +152,7 @@ class Analysis:
     def tick(self, now: float) -> list[Occurrence]:
         """Counts feedback whose window is over, raises alarms, makes looks as far as the pace allows.
 
-        Returns what is new since the last call, for the journal. `now` is in Unix seconds.
+        Returns new occurrences since the last call, for the journal. `now` is in Unix seconds.
         """
         self._advance(now)
         new, self._occurrences = self._occurrences, []
@@ -240,7 +240,7 @@ class Analysis:
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
     ) -> Planned:
-        """Units for a verdict on an effect, from the spread of what is recorded. By default of the first treatment.
+        """Units for a verdict on an effect, from the spread of the recorded values. By default of the first treatment.
 
         Raises KeyError as `history`, Conflict before anything can be estimated.
         """
@@ -294,8 +294,8 @@ def _analysed(columns: AnyColumns) -> Mask:
 def same_run(old: Experiment, new: Experiment) -> bool:
     """Whether a change of an experiment's section keeps the evidence.
 
-    A change of what is compared, or of what decides, begins a new run. (So does one of the endpoint's `sticky`, which
-    is no part of the section.) A new secondary metric is computed from the recorded exposures.
+    A change of the comparison, or of the rules that decide, starts a new run. (So does one of the endpoint's `sticky`,
+    which is not part of the section.) A new secondary metric is computed from the recorded exposures.
     """
     fields = ("endpoint", "mode", "control", "treatments", "primary", "alpha", "starts_at")
     return all(getattr(old, name) == getattr(new, name) for name in fields)

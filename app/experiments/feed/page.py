@@ -60,7 +60,7 @@ def _after(entries: Sequence[Entry], id: str, at: float) -> int:
 
 
 def _position(entries: Sequence[Entry], index: int) -> str:
-    """The journal only grows, until another controller has read it, or this one has found what was there before."""
+    """The journal only grows, until another controller has read it, or this one has read earlier entries."""
     if not entries:
         return "..0"
     return f"{entries[-1].writer}.{entries[0].at:.6f}.{index}"

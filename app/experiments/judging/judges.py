@@ -89,7 +89,7 @@ class Judges:
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
 
     def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:
-        """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
+        """Counts earlier records for new analyses, and for the shadows. Returns whether that was possible."""
         begins = [judged.run.started_at for judged in new]
         if shadows and self.shadows.since is not None:
             begins.append(self.shadows.since)

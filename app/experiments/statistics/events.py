@@ -23,7 +23,7 @@ Trials = Literal["events", "exposures"]
 """A trial is an event of either arm (relative limits), or an exposure of the treatment (absolute ones)."""
 
 MULTIPLES: Floats = np.exp(np.linspace(math.log(1.15), math.log(50.0), 40))
-"""The alternatives, as multiples of what is allowed."""
+"""The alternatives, as multiples of the allowed rate."""
 
 _LN_PRIOR: Floats = -np.log(np.arange(1.0, 41.0)) - math.log(float((1 / np.arange(1.0, 41.0)).sum()))
 

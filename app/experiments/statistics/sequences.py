@@ -4,7 +4,7 @@ The process is an estimate with standard error `se` and `nu` degrees of freedom;
 The e-value against "no effect" mixes Student's t likelihood ratios over effects that are normal with variance 1/rho
 (Lindon, Ham, Tingley and Bojinov 2022, "Anytime-Valid Linear Models and Regression Adjusted Causal Inference"; with
 nu = ∞ the normal mixture of Howard, Ramdas, McAuliffe and Sekhon 2021, "Time-uniform, nonparametric, nonasymptotic
-confidence sequences"). rho follows from the smallest effect of interest alone, so that any look can be computed anew
+confidence sequences"). rho follows from the smallest effect of interest alone, so that any look can be computed again
 from data. Two scales, that effect and four times it, are averaged: it costs ln 2 of evidence and finds large effects in
 half the time.
 

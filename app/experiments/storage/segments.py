@@ -4,7 +4,7 @@
     starts/…  late/…  feedback/…  pairs/…               same date and name, if there are any; nothing without the first
 
 `date` is the day (UTC) on which the segment was written. The footer of the first file lists the batches that the
-segment holds, so that a controller that starts again knows what it need not take twice; every record names its router
+segment holds, so that a restarted controller does not count them twice; every record names its router
 (a hash) and batch. Between the writing of a merged segment and the deletion of its sources records are there twice:
 readers that mind take each (router, seq) once.
 """

@@ -26,7 +26,7 @@ class Missing(StoreError):
 
 
 class Damaged(StoreError):
-    """The file exists, but its content is not what it should be."""
+    """The file exists, but its content is invalid."""
 
 
 class File(NamedTuple):

@@ -34,7 +34,7 @@ def decide(
       promote   a treatment gets all the traffic that the holdout leaves, and it is over
       advance   the ramp's next step, without waiting for it
       pause     no step is taken until it is resumed; the traffic stays
-      resume    it goes on
+      resume    it continues
       rollback  control gets the treatments' traffic at once, and the ramp pauses
       stop      nothing acts on it any more; the traffic stays
 

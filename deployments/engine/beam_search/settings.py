@@ -28,9 +28,9 @@ class Settings:
       search is over only when all of them contain a stop. Before `min_tokens` neither may occur.
     - `forbidden` sequences never come in the answer; no n-gram of `no_repeat_ngram` tokens (1: off) comes again in
       prompt and answer.
-    - `repetition_penalty` multiplies the log-probability of what is in prompt and answer, as in transformers, which
+    - `repetition_penalty` multiplies the log-probability of tokens in prompt and answer, as in transformers, which
       hands log-probabilities to it where it searches; `frequency_penalty` (per occurrence) and `presence_penalty` are
-      taken from the log-probability of what is in the answer.
+      subtracted from the log-probability of tokens in the answer.
     - `temperature` (above 0), `top_k` (0: off) and `top_p` shape what the sampling kinds draw from, in this order;
       DETERMINISTIC leaves them out, as transformers does.
     - A finished beam is worth the sum of its scores divided by length ** `length_penalty`.

@@ -29,8 +29,8 @@ class Processor(Protocol):
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Changes `scores` in place: the next token's logits, float32 of shape (vocabulary,).
 
-        `prompt` and `output` are the token ids so far. A step may repeat with the same output: vLLM discards what it
-        samples in the middle of a long prompt.
+        `prompt` and `output` are the token ids so far. A step may repeat with the same output: vLLM discards samples in
+        the middle of a long prompt.
         """
 
 

@@ -40,7 +40,7 @@ def is_not_worse(effect: Effect, measure: Measure) -> bool:
 
 
 def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
-    """The interval with what is good above 0. An end that is missing is infinitely far."""
+    """The interval with the good direction above 0. A missing end is infinite."""
     low = -math.inf if effect.lower is None else effect.lower
     high = math.inf if effect.upper is None else effect.upper
     return (-high, -low) if better == "lower" else (low, high)

@@ -18,7 +18,7 @@ from app.experiments.report import Effect
 from app.experiments.statistics.events import EventEvidence, chance, two_sided
 
 MAX_UNITS = 2_000_000
-"""Units with an event of one kind. Above, half of them are dropped, by hash: so many suffice for any effect of
+"""Units with an event of one kind. Above, half of them are dropped, by hash: the rest suffices for any effect of
 interest.
 """
 
