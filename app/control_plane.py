@@ -30,7 +30,7 @@ class Delivery(Enum):
     UNSETTLED = auto()
     """The delivery is not known to be complete: replicas start or stop, or the control plane does not answer."""
     SETTLED = auto()
-    """Every router has it."""
+    """Every router serves it."""
     FAILED = auto()
     """Routers rejected it; the previous one stays in force."""
 

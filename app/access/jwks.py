@@ -24,7 +24,7 @@ RETRY_S = 10.0
 """The least time between two fetches, however many tokens name unknown keys."""
 
 TIMEOUT_S = 5.0
-"""Seconds for one fetch."""
+"""The timeout of one fetch, in seconds."""
 
 _MAX_BYTES = 1024 * 1024
 _log = logging.getLogger("switchyard")

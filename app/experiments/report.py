@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None
     decision: Decision
     decisions: dict[str, Decision] = {}
-    """Each treatment's."""
+    """The decision on each treatment."""
     headline: str
     """One sentence: green-float32 on chat: green is better than blue."""
     details: list[str]
@@ -244,4 +244,4 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     """verdict, alarm …"""
     text: str
     detail: dict[str, Any] = {}
-    """Plain data."""
+    """Further facts, as plain data."""

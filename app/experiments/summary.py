@@ -66,9 +66,9 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """The consequences of a decision, if it were made now."""
 
     revision: int
-    """The present one: `Acting.revision`."""
+    """The present revision: `Acting.revision`."""
     state: Literal["running", "paused", "stopped"]
-    """The experiment's after it."""
+    """The experiment's state after it."""
     before: dict[str, int]
     """The arms' weights, in percent of the endpoint's traffic."""
     after: dict[str, int]

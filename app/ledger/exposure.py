@@ -37,7 +37,7 @@ _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
     (Broken, Failure.BROKEN),
     (UpstreamError, Failure.OTHER),
 )
-"""The most specific first."""
+"""The failure that each error means, the most specific error first."""
 
 
 def failure_of(error: SwitchyardError) -> Failure:

@@ -66,7 +66,7 @@ class Analysis:
         self._pace = pace or Pace(time.perf_counter)
         self._done = Interventions()
         self._version = 0
-        """Counts additions."""
+        """The number of additions so far."""
         self._occurrences: list[Occurrence] = []
 
     def _comparisons(self) -> list[Comparator]:

@@ -49,7 +49,7 @@ class Arms:
         self._current: Plan | None = None
         self._latest = -np.inf
         self.names = experiment.arms
-        """Control first."""
+        """The arms' names, control first."""
 
     @property
     def current(self) -> Plan | None:

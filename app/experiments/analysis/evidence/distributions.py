@@ -23,7 +23,7 @@ _LOWEST, _WIDTH, _BINS = math.log(1e-4), 0.04, 576
 """The range of the bins, from 0.0001 to a million: seconds and tokens."""
 
 _COUNTS = {"output_tokens"}
-"""Whole numbers."""
+"""The metrics that are whole numbers."""
 
 
 class Distributions:
