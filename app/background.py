@@ -8,7 +8,7 @@ from typing import Any
 
 @asynccontextmanager
 async def run_in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs `work` while the block runs, then cancels it. What it raised before is raised at the block's end."""
+    """Runs `work` while the block runs, then cancels it. Its errors are raised at the block's end."""
     task = asyncio.create_task(work)
     try:
         yield

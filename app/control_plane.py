@@ -23,23 +23,23 @@ _log = logging.getLogger("switchyard")
 
 
 class Delivery(Enum):
-    """How far the applied configuration has come."""
+    """The progress of the delivery of the applied configuration."""
 
     DELIVERING = auto()
     """Routers are loading it; another change is rejected until they have it."""
     UNSETTLED = auto()
-    """It is unknown whether every router has it: replicas start or stop, or the control plane does not answer."""
+    """The delivery is not known to be complete: replicas start or stop, or the control plane does not answer."""
     SETTLED = auto()
-    """Every router has it."""
+    """Every router serves it."""
     FAILED = auto()
     """Routers rejected it; the previous one stays in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The routers' configuration as the control plane stores it: plain data, and since when (Unix time, ms).
+    """The routers' configuration as the control plane stores it: plain data, and when it was applied (Unix time, ms).
 
-    `created_ms`: since when each endpoint has been declared, whatever has changed in it since.
+    `created_ms`: when each endpoint was first declared, regardless of later changes to it.
     """
 
     config: Any
@@ -60,9 +60,10 @@ RUNNING = "RUNNING"
 
 
 class Replicas(NamedTuple):
-    """The replicas that the control plane runs. `applications`: how many are in which state, by application; but for
-    `RUNNING`, the states' names are the control plane's own. `routers`: those of the router. `asleep`: applications
-    that are to have no replica until a request comes."""
+    """The replicas that the control plane runs. `applications`: their number by state, for each application; except for
+    `RUNNING`, the states' names are the control plane's own. `routers`: the replicas of the router. `asleep`:
+    applications that are to have no replica until a request comes.
+    """
 
     applications: Mapping[str, Mapping[str, int]]
     routers: Mapping[str, int]
@@ -86,8 +87,9 @@ class ControlPlane(Protocol):
         ...
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
-        """Reports how many of this router's requests wait for a replica of each application, or were refused. They
-        count as demand for the control plane's autoscaling until the next report, or for some seconds."""
+        """Reports the number of this router's requests that wait for a replica of each application, or were refused.
+        They count as demand for the control plane's autoscaling until the next report, or for some seconds.
+        """
         ...
 
 
@@ -100,7 +102,8 @@ BEING_DELIVERED = "An update of the configuration is in progress; wait until it 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The content of a new plan, and its reason. `ttl_s`: after so many seconds, the last lasting plan is restored.
+    """The content of a new plan, and its reason. `ttl_s`: the time in seconds after which the last lasting plan is
+    restored.
 
     `withdrawn`: deployments that running conversations, too, are to leave at once, each with the one that gets them.
     Of the others, conversations follow the weights from before for the endpoint's `pin_s`.
@@ -177,10 +180,9 @@ async def change_plan(
 
 
 async def restore_expired(control: ControlPlane, now: float) -> Config | None:
-    """Ends temporary plans whose time is over (`now`: Unix seconds), and restores what was in force before.
-
-    Returns the applied configuration, None if it is invalid. While another change is delivered nothing is restored; the
-    next call does. Raises UpstreamError.
+    """Ends temporary plans whose time is over (`now`: Unix seconds), and restores the earlier ones. Returns the applied
+    configuration, None if it is invalid. While another change is delivered nothing is restored; the next call does.
+    Raises UpstreamError.
     """
     applied = await control.applied()
     config = applied.parsed()
@@ -245,7 +247,7 @@ def _earlier(
 ) -> tuple[EarlierWeights, ...]:
     """The earlier weights that running conversations follow after a change to `weights`, the oldest first.
 
-    The time begins anew for weights that are still followed: conversations that run now began under them. `returned`
+    The time starts again for weights that are still followed: conversations that run now started under them. `returned`
     were withdrawn and have a share again: conversations that have left them do not go back.
     """
     followed = [

@@ -1,7 +1,7 @@
 """Everything that can go wrong with a request, by whose fault it is.
 
     SwitchyardError                 status
-    ├── ClientError                 4xx   the request cannot be served as it stands
+    ├── ClientError                 4xx   the request cannot be served as it is
     │   ├── BadRequest              400   malformed, of the wrong type, out of bounds, contradictory
     │   │   └── WrongTask           400   the endpoint or deployment does not support the task
     │   ├── Unauthorized            401   no credentials, or wrong ones
@@ -15,7 +15,7 @@
     │   │   └── HeadersTooLarge     431
     │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
-    │   ├── PreconditionRequired    428   the request does not say which state it was made for
+    │   ├── PreconditionRequired    428   the request does not name the state it was made for
     │   ├── LimitExceeded           429   one of the caller's limits is reached
     │   └── Rejected                4xx   the engine rejected the request
     ├── UpstreamError               5xx   the deployment failed
@@ -59,7 +59,7 @@ class SwitchyardError(Exception):
 
 
 class ClientError(SwitchyardError):
-    """The request cannot be served as it stands; repeating it does not help, unless `retry_after` is set."""
+    """The request cannot be served as it is; repeating it does not help, unless `retry_after` is set."""
 
     status = 400
     kind = "bad_request"
@@ -83,14 +83,14 @@ class Unauthorized(ClientError):
 
 
 class Forbidden(ClientError):
-    """The caller is authenticated, but may not use what it requests."""
+    """The caller is authenticated, but may not use the requested resource."""
 
     status = 403
     kind = "forbidden"
 
 
 class LimitExceeded(ClientError):
-    """The caller has reached a limit. `message` names it; `retry_after` is when it frees."""
+    """The caller has reached a limit. `message` names it; `retry_after` is the time until it frees."""
 
     status = 429
     kind = "limit_exceeded"
@@ -140,7 +140,7 @@ class PreconditionFailed(ClientError):
 
 
 class PreconditionRequired(ClientError):
-    """The request does not say which state it was made for."""
+    """The request does not name the state for which it was made."""
 
     status = 428
     kind = "precondition_required"
@@ -214,7 +214,7 @@ class Unavailable(UpstreamError):
 
 
 class Unreachable(Unavailable):
-    """No connection could be made: true for every request, whatever is in it."""
+    """No connection could be made: this holds for every request, regardless of its content."""
 
 
 class Broken(UpstreamError):

@@ -18,7 +18,7 @@ RECORDINGS_PATH = "/recordings"
 """`POST`, below the experiments' application: a file of recorded requests, as `MESSAGE_PACK`. 204: it is written."""
 
 EXPORT_PATH = "/export"
-"""`GET`, below the experiments' application: what was recorded, as a file."""
+"""`GET`, below the experiments' application: the recorded exposures, as a file."""
 
 API_PATH = "/api"
 """Below the experiments' application: questions, as `app.experiments.answers` answers them."""
@@ -41,7 +41,7 @@ MODEL_PATH = "/switchyard/model"
 """`GET` returns what `app.engine.model.Model` reads: tokenizer, end-of-sequence ids, context length."""
 
 REPLICA_AGE_HEADER = "x-switchyard-replica-age-s"
-"""The response header in which a replica of a model application says how many seconds ago it was ready."""
+"""The response header in which a replica of a model application reports the seconds since it was ready."""
 
 INTERNAL_KEY_HEADER = "x-switchyard-key"
 """The header in which the router sends the internal key; a model application rejects requests without it."""
@@ -62,24 +62,26 @@ NO_SERVER_HEADER = "x-switchyard-no-server"
 """On the ingress's 503 for an application without a replica. A replica that is busy answers without it."""
 
 AFFINITY_HEADER = "x-switchyard-affinity"
-"""A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and how far
-above the mean the requests of the replica may lie, in square roots of the mean. `deployments/affinity.lua` reads it."""
+"""A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and the margin
+by which the replica's requests may exceed the mean, in square roots of the mean. `deployments/affinity.lua` reads it.
+"""
 
 PACKAGE_PREFIX = "package:"
 """A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""
 
 KEEP_ALIVE_S = 120
-"""How long a client's connection may be idle, at the ingress and at a router without one: longer than clients keep
-theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so that none is closed while a request is on its way."""
+"""The time for which a client's connection may be idle, at the ingress and at a router without one: longer than clients
+keep theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so that none is closed while a request is on its way.
+"""
 
 KEEP_ALIVE_MARGIN_S = 5
-"""How much shorter than the real one the idle time is that answers announce (`Keep-Alive`)."""
+"""The margin by which the idle time announced in answers (`Keep-Alive`) is shorter than the real one."""
 
 MAX_BEAMS = 31
 """The widest beam search. It needs `max_logprobs` of at least twice as many."""
 
 MAX_STOP_STRINGS = 64
-"""Stop strings per request: what model applications are started with. vLLM's default is 4."""
+"""Stop strings per request: the limit with which model applications are started. vLLM's default is 4."""
 
 MAX_SEEDS = 128
 """Seeds per request at `EXTENDED_PATH`."""
@@ -101,7 +103,7 @@ class Xarg(StrEnum):
 
 
 BAD_WORD_SEPARATOR = -1
-"""Stands between two sequences of `Xarg.BAD_WORD_TOKENS`, which is a flat list: vLLM takes no nested ones."""
+"""Separates two sequences of `Xarg.BAD_WORD_TOKENS`, which is a flat list: vLLM takes no nested ones."""
 
 
 def to_int64_seed(seed: int) -> int:

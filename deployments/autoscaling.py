@@ -1,4 +1,4 @@
-"""How many replicas a model needs: an autoscaling policy for vLLM on Ray Serve.
+"""The number of replicas that a model needs: an autoscaling policy for vLLM on Ray Serve.
 
     autoscaling_config:
       policy: {policy_function: "deployments.autoscaling:replicas_needed"}
@@ -20,11 +20,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 KV_FULL = 0.9
-"""The share of its KV cache that a replica should use at most: above it vLLM begins to recompute what it evicted."""
+"""The share of its KV cache that a replica should use at most: above it vLLM begins to recompute evicted blocks."""
 
 LATE_S = 1.0
-"""If requests wait longer than this in vLLM before they begin, the replica is full, whatever it runs. In a healthy
-engine they wait for one step, some tens of milliseconds."""
+"""If requests wait longer than this in vLLM before they begin, the replica is full, regardless of its load. In a
+healthy engine they wait for one step, some tens of milliseconds.
+"""
 
 DRAIN_S = 60.0
 """Waiting requests in vLLM may take this long to be worked off: about as long as a new replica takes to start. If 60
@@ -34,18 +35,19 @@ YOUNG_S = 60.0
 """A replica's first steps take seconds (kernels are compiled, caches are empty): waiting then proves nothing."""
 
 REMEMBERED_S = 1800.0
-"""How long the policy believes what it has learned from late requests. It forgets sooner if a replica runs more."""
+"""The time for which the policy uses what it has learned from late requests. It forgets sooner if a replica runs more.
+"""
 
 LEAST_OF_TARGET = 0.25
-"""One long prompt makes others late: what is learned is never below this share of the target."""
+"""The lower bound of a learned capacity, as a share of the target: one long prompt makes others late."""
 
 
 class ReplicaLoad(NamedTuple):
     """One replica's load, as it reports it. `running` and `waiting` are vLLM's, `held` wait in Serve before it.
 
-    `kv`: the share of the KV cache in use, 0 to 1. `queue_s`: how long requests that began lately had waited in vLLM,
-    the mean over the look-back period. `service_s`: how long requests run, without their wait; 0: not known. `age_s`:
-    since its engine was ready.
+    `kv`: the share of the KV cache in use, 0 to 1. `queue_s`: the time that recently started requests had waited in
+    vLLM, the mean over the look-back period. `service_s`: the run time of requests, without their wait; 0: not known.
+    `age_s`: the time since its engine was ready.
     """
 
     running: float = 0.0
@@ -92,7 +94,7 @@ class Context(Protocol):
 
 
 def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
-    """The policy: how many replicas the deployment needs, and what it remembers."""
+    """The policy: returns the number of replicas that the deployment needs, and the state to keep for the next call."""
     now = ctx.current_time or 0.0
     load, target = load_of(ctx), float(ctx.config.get_target_ongoing_requests())
     known = ctx.policy_state.get("learned")
@@ -112,7 +114,8 @@ def needed(load: Load, target: float, learned: LearnedLimit | None = None) -> in
 
 
 def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: LearnedLimit | None = None) -> float:
-    """How many requests one replica should hold, at least 1. Waiting ones are assumed to be as long as running ones.
+    """The number of requests that one replica should hold, at least 1. Waiting ones are assumed to be as long as
+    running ones.
 
     A replica that runs nothing yet does not count.
     """
@@ -132,7 +135,9 @@ def room_of_one(replicas: Sequence[ReplicaLoad]) -> float:
 def learn(
     known: LearnedLimit | None, replicas: Sequence[ReplicaLoad], target: float, now: float
 ) -> LearnedLimit | None:
-    """Updates what is known: if requests were late while replicas ran fewer than the target, that number is full."""
+    """Updates the learned capacity: if requests were late while replicas ran fewer than the target, that number is
+    full.
+    """
     if known is not None and (known.until <= now or _disproved(known, replicas)):
         known = None
     late = [it.running for it in replicas if it.queue_s > LATE_S and it.age_s >= YOUNG_S]

@@ -24,7 +24,7 @@ from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Deliv
 from app.errors import Conflict, TimedOut, Unavailable
 
 TIMEOUT_S = 10.0
-"""For one call to the controller, whose event loop serves the whole cluster."""
+"""The timeout of one call to the controller, whose event loop serves the whole cluster."""
 
 Read = Callable[[Any], tuple[Any, str, str, float, dict[str, float]]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
@@ -41,7 +41,7 @@ class ServeControl:
         self._read, self._replace = _controller_functions(DeploymentID(name=deployment, app_name=application))
 
     async def applied(self) -> Applied:
-        """What Serve has stored. Raises Unavailable."""
+        """The configuration that Serve has stored. Raises Unavailable."""
         try:
             config, application, deployment, since_s, created_s = await self.call(self._read)
         except TimeoutError as error:
@@ -68,7 +68,7 @@ class ServeControl:
         return Replicas(found, found.get(self._application, {}), asleep)
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
-        """Reports them as requests that are queued at a handle, which is how Serve counts them. Raises Unavailable."""
+        """Reports unserved requests as queued at a handle, since Serve counts those. Raises Unavailable."""
         try:
             await self.call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
         except TimeoutError as error:
@@ -84,7 +84,7 @@ class ServeControl:
 
 
 def _delivery(application: str, deployment: str) -> Delivery:
-    """What Serve's statuses of the router's application and deployment say about its configuration.
+    """The progress of the router's configuration, by Serve's statuses of its application and deployment.
 
     The application is DEPLOYING as soon as a configuration is applied; the deployment is HEALTHY only once every
     replica runs and has it.
@@ -110,7 +110,9 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
         return application.value, deployment.status.value
 
     def created(controller: Any, user_config: Any, since_s: float) -> dict[str, float]:
-        """When each endpoint was first seen applied (s): kept in Serve's own store, as the configuration is."""
+        """The time at which each endpoint was first seen applied (s): kept in Serve's own store, as the configuration
+        is.
+        """
         endpoints = user_config.get("endpoints") if isinstance(user_config, dict) else None
         key = f"switchyard-created-{router.app_name}"
         stored = json.loads(controller.kv_store.get(key) or b"{}")
@@ -127,7 +129,7 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
         return user_config, *statuses(controller), since_s, created(controller, user_config, since_s)
 
     def replace(controller: Any, expected: Any, wanted: Any) -> Literal["replaced", "changed", "busy"]:
-        """Without an await, so that it is atomic."""
+        """Replaces the configuration without an await, so that it is atomic."""
         _, config, _ = controller._read_config_checkpoint()
         deployment = find(config)
         if deployment.user_config != expected:
@@ -143,7 +145,7 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 
 
 def _count_function() -> Count:
-    """As `_controller_functions`: how many replicas each application has in which state."""
+    """Like `_controller_functions`: the number of replicas of each application by state."""
 
     def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
         found: dict[str, dict[str, int]] = {}
@@ -160,8 +162,9 @@ def _count_function() -> Count:
 
 
 def _report_function(clock: Callable[[], float] = time.time) -> Report:
-    """As `_controller_functions`: records a router's queue. Serve drops it when the router's actor is gone, or after
-    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch."""
+    """Like `_controller_functions`: records a router's queue. Serve drops it when the router's actor has ended, or
+    after 10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch.
+    """
 
     def report(controller: Any, requests: dict[str, int], actor: str) -> None:
         now = clock()

@@ -1,4 +1,4 @@
-"""How stopping replicas finish their requests.
+"""Lets stopping replicas finish their requests.
 
 Serve gives a replica 20 s and then kills it with its streams. Here it has as long as a request may take; one that hangs
 is unhealthy and is killed at once, so that it does not keep its GPU that long. The YAML's
@@ -8,11 +8,12 @@ is unhealthy and is killed at once, so that it does not keep its GPU that long. 
 from collections.abc import Mapping
 
 GRACE_S = 3600.0
-"""As long as a request may take by default (`timeouts.total_s`)."""
+"""The time that a request may take by default (`timeouts.total_s`)."""
 
 DEREGISTRATION_S = 5
-"""How long a stopping local replica still accepts requests, until HAProxy knows. Serve's own 30 s are for load
-balancers (RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S)."""
+"""The time for which a stopping local replica still accepts requests, until HAProxy has been updated. Serve's own 30 s
+are for load balancers (RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S).
+"""
 
 SETTINGS: Mapping[str, str] = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
@@ -20,4 +21,4 @@ SETTINGS: Mapping[str, str] = {
     # which then does not end after its drain as long as the controller refers to them.
     "RAY_max_direct_call_object_size": "1048576",
 }
-"""For the environment of every node, before Ray starts."""
+"""Variables for the environment of every node, before Ray starts."""

@@ -1,9 +1,9 @@
-"""The controller of experiments as a Serve application: keeps what routers record, and judges it.
+"""The controller of experiments as a Serve application: stores what routers record, and judges it.
 
 One replica. It reads the routers' configuration from the control plane, as they serve it, moves traffic there as
-experiments say, ends expired temporary plans, and serves routers at /deployments/experiments, behind the internal
-key. While a replica is replaced there may be two for a moment: batches
-are taken once all the same. Routers keep what is not durable, so that nothing is lost with a replica.
+experiments decide, ends expired temporary plans, and serves routers at /deployments/experiments, behind the internal
+key. While a replica is replaced there may be two for a moment: batches are taken once all the same. Routers keep what
+is not durable, so that nothing is lost with a replica.
 """
 
 import os
@@ -25,14 +25,14 @@ from deployments.control_plane import ServeControl
 from deployments.engine.internal_key import InternalKeyMiddleware
 
 CPUS = 0.2
-"""Logical. 20,000 requests a second take a sixth of a core."""
+"""Logical CPUs. 20,000 requests a second take a sixth of a core."""
 
 GRACE_S = 60.0
-"""Pending rows are written within the first seconds."""
+"""The grace period at the end: pending rows are written within its first seconds."""
 
 
 class ExperimentsArgs(BaseModel):
-    """`args` of the application: none; what it needs is in the router's `user_config`."""
+    """`args` of the application: none; its settings are in the router's `user_config`."""
 
     model_config = ConfigDict(extra="forbid")
 

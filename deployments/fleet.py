@@ -26,7 +26,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=4.0)
 
 
 class ServeFleet:
-    """`call` reaches the Serve controller. `proxy_port`: where each node's HAProxy has its metrics; None without."""
+    """`call` reaches the Serve controller. `proxy_port`: the port of each node's HAProxy metrics; None without."""
 
     def __init__(self, call: CallController, proxy_port: int | None) -> None:
         self._call, self._proxy_port = call, proxy_port
@@ -60,7 +60,7 @@ class ServeFleet:
         except RayActorError as error:
             raise _ended(replica) from error
         except RayError as error:
-            raise Broken(f"The replica {replica} failed to give its metrics; its log says why") from error
+            raise Broken(f"The replica {replica} failed to return its metrics; see its log") from error
 
     async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -109,7 +109,7 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _find_function() -> Callable[[Any, str], Any]:
-    """As `_list_function`: a replica's actor, None if it has ended."""
+    """Like `_list_function`: returns a replica's actor, None if it has ended."""
 
     def found(controller: Any, replica: str) -> Any:
         for deployment in controller.deployment_state_manager._deployment_states.values():
@@ -122,7 +122,7 @@ def _find_function() -> Callable[[Any, str], Any]:
 
 
 def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
-    """As `_list_function`, for a replica of any application. None: the metrics are being prepared, ask again."""
+    """Like `_list_function`, for a replica of any application. None: the metrics are being prepared, ask again."""
 
     def read(replica: Any, endpoints: list[str] | None) -> bytes | None:
         from ray import serve

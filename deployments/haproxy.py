@@ -1,9 +1,8 @@
 """Extends the HAProxy that Ray Serve runs: one more switch, further rules, an action, and a few settings.
 
-Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
-request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
-HAProxy does not notice, so the engine goes on working, and HAProxy spins on the closed connection. `-dS` turns
-splicing off.
+Ray's HAProxy configuration has `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose request
+body came in a separate packet, as httpx and with it the OpenAI SDK sends it: when that client disconnects, HAProxy does
+not notice, so the engine continues to work, and HAProxy spins on the closed connection. `-dS` turns splicing off.
 
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
 request on every keep-alive connection, however long that was idle. All the replicas that it knows may have ended by
@@ -13,7 +12,7 @@ the time: a client that reads it does not send a request into a connection that 
 
 A machine that loses its power closes no connection, and HAProxy, which sets no limit to the time of an answer, would
 wait for it. So TCP keepalive probes idle connections, and those that acknowledge nothing are closed (`SILENT_S`). A
-request whose answer has not begun then goes to another replica.
+request whose answer has not started then goes to another replica.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are not an HTTP
 request it has HTML pages, which can only be left out: the connection is closed. Serve's `/-/routes`, which lists every
@@ -39,20 +38,21 @@ from pathlib import Path
 from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, ROUTER
 
 SETTINGS: Mapping[str, str] = {
-    # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
+    # The time in which the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would
+    # cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
     # A killed replica still accepts connections for a moment. A request without a response is sent once more, to
     # another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "1",
     # For a request's headers. Above Ray's 16 KiB HAProxy closes the connection; the router allows 32 KiB
-    # (`max_header_bytes`) and says what is wrong.
+    # (`max_header_bytes`) and answers with the reason.
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
 }
 """Environment variables of every node, before Ray starts."""
 
 CHECKS_PER_S = 10
-"""Health checks that a replica answers at most, from all nodes' HAProxies together."""
+"""The most health checks per second that a replica answers, from all nodes' HAProxies together."""
 
 CHECKS_OF_DOWN_PER_S = 100
 """The same for a replica that does not answer, which is checked more often so that its recovery is noticed."""
@@ -63,7 +63,7 @@ replicas come and go, and each change leaves an old HAProxy behind until its las
 
 
 def cluster_settings(nodes: int) -> Mapping[str, str]:
-    """Variables for every node, besides `SETTINGS`, in a cluster of so many nodes. Only nodes with a replica count:
+    """Variables for every node, besides `SETTINGS`, in a cluster of `nodes` nodes. Only nodes with a replica count:
     each of them has an HAProxy that checks every replica of the cluster.
 
     Ray's own values up to some size, then in proportion to it. The arithmetic is in docs/deploying.md.
@@ -93,8 +93,9 @@ _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
 }
 
 _NO_REQUEST = (400, 408, 413, 422, 501)
-"""HAProxy's own answers to what never became a request: what its parser rejects, or does not get in time. Their text is
-compiled in (`h1_send_error`), unless empty."""
+"""HAProxy's own answers where there is no valid request: its parser rejects it, or does not get it in time. Their text
+is compiled in (`h1_send_error`), unless empty.
+"""
 
 _KEEP_ALIVE = (
     "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
@@ -122,15 +123,16 @@ node without replicas is removed. `/health` goes through it, and Kubernetes send
 AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
 
 ROUTER_BACKEND = f"http-{ROUTER}"
-"""As Ray names the backend of the router's application."""
+"""Ray's name for the backend of the router's application."""
 
 _AFFINITY = (
     f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }} !{{ be_name -m str {ROUTER_BACKEND} }}",
     f"http-request del-header {AFFINITY_HEADER}",
     "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
 )
-"""In every application's backend; the router's only drops the header, which clients may send, too. Where the named
-replica takes no connection, the retry goes to another one (`option redispatch`)."""
+"""Rules in every application's backend; the router's only drops the header, which clients may send, too. Where the
+named replica takes no connection, the retry goes to another one (`option redispatch`).
+"""
 
 _SCRIPT = """#!/bin/sh
 for word; do

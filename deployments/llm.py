@@ -14,6 +14,6 @@ def build(args: EngineArgs) -> serve.Application:
 
 
 def engine_kwargs(args: EngineArgs) -> dict[str, Any]:
-    """What every such engine has, unless the YAML says otherwise."""
+    """The arguments of every such engine, unless the YAML sets others."""
     given = args.llm_config.get("engine_kwargs") or {}
     return {"runner": "generate", "logits_processors": logits_processors(given), "enable_prompt_embeds": True}

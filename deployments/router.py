@@ -4,7 +4,7 @@ Its configuration is the deployment's `user_config`, which Serve delivers to eve
 restart. An invalid one leaves the previous one in force.
 
 A replica cannot see where Serve listens. So the router assumes that every machine can reach it, and rejects a
-configuration without authentication, unless the environment says that Serve listens on the loopback interface
+configuration without authentication, unless the environment states that Serve listens on the loopback interface
 (SWITCHYARD_LOOPBACK=1, set by the local launcher).
 """
 
@@ -35,7 +35,9 @@ from deployments.fleet import ServeFleet
 _log = logging.getLogger("switchyard")
 
 MAX_ONGOING_REQUESTS = 1000
-"""Per replica, unless the YAML says otherwise. Serve's own default is 5: a request here mostly waits for a model."""
+"""Ongoing requests per replica, unless the YAML sets another limit. Serve's own default is 5: a request here mostly
+waits for a model.
+"""
 
 
 class RouterArgs(BaseModel):

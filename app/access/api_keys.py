@@ -1,4 +1,4 @@
-"""API keys: how they are created, stored and verified.
+"""Creates, stores and verifies API keys.
 
 A key is ``<prefix><id>-<secret>``, for example ``sk-sy-3f9a1c0b7d52-…``. The id (12 hexadecimal digits) is public and
 finds the one record to compare with; the secret is 43 letters and digits, 256 bits from the operating system. The
@@ -98,7 +98,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The valid keys, by id. `have_limits`: some of them have limits of their own."""
+    """The valid keys, by id. `have_limits`: some of them have their own limits."""
 
     _entries: dict[str, _Entry] = field(default_factory=dict, repr=False)
     have_limits: bool = False

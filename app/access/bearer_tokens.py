@@ -1,4 +1,4 @@
-"""Verifies bearer tokens (JWT) of an OpenID Connect issuer. Pure, but for the clock of `exp`.
+"""Verifies bearer tokens (JWT) of an OpenID Connect issuer. Pure, except for the clock of `exp`.
 
 Contract: RFC 7519 and RFC 8725 (best practices). A key's algorithm is bound to it when it is read, out of an allow-list
 without symmetric ones, and a token that names another is rejected: neither `none` nor a public key used as an HMAC

@@ -46,8 +46,10 @@ class AccessObserver(LimitObserver, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AccessTiming:
-    """Times in seconds. The keys' file is read every `refresh_every_s`. `issuer_retry_s` lies between two fetches of an
-    issuer's keys, `issuer_timeout_s` bounds one; `clock` is Unix time: keys expire and limits are counted by it."""
+    """Times in seconds. The keys' file is read every `refresh_every_s`. `issuer_retry_s` is the shortest time between
+    two fetches of an issuer's keys, `issuer_timeout_s` bounds one; `clock` is Unix time: keys expire and limits are
+    counted by it.
+    """
 
     refresh_every_s: float = 1.0
     issuer_retry_s: float = RETRY_S
@@ -147,7 +149,7 @@ class Access:
         return self._current.limiter.admit(LimitSubject(caller.name, caller.id, caller.limits), endpoint, body, usage)
 
     async def left(self, caller: Caller, endpoint: str) -> list[Allowance]:
-        """What `caller` has left of its limits on the endpoint."""
+        """The remainder of the caller's limits on the endpoint."""
         return await self._current.limiter.left(LimitSubject(caller.name, caller.id, caller.limits), endpoint)
 
     @property

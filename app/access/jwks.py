@@ -18,13 +18,13 @@ Fetch = Callable[[str], Awaitable[bytes]]
 """The body at a URL. Raises OSError or TimeoutError."""
 
 FRESH_S = 300.0
-"""How long keys are kept before they are fetched again; a withdrawn key is accepted for about as long."""
+"""The time after which keys are fetched again; a withdrawn key is accepted for about as long."""
 
 RETRY_S = 10.0
 """The least time between two fetches, however many tokens name unknown keys."""
 
 TIMEOUT_S = 5.0
-"""Seconds for one fetch."""
+"""The timeout of one fetch, in seconds."""
 
 _MAX_BYTES = 1024 * 1024
 _log = logging.getLogger("switchyard")

@@ -26,7 +26,7 @@ class SignInEndpoints:
 def read_endpoints(discovery: Mapping[str, Any]) -> SignInEndpoints:
     """The endpoints in a discovery document. Raises ValueError if people cannot sign in there with PKCE."""
     authorization, token = safe_url(discovery, "authorization_endpoint"), safe_url(discovery, "token_endpoint")
-    # Some issuers that know PKCE do not say so; one that lists other methods alone does not know S256.
+    # Some issuers that support PKCE do not declare it; one that lists only other methods does not support S256.
     methods = discovery.get("code_challenge_methods_supported")
     if isinstance(methods, list) and "S256" not in methods:
         raise ValueError("it does not support PKCE with S256")

@@ -1,4 +1,4 @@
-"""The section `access` of the configuration: who may call, and how much."""
+"""The section `access` of the configuration: authentication and limits."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~]
 
 
 class Limits(Section):
-    """How much one caller may use one endpoint. Default: the wider limit. null: no limit."""
+    """The limits of one caller on one endpoint. Default: the wider limit. null: no limit."""
 
     requests_per_minute: Count | None = Field(default=None, description="In any minute.")
     tokens_per_minute: Count | None = Field(
@@ -150,7 +150,7 @@ class Oidc(Section):
     issuer: str = Field(description="The claim `iss`, and the base URL for discovery.")
     audience: str = Field(min_length=1, description="The claim `aud` must contain it.")
     jwks_url: str | None = Field(
-        default=None, description="The issuer's keys. Default: as `<issuer>/.well-known/openid-configuration` says."
+        default=None, description="The issuer's keys. Default: from `<issuer>/.well-known/openid-configuration`."
     )
     principal_claim: str = Field(default="sub", min_length=1, description="The claim that names the caller.")
     endpoints_claim: str | None = Field(
@@ -175,7 +175,7 @@ class Oidc(Section):
 
 
 class AccessSettings(Section):
-    """Who may call. With neither `keys_file` nor `oidc`, everyone on the loopback interface."""
+    """The callers. With neither `keys_file` nor `oidc`, everyone on the loopback interface may call."""
 
     keys_file: Path | None = Field(
         default=None, description="API keys, as `switchyard keys create` writes them; reread when it changes."

@@ -1,4 +1,4 @@
-"""Which replica of a deployment a conversation reaches: the section `affinity`."""
+"""The section `affinity`: the choice of the replica that serves a conversation."""
 
 from typing import Literal
 

@@ -37,7 +37,7 @@ STATISTICS: dict[str, tuple[Statistic, ...]] = {
 
 
 class Within(Section):
-    """When an answer counts for `goodput`: answered, and both times within these limits."""
+    """The limits within which an answer counts for `goodput`: answered, and both times within these limits."""
 
     ttft_s: Positive = Field(description="Seconds to the first token.")
     itl_s: Positive = Field(description="Mean seconds between tokens.")
@@ -116,7 +116,7 @@ DEFAULT_GUARDRAILS = (
 
 
 class Ramp(Section):
-    """How the treatments' share grows. Several treatments share a step equally."""
+    """The steps by which the treatments' share grows. Several treatments share a step equally."""
 
     steps: tuple[Percent, ...] = Field(
         default=(1, 5, 25, 50, 100),
@@ -143,7 +143,7 @@ class Ramp(Section):
 
 
 class Ends(Section):
-    """When an experiment ends by itself: at the first of these that is reached.
+    """The limits at which an experiment ends by itself: at the first that is reached.
 
     The time leaves the traffic as it is. The others are budgets of harm: control gets the treatments' traffic.
     """
@@ -193,7 +193,7 @@ class Experiment(Section):
 
 
 class LedgerSettings(Section):
-    """Where exposures are kept."""
+    """The storage of exposures."""
 
     url: str = Field(default=".run/ledger", description="A directory, or s3://, gs:// or abfs://.")
     buffer_bytes: int = Field(

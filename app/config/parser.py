@@ -1,4 +1,4 @@
-"""Parses successive configurations: what has not changed is not parsed again.
+"""Parses successive configurations; unchanged parts are not parsed again.
 
 With a thousand endpoints, of which a change concerns one, this takes a twentieth of the time.
 """
@@ -23,7 +23,7 @@ class Parser:
         self._known: dict[str, dict[str, tuple[bytes, Section]]] = {}
 
     def parse(self, data: object) -> Config:
-        """As `schema.parse`. Raises ConfigError with every problem found; then nothing is kept of `data`."""
+        """Like `schema.parse`. Raises ConfigError with every problem found; then nothing of `data` is kept."""
         if not isinstance(data, Mapping):
             return parse(data)
         encoded = {name: _encoded(data.get(name)) for name in _NAMED}

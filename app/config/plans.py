@@ -21,7 +21,7 @@ Generation = Annotated[int, Field(strict=True, ge=0)]
 
 
 class Override(Section):
-    """One unit is answered by one deployment, whatever the weights say."""
+    """One unit is answered by one deployment, regardless of the weights."""
 
     unit: UnitHash = Field(description="The hash of the unit's sticky key, as exposures have it.")
     deployment: str = Field(description="One of the endpoint's traffic.")
@@ -32,7 +32,7 @@ Overrides = Annotated[tuple[Override, ...], Field(max_length=MAX_OVERRIDES)]
 
 
 class Expiry(Section):
-    """When a temporary plan ends, and what is in force then."""
+    """The end of a temporary plan, and the plan in force after it."""
 
     at: UnixTime = Field(description="Unix seconds.")
     generation: Generation = Field(description="The generation that is restored, as a new one.")

@@ -32,7 +32,7 @@ def reference(serve_schema: Schema) -> str:
 
 
 def _objects(path: str, name: str, definitions: Mapping[str, Schema]) -> Iterator[tuple[str, str]]:
-    """Every object of the configuration: where it stands, and the name of its definition."""
+    """Yields every object of the configuration: its path, and the name of its definition."""
     yield path, name
     for key, value in definitions[name]["properties"].items():
         if (held := _object(value)) is not None:

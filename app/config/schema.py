@@ -1,7 +1,7 @@
 """The router's configuration: its schema, and every reason to reject it.
 
-It is the `user_config` of the application `router` in `serve_config.yaml`, or a file of its own (`switchyard router`).
-A constructed `Config` is always valid: whatever cannot be served is rejected here, with the path and the fix.
+It is the `user_config` of the application `router` in `serve_config.yaml`, or a separate file (`switchyard router`). A
+constructed `Config` is always valid: anything that cannot be served is rejected here, with the path and the fix.
 
     switchyard check FILE     reports every problem of FILE and starts nothing; exit code 1 if there are any
     switchyard schema         prints the JSON Schema of `serve_config.yaml` for editors
@@ -61,7 +61,7 @@ class ContentFilter(_Model):
 
 
 class Admission(_Model):
-    """How many requests an endpoint takes at a time, per router replica."""
+    """The number of requests that an endpoint serves at a time, per router replica."""
 
     max_concurrent: int = Field(ge=1, description="Requests that run at the same time.")
     max_queued: int = Field(default=0, ge=0, description="Requests that wait for a slot; more are rejected at once.")
@@ -121,7 +121,7 @@ class Endpoint(_Model):
 
 
 class Price(_Model):
-    """What a million tokens cost, in any currency."""
+    """The price of a million tokens, in any currency."""
 
     input_per_million: float = Field(ge=0, description="Tokens of prompts.")
     output_per_million: float = Field(ge=0, description="Tokens of answers.")
@@ -189,7 +189,7 @@ class Deployment(_Model):
 
 
 class Timeouts(_Model):
-    """In seconds. When one expires, the engine's work ends."""
+    """Timeouts in seconds. When one expires, the engine's work ends."""
 
     body_s: Seconds = Field(default=60.0, description="For the client to send its whole request.")
     connect_s: Seconds = Field(default=5.0, description="To connect to the deployment.")
@@ -208,7 +208,7 @@ class Cors(_Model):
 
 
 class Tgi(_Model):
-    """What the TGI dialect does where its two descriptions differ."""
+    """The behaviour of the TGI dialect where its two descriptions differ."""
 
     profile: Literal["mindie", "tgi"] = Field(
         default="mindie",
@@ -285,7 +285,7 @@ class Config(_Model):
         if missing:
             return [
                 f"{where}: deployment '{name}' does {', '.join(deployment.tasks)}, the endpoint promises "
-                f"{', '.join(tasks)}; remove it or give it an endpoint of its own"
+                f"{', '.join(tasks)}; remove it or give it its own endpoint"
             ]
         return []
 

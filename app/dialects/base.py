@@ -98,7 +98,7 @@ class Reply:
     media_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
-    """For replies of `Translation.engine_requests`: no engine answer reports their tokens."""
+    """The usage for replies of `Translation.engine_requests`: no engine answer reports their tokens."""
 
 
 class Stream(Protocol):
@@ -112,7 +112,7 @@ class Stream(Protocol):
     """Whether a failure must break the connection, because the format's clients ignore error events."""
 
     headers: Mapping[str, str]
-    """Response headers beside those of every stream."""
+    """Response headers in addition to those of every stream."""
 
     @property
     def usage(self) -> Usage | None:
@@ -173,11 +173,11 @@ class Translation(ABC):
 class Call:
     """A parsed request: what routing, limits and filters need, and its translation.
 
-    `body` is the request in vLLM's fields as far as it is known before a deployment is chosen: what limits estimate,
-    content filters search, and errors quote. `model` is the endpoint or deployment that the client named, None for the
-    task's default. `deployment` is a variant of the endpoint that the client chose by other means than the routing
-    header. `user` is a candidate for the sticky key. `timeout_s` is how long the client will wait for the whole answer.
-    `field_names` are the client's paths of those of vLLM's fields whose names differ, for errors.
+    `body` is the request in vLLM's fields as far as it is known before a deployment is chosen; limits, content filters
+    and errors use it. `model` is the endpoint or deployment that the client named, None for the task's default.
+    `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
+    candidate for the sticky key. `timeout_s` is the client's timeout for the whole answer. `field_names` are
+    the client's paths of those of vLLM's fields whose names differ, for errors.
     """
 
     task: Task
@@ -192,11 +192,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and path (Starlette's syntax), and the dialect's name for what it does.
-
-    `local`: answered from the configuration (`Dialect.answer`), not by a deployment. `open`: answered without
-    authentication, and without reading the body. `default` is set if the body names no model: the task whose default
-    endpoint serves the request, unless the path has an `{endpoint}`.
+    """A method and path (Starlette's syntax), and the dialect's name for the operation. `local`: answered from the
+    configuration (`Dialect.answer`), not by a deployment. `open`: answered without authentication, and without reading
+    the body. `default` is set if the body names no model: the task whose default endpoint serves the request, unless
+    the path has an `{endpoint}`.
     """
 
     method: str
@@ -216,7 +215,7 @@ class Dialect(Protocol):
     """Operation to the bodies it accepts, in the order of the documentation's table; others have no body."""
 
     unknown_fields: ClassVar[str]
-    """How a field that no body has is handled, for the docs."""
+    """The treatment of unknown fields, for the docs."""
 
     def claims(self, route: Route, request: Request) -> bool:
         """Whether `request`, on a path that several dialects have, belongs to this one.

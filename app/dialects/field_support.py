@@ -1,4 +1,4 @@
-"""How every field of a request is supported, read from the models that check it: for the docs and for tests."""
+"""The support of every request field, read from the models that check it: for the docs and for tests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +18,7 @@ FieldSupport = Mapping[str, Mapping[str, str]]
 def dialect_support(bodies: Mapping[str, Sequence[Body]]) -> FieldSupport:
     """The support of every field of a dialect's `bodies`.
 
-    An operation whose bodies all stand at an earlier one is another path to the same, and is left out.
+    An operation whose bodies all occur in an earlier one is another path to the same operation, and is left out.
     """
     support: dict[str, Mapping[str, str]] = {}
     seen: list[Body] = []

@@ -1,6 +1,6 @@
 """Paths that several dialects serve, and how requests below Friendli's paths name a model and a user.
 
-Beside its own API, Friendli has OpenAI's Responses and Anthropic's Messages there, which those dialects serve.
+Besides its own API, Friendli has OpenAI's Responses and Anthropic's Messages there, which those dialects serve.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 """The base paths of Azure's clients. Newer ones are the OpenAI SDK, so OpenAI's dialect has these paths too."""
 
 INFO_PATHS = ("/info", "/endpoints/{endpoint}/info")
-"""Of Azure and TGI. The first is the default endpoint's."""
+"""The base paths of Azure and TGI. The first is the default endpoint's."""
 
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
 """Friendli's base paths for serverless and dedicated endpoints."""
@@ -37,7 +37,7 @@ def is_below(request: Request) -> bool:
 def addressed(call: Call, request: Request) -> Call:
     """The call with Friendli's naming: the model ``endpoint:adapter`` is the endpoint's deployment of that name.
 
-    The team header stands in for an absent user.
+    The team header replaces an absent user.
     """
     call = replace(call, user=call.user or request.headers.get("x-friendli-team"))
     if call.model is None or ":" not in call.model:

@@ -17,11 +17,11 @@ ALLOWED = "vLLM's; rejected unless the endpoint allows it (`allow_engine_params`
 class Body:
     """One kind of request body.
 
-    `model` checks it; its fields' descriptions say how each is supported (none: vLLM does what its API says), and its
-    class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed` are
-    fields beside the model's that go to vLLM unchecked. `used` are the fields that matter to this operation, for one
-    that checks more than it uses; None for all. `nested` are models of fields whose own fields are documented beside
-    the model's: field to model, as ``{"parameters": Parameters}``. `rules` are schemas that the body must match too.
+    `model` checks it; its fields' descriptions state how each is supported (without a description: as in vLLM's API),
+    and its class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed`
+    are further fields, which go to vLLM unchecked. `used` are the fields that matter to this operation, for one that
+    checks more than it uses; None for all. `nested` are models of fields whose own fields are documented along with the
+    model's: field to model, as ``{"parameters": Parameters}``. `rules` are schemas that the body must match too.
     """
 
     model: type[BaseModel]

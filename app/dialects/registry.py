@@ -9,4 +9,4 @@ from app.dialects.openai.dialect import OpenAI
 from app.dialects.tgi.dialect import TGI
 
 DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), Databricks(), Friendli(), TGI(), OpenAI())
-"""In the order in which they may claim a request on a shared path."""
+"""The dialects, in the order in which they may claim a request on a shared path."""

@@ -18,7 +18,7 @@ _LOGPROBS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
 def choices_of(body: Mapping[str, Any]) -> int:
-    """How many choices the answer to a completion request has: `n` for each prompt."""
+    """The number of choices in the answer to a completion request: `n` for each prompt."""
     prompt = body["prompt"]
     batch = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt)
     n: int = body.get("n", 1)
@@ -37,7 +37,7 @@ class Tally:
         self._latest[index] = usage
 
     def usage(self) -> dict[str, int]:
-        """A usage object. A prompt counts once, and only if one of its choices has begun."""
+        """A usage object. A prompt counts once, and only if one of its choices has started."""
         prompts = {index // self._n: usage["prompt_tokens"] for index, usage in self._latest.items()}
         prompt, completion = sum(prompts.values()), sum(u["completion_tokens"] for u in self._latest.values())
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
@@ -56,7 +56,7 @@ class CompletionCollector(StreamCollector):
         self._choices: dict[int, _Choice] = {}
 
     def at_deadline(self) -> bytes | None:
-        """The body so far, once a choice has begun; an unfinished one has the finish reason `length`."""
+        """The body so far, once a choice has started; an unfinished one has the finish reason `length`."""
         return self._body() if self._choices else None
 
     def _body(self) -> bytes:

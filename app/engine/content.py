@@ -35,7 +35,7 @@ class Content:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """By choice and number."""
+        """The tool calls, by choice and number."""
         return [ToolCall(self.names[key], arguments) for key, arguments in sorted(self.arguments.items())]
 
     def add_message(self, message: Mapping[str, Any], key: Any) -> None:
@@ -58,7 +58,9 @@ def content_of(answer: bytes, *, stream: bool) -> Content:
 
 
 def vectors_of(answer: bytes) -> list[Sequence[float]]:
-    """Of an answer to an embeddings request; of the beginning of one, those that it holds whole. Raises `MALFORMED`."""
+    """The vectors of an answer to an embeddings request; of a partial answer, those that are complete. Raises
+    `MALFORMED`.
+    """
     found: list[Sequence[float]] = []
     for item in from_json(answer, allow_partial=True).get("data", ()):
         if (value := item.get("embedding")) is None:  # cut off

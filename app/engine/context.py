@@ -1,4 +1,4 @@
-"""The model's context: how many tokens a prompt leaves for the answer."""
+"""The model's context window: the number of tokens that a prompt leaves for the answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Collects a stream of vLLM's `/v1/messages` into the body of the whole message.
 
 Contract: vLLM 0.29, `entrypoints/anthropic`; and as Anthropic's SDKs collect a message: the `input` of a call that was
-cut short has what is complete of it.
+cut short has its complete part.
 """
 
 from collections.abc import Mapping

@@ -75,7 +75,7 @@ def find_finish(payload: bytes) -> str | None:
     last = payload.rfind(_FINISH_KEY)
     if last >= 0 and (word := _WORD.match(payload, last + len(_FINISH_KEY))):  # nearly always
         return word[1].decode()
-    # `stop_reason` of chat and text completions is the stop string; it stands beside a `finish_reason`.
+    # `stop_reason` of chat and text completions is the stop string; it comes along with a `finish_reason`.
     for pattern in (_FINISH, _STOP, _INCOMPLETE):
         if found := pattern.findall(payload):
             return bytes(found[-1]).decode()

@@ -1,6 +1,6 @@
 """Checks that an answer has the form that its request asked for: JSON, or a tool call.
 
-It is parsed as a client would parse it, and not checked against the schema: that is the engine's part, and an answer
+It is parsed as a client would parse it, but not checked against the schema: that is the engine's task, and an answer
 that was cut short does not even parse.
 """
 

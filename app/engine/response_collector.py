@@ -1,7 +1,7 @@
 """Collects a stream of vLLM's `/v1/responses` into the whole response object.
 
 Contract: vLLM 0.29, `entrypoints/openai/responses`. The last event holds the response, in which a call that was cut
-short is text; the items of the stream hold the call as far as it got, and none until its name is complete.
+short is text; the items of the stream hold the call as far as it got, once its name is complete.
 """
 
 from collections.abc import Mapping

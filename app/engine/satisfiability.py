@@ -1,4 +1,4 @@
-"""Whether a JSON Schema, regular expression or grammar admits any text at all.
+"""Decides whether a JSON Schema, regular expression or grammar admits any text at all.
 
 "Admits nothing" is a proof: what this module does not understand, or is too large to check, counts as satisfiable.
 Sources: JSON Schema 2020-12; the grammars are GBNF as xgrammar reads it.
@@ -16,11 +16,11 @@ Json = Any
 Known = Callable[[Any], bool]
 
 _MAX_QUESTIONS = 10_000
-"""They take some milliseconds."""
+"""The size limit of the check: checks up to it take some milliseconds."""
 
 
 class _TooLarge(Exception):
-    """More dependencies than are worth following."""
+    """The input has more dependencies than are worth following."""
 
 
 def _least_fixpoint(start: Any, holds: Callable[[Any, Known], bool], key: Callable[[Any], Hashable]) -> bool:
@@ -54,7 +54,7 @@ def _least_fixpoint(start: Any, holds: Callable[[Any, Known], bool], key: Callab
 
 
 def schema_admits_something(schema: Json) -> bool:
-    """Whether a finite JSON value may satisfy `schema`, as far as references, `required` and `pattern` tell."""
+    """Whether a finite JSON value may satisfy `schema`, judged by references, `required` and `pattern` only."""
 
     def holds(one: Json, known: Known) -> bool:
         if not isinstance(one, dict):

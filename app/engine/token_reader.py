@@ -30,7 +30,7 @@ from app.engine.model import Model
 from app.errors import Broken
 
 _TOKEN_ID = "token_id:"
-_CONTEXT = 8  # ids before a token that can bear on its text: a character has at most four bytes
+_CONTEXT = 8  # ids before a token that can affect its text: a character has at most four bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a choice ended (vLLM's `finish_reason` and `stop_reason`), and its whole text."""
+    """The end of a choice (vLLM's `finish_reason` and `stop_reason`), and its whole text."""
 
     finish_reason: str
     stop_reason: int | str | None
@@ -77,7 +77,7 @@ class Detokenizer:
             self.text(id)
 
     def text(self, id: int) -> str:
-        """What `id` adds; special tokens and unknown ids add nothing."""
+        """The text that `id` adds; special tokens and unknown ids add nothing."""
         try:
             return self._stream.step(self._tokenizer, id) or ""
         except (OverflowError, TypeError):
@@ -91,7 +91,7 @@ class Detokenizer:
 
 
 class Reader:
-    """Reads one choice, fed in any portions. `top` is how many of the likeliest tokens each token lists.
+    """Reads one choice, fed in any portions. `top` is the number of likeliest tokens listed for each token.
 
     `at_once`: the engine sends each token's text with the token and no log-probabilities, because the request has
     neither stop strings nor `logprobs`.
@@ -166,7 +166,7 @@ class Reader:
     def _without_the_end(
         self, waiting: list["_WithheldToken"], reason: str | None, stop: int | str | None
     ) -> Iterator[Token]:
-        """The tokens that are certainly no part of what ends the answer."""
+        """The tokens that are certainly not part of the end-of-sequence or stop text."""
         waiting = self._withheld + waiting
         stopped = isinstance(stop, str)
         if reason == "stop" and not stopped:
@@ -181,7 +181,7 @@ class Reader:
             yield item.token if text == item.text else replace(item.token, text=text)
 
     def _known(self, waiting: Sequence["_WithheldToken"], *, partly: bool) -> int:
-        """How many of `waiting` are in the engine's text: in full, or `partly`.
+        """The number of `waiting` tokens that are in the engine's text: in full, or `partly`.
 
         A token without text, such as a part of a character, belongs to the token after it.
         """
@@ -207,7 +207,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class _WithheldToken:
-    """A token that is still withheld, and what it adds to the text."""
+    """A token that is still withheld, and the text that it adds."""
 
     token: Token
     text: str

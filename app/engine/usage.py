@@ -15,7 +15,7 @@ class Usage:
 
 
 def find_usage(payload: bytes) -> Usage | None:
-    """The highest counts in the usage objects of a piece of JSON, found without parsing what is around them.
+    """The highest counts in the usage objects of a piece of JSON, found without parsing the surrounding JSON.
 
     Counts only grow along a stream, so the highest are the last. The keys cannot be mistaken for text: inside a JSON
     string their quotes would be escaped.
@@ -28,6 +28,6 @@ def find_usage(payload: bytes) -> Usage | None:
 
 
 def usage_of_answer(answer: bytes) -> Usage | None:
-    """The counts of a whole answer: those of its last usage object, which nearly always stands close to its end."""
+    """The counts of a whole answer: those of its last usage object, which is nearly always close to its end."""
     at = answer.rfind(b'"usage":')
     return (find_usage(answer[at:]) or find_usage(answer)) if at >= 0 else None

@@ -21,7 +21,7 @@ class while_connected:
     """Cancels the block and raises ClientDisconnected when the client disconnects before its response is complete.
 
     `is_answered` returns whether the response is complete. Servers report a disconnect after that, too, even if the
-    client stays, and what the block still does (settling limits) must go on.
+    client stays, and the rest of the block (settling limits) must continue.
     """
 
     __slots__ = ("_disconnected", "_is_answered", "_receive", "_watcher", "_work")

@@ -61,12 +61,12 @@ class DeploymentHealth:
         return self._breakers.of(name).is_open
 
     def succeeded(self, name: str) -> None:
-        """The deployment answered a client, if only to reject the request."""
+        """Records that the deployment answered a client, if only to reject the request."""
         self._breakers.of(name).succeeded()
         self._breakers.reached(name)
 
     def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
-        """An attempt ended with `error`."""
+        """Records that an attempt ended with `error`."""
         if not error.is_fault:
             return
         fault = Fault.CONNECTION if isinstance(error, Unreachable) else Fault.ANSWER
@@ -89,7 +89,7 @@ class DeploymentHealth:
                 target, request.path, request.body, request_id=f"check-{uuid.uuid4().hex}", timeouts=timeouts
             )
         except ClientError:
-            return True  # it answers
+            return True  # the deployment answers
         except Unavailable as error:
             return not error.is_fault  # busy counts as healthy
         except SwitchyardError:

@@ -24,7 +24,7 @@ class StreamAborted(Exception):
 
 
 class errors_rendered:
-    """Sends what the block raises, as `render` words it, unless the response has started."""
+    """Sends the error that the block raises, in the form of `render`, unless the response has started."""
 
     __slots__ = ("_render", "_writer")
 

@@ -51,7 +51,7 @@ from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Pause before the same engine is called again: by then the ingress knows which of its replicas has died."""
+"""Pause before the same engine is called again: by then the ingress knows which of its replicas has failed."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
@@ -242,7 +242,7 @@ class Forwarder:
         return ServingContext(target.name, settings, model)
 
     async def _engine_request(self, target: Target, serving: ServingContext) -> EngineRequest | Reply:
-        """The main request, after the lookups that it needs; or the reply, if the lookups suffice."""
+        """The main request, after its lookups; or the reply, if the lookups suffice."""
         flow = self.call.translation.engine_requests(serving)
         # Tokenizing a long prompt takes tens of milliseconds, in which the event loop would serve no other stream.
         in_thread = self.call.translation.needs_model and self.size > _LONG_BODY

@@ -6,7 +6,7 @@
 
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
-- a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its own
+- a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its
   replicas, as long as retries make no more than a tenth of the load;
 - the engine stops working for a client that disconnects;
 - every response names the deployment that produced it, the endpoint's plan, and the request's id.
@@ -41,7 +41,7 @@ from app.telemetry.tracing.request import Trace
 from app.telemetry.tracing.tracer import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
-"""The request header with how long the client will wait for the whole answer, in seconds."""
+"""The request header with the client's timeout for the whole answer, in seconds."""
 
 Candidates = Sequence[tuple[Dialect, Route]]
 """The dialects that share a method and path. The first that claims a request serves it, otherwise the last one."""
@@ -123,7 +123,7 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
 def _parse(
     state: RouterState, snapshot: Snapshot, dialect: Dialect, route: Route, request: Request, record: Record
 ) -> Call:
-    """The call, checked against what the configuration allows. Raises ClientError."""
+    """The call, checked against the configuration. Raises ClientError."""
     record.endpoint = _addressed(route, request, snapshot.config)
     call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
     check_length(call.body, snapshot.config.max_messages)
@@ -185,7 +185,7 @@ def _decided(
 
 
 def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> Turn:
-    """The conversation of a request, whatever the endpoint is sticky by."""
+    """The conversation of a request, regardless of the endpoint's sticky key."""
     if call.task not in CONVERSATIONS:
         return NO_CONVERSATION
     if session := headers.get(SESSION_HEADER):

@@ -18,7 +18,7 @@ NO_PLANS: Plans = MappingProxyType({})
 
 
 class PreparedConfig(NamedTuple):
-    """A valid configuration and what is derived from it."""
+    """A valid configuration and the objects derived from it."""
 
     config: Config
     targets: Mapping[str, Target]
@@ -26,7 +26,7 @@ class PreparedConfig(NamedTuple):
 
 
 class Preparation:
-    """Prepares configurations; reuses what did not change from one to the next."""
+    """Prepares configurations; reuses the parts that did not change from one to the next."""
 
     def __init__(self, environment: RuntimeEnvironment) -> None:
         self._environment, self._parser = environment, Parser()

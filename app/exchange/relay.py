@@ -83,7 +83,7 @@ def run_until_blocked(awaitable: Awaitable[None]) -> Awaitable[None] | None:
 
 
 class _Rest:
-    """The rest of a suspended awaitable: waits for what that waits for, then drives it to its end."""
+    """The rest of a suspended awaitable: waits for the future that it waits for, then drives it to its end."""
 
     def __init__(self, steps: Any, waits_for: Any) -> None:
         self._steps, self._waits_for = steps, waits_for
@@ -94,7 +94,7 @@ class _Rest:
             try:
                 try:
                     result = yield waits_for
-                except BaseException as error:  # noqa: BLE001  a task throws what it likes into what it awaits
+                except BaseException as error:  # noqa: BLE001  a task may throw any exception into its awaitable
                     waits_for = steps.throw(error)
                 else:
                     waits_for = steps.send(result)

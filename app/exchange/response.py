@@ -33,11 +33,11 @@ def error_headers(error: SwitchyardError) -> dict[str, str]:
 
 
 class ResponseWriter:
-    """Writes one ASGI response: status and headers once, then the body. Collects what the access log needs.
+    """Writes one ASGI response: status and headers once, then the body. Collects the fields of the access log.
 
     - `record` holds the request for the metrics and the access log.
     - `started` and `finished`: the head has been sent; the whole body has.
-    - `failure` is what went wrong after that point of no return, where raising cannot change the response any more:
+    - `failure` is the error after that point of no return, where raising cannot change the response any more:
       a stream that broke, or an answer cut at its deadline. Set by `fail` only.
     - `reservation` is set by the reservation of the caller's limits once it counts.
     - `plans` are the ids of the endpoints' plans, for the header of every answer of an endpoint.
@@ -78,7 +78,7 @@ class ResponseWriter:
         self.finished = True
 
     async def send_long(self, reply: Reply, pieces: Sequence[bytes | memoryview]) -> None:
-        """As `send`, in pieces, which wait here until the client reads them, and not in a server's buffer."""
+        """Like `send`, in pieces, which wait here until the client reads them, rather than in a server's buffer."""
         length = {"content-length": str(sum(map(len, pieces)))}
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
         for piece in pieces:

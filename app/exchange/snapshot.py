@@ -56,7 +56,7 @@ class Snapshot:
     """The configuration at one moment; a request keeps the one that it started with.
 
     `applied_at` is in Unix seconds. `recorded` has the endpoints whose exposures are recorded, `plans` the ids of the
-    endpoints' plans, `rules` the endpoints where more than the weights decides, and `stops` those with stopped
+    endpoints' plans, `rules` the endpoints where more than the weights decide, and `stops` those with stopped
     deployments, each with the deployment that gets its share.
     """
 

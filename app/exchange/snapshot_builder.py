@@ -27,15 +27,17 @@ _Stops = Mapping[str, Mapping[str, str]]
 """The stopped deployments of each endpoint, each with the one that gets its share."""
 
 NEW_S = 60.0
-"""For this time after its first configuration a router asks what was in force before, and applies it. Later that would
-do harm: conversations that began here since, and are not pinned, would leave their deployment."""
+"""The time after its first configuration for which a router asks for the weights in force before, and applies them.
+Later that would do harm: conversations that began here since, and are not pinned, would leave their deployment.
+"""
 
 
 class LiveRouting(NamedTuple):
-    """What decides on an endpoint's requests on this router, apart from the weights.
+    """The state of this router that decides on an endpoint's requests, apart from the weights.
 
-    `stops`: its stopped deployments, each with the one that gets its share. `pins`: how many conversations keep each
-    deployment. `until`: how long conversations keep theirs, in Unix seconds; None: there was no change.
+    `stops`: its stopped deployments, each with the one that gets its share. `pins`: the number of conversations that
+    keep each deployment. `until`: the time until which conversations keep theirs, in Unix seconds; None: there was no
+    change.
     """
 
     stops: Mapping[str, str] = NO_STOPS
@@ -82,12 +84,12 @@ class SnapshotBuilder:
         config, now = self._config, self._clock()
         if config is None or not self._is_new:
             return None
-        heard: dict[str, list[Replaced]] = {}
+        reported: dict[str, list[Replaced]] = {}
         for it in replaced:
             endpoint = config.endpoints.get(it.endpoint)
             if endpoint is not None and it.until > now and it.plan == plan_of(it.endpoint, endpoint).id:
-                heard.setdefault(it.endpoint, []).append(it)
-        unknown = {name: found for name, found in heard.items() if not all(map(self._is_known, found))}
+                reported.setdefault(it.endpoint, []).append(it)
+        unknown = {name: found for name, found in reported.items() if not all(map(self._is_known, found))}
         return self._built(config, unknown) if unknown else None
 
     def _is_known(self, replaced: Replaced) -> bool:
@@ -108,7 +110,7 @@ class SnapshotBuilder:
     @property
     def is_watched(self) -> bool:
         """Whether to ask the controller: there is an active experiment, or a stop that may be lifted, or this router is
-        new and may need what was in force before."""
+        new and may need the weights in force before."""
         if self._config is None:
             return bool(self.stops)
         return (
@@ -174,7 +176,8 @@ class SnapshotBuilder:
         is_as_it_was = before is not None and before.weights == endpoint.traffic and before.stops == stops
         if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
             return before
-        # What was replaced comes first: it is everything that is followed, and the plan lists only its end.
+        # Replaced weights come first: they are all the weights that are followed, and the plan lists only the last
+        # ones.
         listed = [Earlier(it.weights, it.until, it.withdrawn) for it in replaced]
         listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):

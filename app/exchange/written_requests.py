@@ -1,4 +1,4 @@
-"""Records requests for a replay: their arrival, and how they ended."""
+"""Records requests for a replay: their arrival, and their end."""
 
 import time
 

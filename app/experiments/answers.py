@@ -1,6 +1,6 @@
 """The controller's answers to questions about experiments and plans: pure dispatch from a path below ``/api`` to bytes.
 
-Who may ask what is checked before, by the router (`app.server.experiments_api`). Errors are JSON objects with `message`
+The router has checked permissions before (`app.server.experiments_api`). Errors are JSON objects with `message`
 and `param`; the router words them in OpenAI's form.
 """
 
@@ -35,10 +35,10 @@ Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
 MAX_ACTIONS = 10
-"""How many of an experiment's latest actions its report lists."""
+"""The number of an experiment's latest actions that its report lists."""
 
 REPORT_S = 1.0
-"""How long a report is cached."""
+"""The time for which a report is cached."""
 
 
 class ReadableAnalysis(Protocol):
@@ -118,7 +118,7 @@ class Answers:
         ]
 
     def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
-        """The answer, whatever is asked. `path` begins with a slash and is not percent-encoded."""
+        """The answer to any question. `path` begins with a slash and is not percent-encoded."""
         try:
             return self._answer(method, path, query, body)
         except ClientError as error:
@@ -144,7 +144,7 @@ class Answers:
         return _formatted(found, form, lambda: list_document([found]))
 
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
-        """A decision that was made for another state is answered with the present one, and 412."""
+        """Answers a decision that was made for another state with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
         is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
         report = self._report_of(name, self._judged(name))
@@ -217,7 +217,7 @@ class Answers:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
 
     def _pending(self, query: Query, body: bytes) -> Answer:
-        """How many of the (request hash, caller) in the body match no exposure that waits for feedback."""
+        """The number of (request hash, caller) pairs in the body that match no exposure waiting for feedback."""
         scores = msgspec.json.decode(body, type=list[tuple[int, int]])
         analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
         known = [any(found) for found in zip(*(it.knows(scores) for it in analyses), strict=True)]
@@ -267,7 +267,7 @@ class Answers:
         return last
 
     def _shadow_of(self, endpoint: str) -> ShadowReport | None:
-        """As `_report_of`."""
+        """Like `_report_of`, for a shadow."""
         now, last = self._reader.now(), self._shadows.get(endpoint)
         if last is not None and 0 <= now - last.at < REPORT_S and endpoint in self._reader.mirrored():
             return last

@@ -1,9 +1,9 @@
-"""When something that fails is tried again."""
+"""The times at which a failed operation is tried again."""
 
 from dataclasses import dataclass
 
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""After the first failure in a row, the second …"""
+"""The delays after the first failure in a row, the second …"""
 
 
 @dataclass(slots=True)
@@ -11,7 +11,7 @@ class Attempts:
     """The outcome of the attempts so far. Times are Unix seconds."""
 
     failing_since: float | None = None
-    """None if the last attempt went well."""
+    """The time of the first failure in a row; None if the last attempt succeeded."""
     error: str | None = None
     retry_at: float = 0.0
     _failures: int = 0
@@ -21,7 +21,7 @@ class Attempts:
         return now >= self.retry_at
 
     def failed(self, error: str, now: float) -> None:
-        """An attempt has failed."""
+        """Records a failed attempt."""
         self.retry_at = now + PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
         self._failures += 1
         self.error = error
@@ -29,5 +29,5 @@ class Attempts:
             self.failing_since = now
 
     def succeeded(self) -> None:
-        """An attempt went well."""
+        """Records a successful attempt."""
         self._failures, self.failing_since, self.error = 0, None, None

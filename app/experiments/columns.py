@@ -38,7 +38,7 @@ DTYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("kind", "reason", "error", "attempts", "finish", "primary_finish", "skipped"), np.uint8),
     **dict.fromkeys(("stream", "cold"), np.bool_),
 }
-"""A column of one name has one type, whatever it is a column of."""
+"""The type of each column by name: the same in every table."""
 
 NAMES = ("assigned", "served", "dialect", "task", "metric", "primary", "shadow")
 """The columns that hold codes into `Tables.names`; `plan` holds codes into `Tables.plans`."""
@@ -80,7 +80,7 @@ class Columns:
         return len(self.at)
 
     def take(self, rows: Bool | slice | npt.NDArray[np.intp]) -> Self:
-        """Only these rows: a mask, a slice or indexes."""
+        """These rows only: a mask, a slice or indexes."""
         return type(self)(**{name: getattr(self, name)[rows] for name in self.names()})
 
     @classmethod
@@ -90,7 +90,7 @@ class Columns:
 
     @classmethod
     def empty(cls) -> Self:
-        """No rows."""
+        """A table without rows."""
         return cls(**{name: np.empty(0, DTYPES[name]) for name in cls.names()})
 
     @classmethod
@@ -166,7 +166,7 @@ class FeedbackColumns(Columns):
     value: F64
 
     def items(self, tables: Tables) -> list[FeedbackItem]:
-        """As they were sent."""
+        """The items as they were sent."""
         metrics = [tables.names[code] for code in self.metric.tolist()]
         columns = zip(
             self.at.tolist(), self.request.tolist(), self.caller.tolist(), metrics, self.value.tolist(), strict=True
@@ -283,7 +283,9 @@ def _source(source: dict[str, int], length: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def _array(values: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """None becomes NaN. Small unsigned integers saturate: a count that is too large must not stop the others."""
+    """A column of `values`: None becomes NaN. Small unsigned integers saturate: a count that is too large must not stop
+    the others.
+    """
     if issubclass(dtype, np.unsignedinteger) and dtype is not np.uint64:
         return np.array(values, np.int64).clip(0, np.iinfo(dtype).max).astype(dtype)
     return np.array(values, dtype)

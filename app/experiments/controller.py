@@ -1,9 +1,9 @@
-"""The controller of experiments: takes batches from routers, keeps them, has them judged.
+"""The controller of experiments: accepts batches from routers, stores them, and has them judged.
 
-Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a Serve application of its own
-and inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
+Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a separate Serve application and
+inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
 directory; routers keep it until then. So a controller that dies loses nothing, and one that starts again reads the
-directory, counts everything anew, and takes from the journal and the saved states only what cannot be counted: when
+directory, counts everything again, and takes from the journal and the saved states only what cannot be counted: when
 runs began, verdicts that stay, alarms.
 """
 
@@ -45,18 +45,18 @@ from app.ledger.controller_client import Export
 from app.ledger.wire import VERSION, decode_batch
 
 ACT_S = 5.0
-"""How often every experiment is asked what to do next, alarms and new configurations apart."""
+"""The interval at which every experiment decides on its next action, apart from alarms and new configurations."""
 
 REPLAY_RETRY_S = 10.0
-"""How long after a directory that could not be read to the end it is read again."""
+"""The delay before a directory that could not be read to the end is read again."""
 
 
 class InvalidBatch(ValueError):
-    """A router sent something else than a batch of this version."""
+    """A router sent something other than a batch of this version."""
 
 
 class Controller:
-    """See above. Times are Unix seconds."""
+    """The controller of experiments, as described above. Times are Unix seconds."""
 
     def __init__(
         self,
@@ -70,9 +70,8 @@ class Controller:
         submit: Submit = at_once,
         open_store: OpenStore = open_store,
     ) -> None:
-        """`base`: what a relative `ledger.url` is relative to. `submit`: carries out what is written.
-
-        `can_move`: the host makes the `changes` of traffic that are wanted.
+        """`base`: the directory that a relative `ledger.url` is relative to. `submit`: carries out writes. `can_move`:
+        the host makes the requested `changes` of traffic.
         """
         self.tables = Tables()
         self.wants_configuration = True
@@ -91,7 +90,7 @@ class Controller:
         self._lost: dict[tuple[str, str], int] = {}
         self._replicas: Mapping[str, int] | None = None
         self._knows_runs = False
-        """Whether runs have been read from the journal; until then, new ones stand in for them."""
+        """Whether runs have been read from the journal; until then, new ones take their place."""
         self._retry_at = 0.0
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
@@ -99,8 +98,7 @@ class Controller:
 
     def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
         """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
-
-        `turns`: what `turns` said before the configuration was read; None: it was read just now.
+        `turns`: the value of `turns` before the configuration was read; None: it was read just now.
         """
         self.wants_configuration, self._act_at = False, 0.0
         self._actions.settled = settled
@@ -151,7 +149,7 @@ class Controller:
         )
 
     def tick(self) -> None:
-        """To be called about every second: writes, reads what failed before, looks at the evidence."""
+        """Writes, retries failed reads, and looks at the evidence. Call it about every second."""
         now = self.now()
         if not self._judges.has_counted_all and self._keeper.open(now) and now >= self._retry_at:
             self._recover()
@@ -173,7 +171,7 @@ class Controller:
 
     @property
     def turns(self) -> int:
-        """How often acting has done something. In any thread."""
+        """The number of times that acting has changed something. In any thread."""
         return self._actions.turns
 
     def changes(self) -> list[Change]:
@@ -183,7 +181,7 @@ class Controller:
         return self._actions.changes(self._config, self._runs, self._keeper.entries, self.now())
 
     def changed(self, change: Change, refusal: str | None) -> None:
-        """A change was made; or why not, so that it is wanted again later."""
+        """Records that a change was made, or the reason why not; then it is tried again later."""
         self._actions.tried(change, refusal, self.now())
 
     def close(self) -> None:
@@ -237,7 +235,7 @@ class Controller:
         return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
 
     def export(self, query: Mapping[str, str]) -> Export:
-        """As `app.experiments.export` makes it of the directory. In any thread. Raises BadRequest and StoreError."""
+        """The export of the directory by `app.experiments.export`. In any thread. Raises BadRequest and StoreError."""
         return export(self._open_store(), query)
 
     def entries(self) -> Sequence[Entry]:
@@ -245,7 +243,7 @@ class Controller:
         return self._keeper.entries
 
     def health(self) -> Health:
-        """How the ledger's directory fares."""
+        """The state of the ledger's directory."""
         return self._keeper.health()
 
     def warnings(self) -> list[str]:
@@ -279,7 +277,7 @@ class Controller:
             self._act_at = 0.0
 
     def _judge(self, now: float) -> None:
-        """Looks at the evidence, and does what follows from it."""
+        """Looks at the evidence, and acts on it."""
         is_new = now >= self._act_at
         for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)
@@ -313,7 +311,7 @@ class Controller:
             self._retry_at = self.now() + REPLAY_RETRY_S
 
     def _adopt(self, config: Config, standing_in: Mapping[str, Run], now: float) -> None:
-        """Begins, resumes and stops runs as the configuration says."""
+        """Starts, resumes and stops runs according to the configuration."""
         self._lost = total_lost(self._keeper.waiting.routers)
         entries: list[Entry] = []
         for name in {**config.experiments, **self._runs}:

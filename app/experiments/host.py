@@ -1,4 +1,4 @@
-"""Gives a controller a thread of its own, so that an event loop can serve while it judges.
+"""Runs a controller in a separate thread, so that an event loop can serve while it judges.
 
 One thread owns the controller; a second one writes to the ledger's directory, which may be slow; a third one searches
 it for single requests, and a fourth one exports it. The host is a `ControllerClient`: a router in the same process uses
@@ -31,10 +31,10 @@ from app.telemetry.logs import event, where
 
 TICK_S = 1.0
 CONFIGURATION_S = 5.0
-"""How often the configuration is read, unless a batch names a new plan; and how often replicas are counted."""
+"""The interval at which the configuration is read, unless a batch names a new plan, and replicas are counted."""
 
 FRESH_S = 0.5
-"""How long a question waits for the configuration, where the answer depends on the latest delivery."""
+"""The longest wait of a question for the configuration, where the answer depends on the latest delivery."""
 
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class ControllerHost:
-    """An async context manager: the controller works while the block runs, and writes what waits at its end.
+    """An async context manager: the controller works while the block runs, and writes waiting records at its end.
 
     The controller exists from the first configuration on. A configuration that names another directory gets a new
     controller, which knows only what that directory holds.
@@ -59,7 +59,9 @@ class ControllerHost:
         control: ControlPlane | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`control`: where experiments move traffic; without one they cannot. `clock`: Unix seconds."""
+        """`control`: the control plane through which experiments move traffic; without one they cannot. `clock`: Unix
+        seconds.
+        """
         self._read_configuration, self._new_controller = read_configuration, new_controller
         self._control, self._clock = control, clock
         self._controller: Controller | None = None
@@ -118,12 +120,12 @@ class ControllerHost:
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
-        """As `app.experiments.export` makes it; one at a time, in a thread of its own. Its pieces raise StoreError."""
+        """The export by `app.experiments.export`; one at a time, in a separate thread. Its pieces raise StoreError."""
         controller, loop = self._present(), asyncio.get_running_loop()
 
         def first_piece() -> tuple[Export, bytes | None]:
             found = controller.export(query)
-            return found, next(found.pieces, None)  # what is refused is refused before the first piece
+            return found, next(found.pieces, None)  # a refusal comes before the first piece
 
         try:
             found, first = await loop.run_in_executor(self._exporter, first_piece)
@@ -166,7 +168,7 @@ class ControllerHost:
         return self._controller
 
     async def _tick(self) -> None:
-        """Lets the controller work. Failures are logged; the loop continues."""
+        """Runs the controller's ticks. Failures are logged; the loop continues."""
         while True:
             await asyncio.sleep(TICK_S)
             if self._controller is not None:
@@ -193,7 +195,7 @@ class ControllerHost:
             found = (await self._control.replicas()).applications
             running = {name: states.get(RUNNING, 0) for name, states in found.items()}
         except UpstreamError:
-            running = None  # reports say that replicas are not known
+            running = None  # reports state that replicas are not known
         await self._in_thread(partial(self._controller.observe_replicas, running))
 
     async def _move(self, control: ControlPlane) -> None:
@@ -205,7 +207,7 @@ class ControllerHost:
 
     async def _make_changes(self, controller: Controller, control: ControlPlane) -> None:
         for change in await self._in_thread(controller.changes):
-            async with self._refreshing:  # what was applied before must not be taken for what is applied after
+            async with self._refreshing:  # the configuration applied before must not be taken for the one applied after
                 refusal = await carry_out(control, change, self._clock())
             await self._in_thread(partial(controller.changed, change, refusal))
             await self._refresh()
@@ -219,7 +221,7 @@ class ControllerHost:
             )
 
     async def _refresh(self) -> None:
-        async with self._refreshing:  # what was read first must not come last
+        async with self._refreshing:  # configurations must be applied in the order in which they were read
             turns = self._controller.turns if self._controller is not None else 0
             try:
                 config, settled = await self._read()
@@ -241,7 +243,7 @@ class ControllerHost:
         return applied.parsed(), applied.delivery is Delivery.SETTLED
 
     def _configure(self, config: Config, settled: bool, turns: int) -> None:
-        """In the controller's thread."""
+        """Configures the controller, in its thread."""
         if self._controller is None or config.ledger.url != self._url:
             if self._controller is not None:
                 self._controller.close()
@@ -265,8 +267,9 @@ def _unreadable(error: StoreError) -> Answer:
 def host_controller(
     read_configuration: ReadConfiguration, base: Path, control: ControlPlane | None = None
 ) -> ControllerHost:
-    """A host of the real controller. `base`: what a relative `ledger.url` is relative to. `control`: where experiments
-    move traffic; None: nowhere."""
+    """A host of the real controller. `base`: the directory that a relative `ledger.url` is relative to. `control`: the
+    control plane through which experiments move traffic; None: they cannot.
+    """
 
     def new(ledger: LedgerSettings, submit: Submit) -> Controller:
         return Controller(ledger, base=base, can_move=control is not None, submit=submit)

@@ -1,4 +1,4 @@
-"""Keeps exposures: writes what waits into the ledger's directory, in rounds, and finds it again.
+"""Stores exposures: writes waiting records into the ledger's directory, in rounds, and finds them again.
 
 One round is under way at a time, carried out by `submit`: a slow disk must not hold up the judging of exposures. A
 directory that fails costs nothing at first: batches wait here, and routers keep them until they are durable.
@@ -30,13 +30,14 @@ from app.ledger.wire import FeedbackItem
 
 FLUSH_S = 60.0
 FLUSH_RECORDS = 100_000
-"""A segment is written once its first batch has waited so long, or it has so many records."""
+"""A segment is written once its first batch has waited this long, or it has this many records."""
 
 MAX_QUEUED_ENTRIES = 10_000
 """Entries of the journal that wait for the directory; above it the oldest are dropped."""
 
 LOOK_S = 60.0
-"""How often segments of other controllers are looked for (for a moment there may be two), and hours to merge."""
+"""The interval of the search for segments of other controllers (for a moment there may be two), and for hours to merge.
+"""
 
 LATCHING = frozenset({"verdict", "alarm"})
 """Kinds of entries after which analyses' states are written without waiting for the next segment: what latched must
@@ -53,7 +54,7 @@ States = Callable[[], list[Snapshot]]
 
 
 class Health(NamedTuple):
-    """The state of the directory. `failing_since`: Unix seconds; None if the last attempt went well."""
+    """The state of the directory. `failing_since`: Unix seconds; None if the last attempt succeeded."""
 
     failing_since: float | None
     error: str | None
@@ -68,7 +69,7 @@ def at_once(work: Callable[[], Outcome]) -> "Future[Outcome]":
 
 
 class Keeper:
-    """The directory of one controller. Not thread-safe, but for the rounds that it submits."""
+    """The directory of one controller. Not thread-safe, except for the rounds that it submits."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Keeper:
         self.settings = settings
         self.waiting = Waiting()
         self.entries: list[Entry] = []
-        """The journal: what it said when the directory was opened, and what was added since."""
+        """The journal: its entries when the directory was opened, and those added since."""
         self.snapshots: dict[str, Snapshot] = {}
         """States of an earlier controller's analyses."""
         self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
@@ -95,7 +96,7 @@ class Keeper:
         self._queue: list[Entry] = []
         self._journalled = 0
         self._has_latched = False
-        """States have to be written, since the journal got an entry of `LATCHING`."""
+        """Whether states have to be written, since the journal got an entry of `LATCHING`."""
         self._known: set[bytes] = set()
         """Entries of other controllers, encoded."""
         self._news: list[Entry] = []
@@ -113,11 +114,11 @@ class Keeper:
         return self._store is not None
 
     def health(self) -> Health:
-        """For reports and metrics."""
+        """The directory's state, for reports and metrics."""
         return Health(self._attempts.failing_since, self._attempts.error, self.waiting.records)
 
     def journal(self, entries: Sequence[Entry]) -> int:
-        """Adds entries, which are written with the next round. Returns how many there have been: see `durable`."""
+        """Adds entries, which are written with the next round. Returns their number so far: see `durable`."""
         named = [Entry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
@@ -132,11 +133,11 @@ class Keeper:
 
     @property
     def durable(self) -> int:
-        """How many of the entries are in the directory, or were dropped."""
+        """The number of entries that are in the directory, or were dropped."""
         return self._journalled - len(self._queue)
 
     def open(self, now: float) -> bool:
-        """Reads what the directory holds, but for the exposures. Whether it has; after a failure it waits a while."""
+        """Reads the directory, except for the exposures. Returns whether it did; after a failure it waits a while."""
         if self.is_open or not self._attempts.allowed(now):
             return self.is_open
         try:
@@ -222,7 +223,7 @@ class Keeper:
                 self._round[1].result(CLOSE_S)
                 self._finish(now)
         except TimeoutError:
-            return  # routers keep what is not durable
+            return  # routers keep batches that are not durable
 
     def _next_round(self, now: float, states: States) -> Round:
         since = self.waiting.since
@@ -241,7 +242,9 @@ class Keeper:
         )
 
     def _segment(self, now: float) -> tuple[Segment, Exposures, Footer]:
-        """Everything that waits, as a segment. After a failure the same segment again, with what came meanwhile."""
+        """All waiting records as a segment. After a failure the same segment again, with the records that came
+        meanwhile.
+        """
         taken = self.waiting.begin()
         if self._target is None:
             self._target = Segment(date_of(now), self._name())

@@ -32,7 +32,7 @@ class PinExchange:
         """The position of the newest pin."""
         self._most_kept, self._most_at_once = most_kept, most_at_once
         self._pins: OrderedDict[tuple[str, int], _Pin] = OrderedDict()
-        """By endpoint and conversation, in the order of their positions."""
+        """The pins by endpoint and conversation, in the order of their positions."""
         self._until: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class PinExchange:
         self._forget(now)
 
     def after(self, position: int, router: str) -> tuple[list[Pins], int]:
-        """The other routers' pins above `position`, and how far the router has read then."""
+        """The other routers' pins above `position`, and the position that the router has then reached."""
         new = list(takewhile(lambda it: it[1].position > position, reversed(self._pins.items())))[::-1]
         batch = new[: self._most_at_once]
         found: dict[tuple[str, str], list[int]] = {}

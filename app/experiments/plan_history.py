@@ -28,16 +28,18 @@ class PlanEntry(msgspec.Struct, frozen=True):
     """Its id, as `x-switchyard-plan` has it."""
     weights: dict[str, int]
     since: float
-    """Unix seconds: when it was made, or when the controller saw it first."""
+    """The time at which it was made, or first seen by the controller, in Unix seconds."""
     by: str | None = None
     """The caller who made it; None: it came with a file."""
     reason: str | None = None
     overrides: int = 0
-    """How many units have a deployment of their own. Which ones is not kept: the journal is never deleted."""
+    """The number of units with an override. The units themselves are not stored: the journal is never
+    deleted.
+    """
     expires: float | None = None
-    """When it ends, in Unix seconds."""
+    """The time at which it ends, in Unix seconds."""
     content: str = ""
-    """A hash of what it says: equal for plans that say the same."""
+    """A hash of its content: equal for plans with the same content."""
     withdrawn: dict[str, str] = {}
     """Deployments that running conversations leave by it, each with the one that gets them."""
 
@@ -45,7 +47,7 @@ class PlanEntry(msgspec.Struct, frozen=True):
 def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entry]:
     """Entries about the plans of `config` that the journal lacks.
 
-    A plan that says what the last one said keeps its number.
+    A plan with the same content as the last one keeps its number.
     """
     last = {it.endpoint: it for it in _plans(entries)}
     return [
@@ -64,7 +66,7 @@ def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
     """Weights that running conversations follow by the journal, where the present plan does not list all of them: it
     came with a file, or after one. The journal must have the plans of `config`.
 
-    As on routers that see the changes, the time begins anew with each, for all weights that are still followed.
+    As on routers that see the changes, the time starts again with each, for all weights that are still followed.
     """
     plans: dict[str, list[PlanEntry]] = {}
     for it in _plans(entries):
@@ -116,7 +118,7 @@ def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> 
 
 
 def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:
-    """Each once, though two controllers have seen it."""
+    """Each plan once, though two controllers have seen it."""
     found: dict[tuple[str, int, str], PlanEntry] = {}
     for entry in entries:
         if entry.kind == KIND and (plan := _plan(entry.detail)) is not None:

@@ -1,6 +1,6 @@
 """The read side of a ledger's directory alone, without a controller: nothing is written there.
 
-The journal says what ran, when, and by which traffic, prices and timeouts; the segments say what was recorded.
+The journal holds the runs, their times, and the traffic, prices and timeouts in force; the segments hold the records.
 """
 
 import json
@@ -30,7 +30,7 @@ from app.experiments.summary import Foreseen
 from app.experiments.waiting import Waiting
 
 REPLAYED = "replayed"
-"""In the journal of a replay: what its report has to say of it, as `notes`."""
+"""The kind of the entry in a replay's journal with the notes for its report, as `notes`."""
 
 
 class RecordedLedger:
@@ -80,7 +80,7 @@ class RecordedLedger:
         return self._judged[name]
 
     def acting(self, report: Report) -> None:
-        """None: nothing acts on what was recorded."""
+        """None: nothing acts on recorded exposures."""
 
     def decide(self, report: Report, request: Request) -> None:
         """Raises Conflict."""
@@ -102,7 +102,7 @@ class RecordedLedger:
         return ()
 
     def shadow(self, endpoint: str) -> None:
-        """As `mirrored`."""
+        """Like `mirrored`."""
 
     def entries(self) -> Sequence[Entry]:
         """The journal."""
@@ -146,7 +146,7 @@ class RecordedLedger:
                 total_s=self._settings.get("total_s"),
             )
         except ConfigError as error:
-            raise BadRequest(f"The journal does not say enough of '{run.name}' to judge it: {error}") from None
+            raise BadRequest(f"The journal lacks settings of '{run.name}' to judge it: {error}") from None
 
 
 def _section(run: Run) -> Experiment:

@@ -27,7 +27,7 @@ class ArmValue(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     requests: int
     response_rate: float | None = None
-    """For feedback: the share of matured exposures that have any."""
+    """The share of matured exposures that have any feedback; for feedback only."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +46,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ln_e: float | None = None
     ln_e_max: float | None = None
     p: float | None = None
-    """Always valid: min(1, exp(-ln_e_max))."""
+    """The always-valid p-value: min(1, exp(-ln_e_max))."""
     verdict: Verdict
     not_worse: bool = False
     since: float | None = None
-    """When a verdict that stays was reached, in Unix seconds."""
+    """The time at which a lasting verdict was reached, in Unix seconds."""
     reason: str = ""
     """The reason why it is invalid, or why there is no interval."""
     discovery: bool | None = None
-    """For secondary metrics: kept by e-BH at 10 %."""
+    """Whether e-BH at 10 % keeps it; for secondary metrics."""
     units_needed: int | None = None
     """While undecided: units still needed for 80 % power at the minimal effect."""
     days_needed: float | None = None
@@ -62,9 +62,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Clustered by unclustered variance; above 2, units and not requests carry the information."""
     event_test: Effect | None = None
     events: dict[str, int] | None = None
-    """For proportions with fewer than 10 events in an arm: events per arm, instead of an interval."""
+    """The events per arm, instead of an interval, for proportions with fewer than 10 events in an arm."""
     without_cold: Effect | None = None
-    """Without the minutes, of both arms, in which any arm had a cold replica."""
+    """The result without the minutes, of both arms, in which any arm had a cold replica."""
     values: list[ArmValue] = []
 
 
@@ -74,7 +74,7 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     treatment: str
     limit: str
-    """In words: at most 1.5 times control's rate."""
+    """The limit in words: at most 1.5 times control's rate."""
     action: str
     ln_e: float
     threshold: float
@@ -85,7 +85,7 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     unhealthy: bool = False
     """Control itself exceeds an absolute limit: nothing is to be moved."""
     events: dict[str, int]
-    """Per arm, distinct units."""
+    """The number of distinct units per arm."""
     detectable: float | None = None
     """The smallest ratio to control that would have raised the alarm by now."""
 
@@ -106,7 +106,7 @@ class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
     alarmed_at: float | None = None
     plans: list[PlanCounts]
     attribution: list[str] = []
-    """In words, what differs by arm."""
+    """The differences between arms, in words."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None
     decision: Decision
     decisions: dict[str, Decision] = {}
-    """Each treatment's."""
+    """The decision on each treatment."""
     headline: str
     """One sentence: green-float32 on chat: green is better than blue."""
     details: list[str]
@@ -218,7 +218,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     units_so_far: int
     units_per_day: float | None = None
     days: float | None = None
-    """From now, at the present rate of new units; 0 if there are enough."""
+    """The time from now, at the present rate of new units; 0 if there are enough."""
     design_effect: float | None = None
 
 
@@ -228,7 +228,7 @@ class FalseVerdicts(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     runs: int
     looks: int
-    """In each run."""
+    """The number in each run."""
     units: int
     sequences: float
     """Share of runs in which a confidence sequence excluded 0 at any look."""
@@ -244,4 +244,4 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     """verdict, alarm …"""
     text: str
     detail: dict[str, Any] = {}
-    """Plain data."""
+    """Further facts, as plain data."""

@@ -1,4 +1,4 @@
-"""Each router as the controller sees it: batches that it has, lost rows, and how far its clock is off."""
+"""Each router as the controller sees it: its batches, lost rows, and the offset of its clock."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from app.ledger.acknowledgement import Acknowledgement
 from app.ledger.wire import Batch, Lost
 
 FORGOTTEN_S = 30 * 86400.0
-"""A router process without a batch for so long is gone."""
+"""The time without a batch after which a router process counts as ended."""
 
 CLOCK_TOLERANCE_S = 2.0
 """A clock that is further off is a warning. The time that a batch takes to arrive counts, too."""
 
 LIVE_S = 30.0
-"""A router sends every second; one without a batch for so long does not run."""
+"""The time without a batch after which a router counts as not running: it sends one every second."""
 
 CLOCK_HEARD_S = 600.0
-"""How long after its last batch a router's clock is of interest."""
+"""The time after its last batch for which a router's clock is of interest."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class RouterProgress:
     """One router process."""
 
     stored: Numbers = field(default_factory=Numbers)
-    """Batches that are in the directory for good."""
+    """Batches that are durably in the directory."""
     counted: Numbers = field(default_factory=Numbers)
     """Batches that the analyses have seen."""
     oldest: int = 1
@@ -34,13 +34,13 @@ class RouterProgress:
     waiting: set[int] = field(default_factory=set)
     """Batches that the controller holds and has still to store."""
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By endpoint and deployment, since the router's start."""
+    """The counts by endpoint and deployment, since the router's start."""
     heard_at: float = 0.0
     ahead_s: float = 0.0
     """The router's clock less the controller's."""
 
     def update(self, batch: Batch, now: float) -> None:
-        """Takes what every batch carries, repeated or not."""
+        """Takes the fields that every batch carries, repeated or not."""
         self.oldest = max(self.oldest, batch.oldest)
         for lost in batch.lost:
             key = (lost.endpoint, lost.deployment)
@@ -59,7 +59,7 @@ class RouterProgress:
         return self.stored.union(Numbers(self.waiting))
 
     def dump(self, storing: Iterable[int]) -> RouterState:
-        """As a footer says it, with the batches `storing` counted as stored."""
+        """The state for a footer, with the batches `storing` counted as stored."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in sorted(self.lost.items())]
         return RouterState(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
 
@@ -82,12 +82,12 @@ def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], i
 
 
 def live(routers: Mapping[str, RouterProgress], now: float) -> int:
-    """How many router processes run."""
+    """The number of running router processes."""
     return sum(it.heard_at > now - LIVE_S for it in routers.values())
 
 
 def forget(routers: dict[str, RouterProgress], now: float) -> None:
-    """Drops router processes that are gone; those that lost rows stay, since their losses count."""
+    """Drops router processes that have ended; those that lost rows stay, since their losses count."""
     for name in [name for name, it in routers.items() if it.heard_at < now - FORGOTTEN_S]:
         if not routers[name].lost and not routers[name].waiting:
             del routers[name]

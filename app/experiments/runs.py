@@ -1,4 +1,4 @@
-"""Runs: from when on an experiment's evidence counts, and when it was interrupted. The journal is their only store."""
+"""Runs: the time from which an experiment's evidence counts, and its interruptions. The journal is their only store."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class Run:
 
     name: str
     experiment: Experiment
-    """The section that the evidence was last judged by."""
+    """The section by which the evidence was last judged."""
     unit: str
     """The endpoint's `sticky`: another unit is another run."""
     started_at: float
@@ -37,7 +37,7 @@ class Run:
     stopped_at: float | None = None
 
     def covers(self, at: F64) -> Bool | None:
-        """Which times of arrival belong to it; None: all from its start on, which the analysis checks."""
+        """The mask of the arrival times that belong to it; None: all from its start on, which the analysis checks."""
         if not self.pauses and self.stopped_at is None:
             return None
         inside: Bool = np.ones(len(at), np.bool_) if self.stopped_at is None else at < self.stopped_at
@@ -55,7 +55,7 @@ def unit_of(experiment: Experiment, config: Config) -> str:
 def next_run(
     name: str, config: Config, run: Run | None, *, now: float, lost: dict[str, int], same_run: SameRun
 ) -> tuple[Run | None, list[Entry]]:
-    """The experiment's run from now on, and what the journal must say about it.
+    """The experiment's run from now on, and its new entries for the journal.
 
     `run`: the one so far, if any. `lost`: rows lost until now, by deployment.
     """

@@ -17,7 +17,7 @@ METRICS = {
     "switchyard_experiment_state": "1 for what the experiment is, running, paused or stopped, 0 for the others",
     "switchyard_experiment_step": "The step of its ramp: 1 is the first one, 0 is below it",
     "switchyard_experiment_share": "The percentage of the traffic that its treatments have",
-    "switchyard_mirror_value": "What an endpoint's shadow does beside a primary: the mean over pairs; bound is "
+    "switchyard_mirror_value": "An endpoint's shadow compared with a primary: the mean over pairs; bound is "
     "estimate, lower or upper",
     "switchyard_guardrail_ln_e": "The evidence that a guardrail's limit is exceeded",
     "switchyard_sample_ratio_ln_e": "The evidence that the units contradict the weights",

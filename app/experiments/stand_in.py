@@ -1,4 +1,4 @@
-"""A configuration of one experiment alone, where the real one is not at hand: as much of it as an analysis needs."""
+"""A configuration of one experiment alone, where the real one is not available: as much of it as an analysis needs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def stand_in(
     """`prices` by deployment, `ledger`: a directory, `total_s`: the timeout of requests. Raises ConfigError."""
     arms = experiment.arms if experiment.mode == "ab" else (experiment.control,)
     deployments = {
-        # `url` and `space_id` stand for what the analysis does not need.
+        # `url` and `space_id` are placeholders: the analysis does not need them.
         it: {"url": "http://recorded", "model": it, "tasks": list(TASKS), "space_id": "recorded"}
         | ({"price": prices[it]} if prices and it in prices else {})
         for it in {**traffic, **dict.fromkeys(arms)}

@@ -45,7 +45,7 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: list[str] = []
     """The conditions that the next step waits for, a sentence each."""
     until: float | None = None
-    """When a freeze ends."""
+    """The time at which a freeze ends."""
     stopped: list[str] = []
     """Deployments whose stop is in force."""
 
@@ -66,9 +66,9 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """The consequences of a decision, if it were made now."""
 
     revision: int
-    """The present one: `Acting.revision`."""
+    """The present revision: `Acting.revision`."""
     state: Literal["running", "paused", "stopped"]
-    """The experiment's after it."""
+    """The experiment's state after it."""
     before: dict[str, int]
     """The arms' weights, in percent of the endpoint's traffic."""
     after: dict[str, int]
@@ -97,7 +97,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[str, int] = {}
     alarms: int = 0
     alarm_kinds: list[str] = []
-    """Which kinds of alarms there are: sample_ratio, guardrail …"""
+    """The kinds of its alarms: sample_ratio, guardrail …"""
     primary: list[PrimaryEffect] = []
     acting: Acting | None = None
     """None in mode `aa`, and for experiments without evidence."""

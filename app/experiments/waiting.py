@@ -39,7 +39,7 @@ class Waiting:
         self._has_passed = False
 
     def __iter__(self) -> Iterator[HeldBatch]:
-        """In the order of arrival."""
+        """The batches in the order of arrival."""
         return iter((*self._writing, *self._held))
 
     @property
@@ -81,7 +81,7 @@ class Waiting:
         self._writing, self._has_passed = [], False
 
     def absorb(self, footer: Footer) -> None:
-        """The batches of a segment of another writer are stored, and the analyses see them now."""
+        """Records that the batches of another writer's segment are stored, and that the analyses see them now."""
         for name, ranges in footer.batches.items():
             router = self.router(name)
             router.heard_at = max(router.heard_at, footer.written_at)
@@ -102,11 +102,11 @@ class Waiting:
 
     @property
     def holds_all_counted(self) -> bool:
-        """Whether what the analyses have seen could be counted again, from here and from the directory."""
+        """Whether everything that the analyses have seen could be counted again, from here and from the directory."""
         return all(router.counted.is_within(router.held) for router in self.routers.values())
 
     def recount(self) -> None:
-        """The analyses have seen what is stored or held, and nothing else."""
+        """Records that the analyses have seen all stored and held batches, and no others."""
         for router in self.routers.values():
             router.counted = router.held
 

@@ -6,7 +6,7 @@ from app.ledger.wire import Pins, encoder
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A treatment that gets no traffic any more: its weight is control's, until a plan says the same."""
+    """A treatment that gets no traffic any more: its weight is control's, until a plan has the same effect."""
 
     id: str
     endpoint: str
@@ -29,15 +29,16 @@ class Replaced(msgspec.Struct, frozen=True):
 class Acknowledgement(msgspec.Struct, frozen=True):
     """The controller's answer to a batch.
 
-    `received` and `durable`: every batch of this router up to that number has arrived, or is in the ledger's directory
-    for good (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
-    above `received` in order. `received` goes back where a controller restarted, or recovered from a failed directory.
+    `received` and `durable`: every batch of this router up to that number has arrived, or is durably in the ledger's
+    directory (dropped ones apart: see `Batch.oldest`). A router keeps batches that are not durable, and sends the kept
+    batches above `received` in order. `received` goes back where a controller restarted, or recovered from a failed
+    directory.
     """
 
     received: int
     durable: int
     controller: str = ""
-    """A random id of the controller's process. Another one has forgotten all pins: routers send theirs again, and read
+    """A random id of the controller's process. Another process has no pins: routers send theirs again, and read
     from 0."""
     stops: list[Stop] = []
     """All stops that are in force."""
@@ -53,7 +54,7 @@ _acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
 
 
 def encode_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
-    """As MessagePack."""
+    """The acknowledgement as MessagePack."""
     return encoder.encode(acknowledgement)
 
 

@@ -30,7 +30,7 @@ class Backlog:
         self.lost: Counter[Arm] = Counter()
         self.in_flight: int | None = None
         self.size = 0
-        """In bytes."""
+        """The size in bytes."""
         self._kept: deque[_Kept] = deque()
         self._received = 0
 
@@ -42,7 +42,7 @@ class Backlog:
 
     @property
     def oldest(self) -> int:
-        """The lowest number that is kept; 0 if none is."""
+        """The lowest number that is kept; 0 without any."""
         return self._kept[0].batch.number if self._kept else 0
 
     def add(self, batch: SealedBatch, arms: Mapping[Arm, int]) -> None:
@@ -57,11 +57,11 @@ class Backlog:
         return next((it.batch for it in self._kept if it.batch.number > self._received), None)
 
     def unconfirmed(self) -> SealedBatch | None:
-        """The first batch that is not known to be durable: sent again, it asks the controller what is."""
+        """The first batch that is not known to be durable: sending it again makes the controller report its state."""
         return self._kept[0].batch if self._kept else None
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
-        """Forgets what is durable. `received` may go back: the controller has restarted."""
+        """Drops durable batches. `received` may go back: the controller has restarted."""
         self._received = acknowledgement.received
         while self._kept and self._kept[0].batch.number <= acknowledgement.durable:
             self.size -= self._kept.popleft().batch.size

@@ -1,4 +1,4 @@
-"""How long a controller that fails is left alone: 1, 2, 4 … 30 seconds."""
+"""The pause after each failure of the controller: 1, 2, 4 … 30 seconds."""
 
 _FIRST_S, _LONGEST_S = 1.0, 30.0
 
@@ -20,10 +20,10 @@ class Backoff:
         return now >= self._not_before
 
     def failed(self, now: float) -> None:
-        """An attempt has failed."""
+        """Records a failed attempt."""
         self._pause_s = min(self._pause_s * 2 or _FIRST_S, _LONGEST_S)
         self._not_before = now + self._pause_s
 
     def succeeded(self) -> None:
-        """An attempt went well."""
+        """Records a successful attempt."""
         self._pause_s = 0.0

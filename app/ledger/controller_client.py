@@ -1,4 +1,4 @@
-"""The seam between a router and the controller of experiments, wherever that runs."""
+"""The interface of a router to the controller of experiments, wherever that runs."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The controller's answer to a question: an HTTP status, a body, and what the body is."""
+    """The controller's answer to a question: an HTTP status, a body, and its media type."""
 
     status: int
     body: bytes
@@ -24,13 +24,13 @@ class ControllerClient(Protocol):
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         """A question below ``/api``, as `app.experiments.answers` answers them; `path` begins with a slash.
 
-        Who may ask what is the router's to check, before.
+        The router checks permissions before.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export as its ledger gives it: what the file is, and its bytes."""
+    """An export as its ledger gives it: a description of the file, and its bytes."""
 
     media_type: str
     pieces: Iterator[bytes]
@@ -45,18 +45,17 @@ class ExportStream:
 
 
 class ExportClient(Protocol):
-    """The same seam for exports of recorded exposures."""
+    """The same interface for exports of recorded exposures."""
 
     def export(self, query: Mapping[str, str]) -> AbstractAsyncContextManager[ExportStream | Answer]:
         """The export that a query asks for (`app.experiments.export`); an Answer is a refusal.
 
-        Raises UpstreamError, and the pieces do if the controller goes away meanwhile.
+        Raises UpstreamError, and the pieces do if the controller becomes unreachable meanwhile.
         """
 
 
 class RecordingClient(Protocol):
-    """The same seam for recordings of requests."""
+    """The same interface for recordings of requests."""
 
     async def record(self, recording: bytes) -> None:
-        """Hands over an encoded `RecordingFile`; it is written for good when this returns. Raises whatever went
-        wrong."""
+        """Hands over an encoded `RecordingFile`; it is durable when this returns. Raises any error of the delivery."""

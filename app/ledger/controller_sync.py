@@ -11,7 +11,7 @@ class ControllerSync:
     """The exchange of one sender. `is_watched`: whether the controller may have stops or replaced weights for us.
 
     `on_stops` is called with all stops that are in force, `on_replaced` with weights that running conversations follow
-    though the plan does not say so, `on_pins` with the number of pinned conversations by endpoint.
+    although the plan does not list them, `on_pins` with the number of pinned conversations by endpoint.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ControllerSync:
         return self._is_watched() or self._pins.is_open
 
     def outgoing(self) -> tuple[list[Pins], int]:
-        """Content for the next batch: new pins, and how far the controller's pins have been read."""
+        """Content for the next batch: new pins, and the position up to which the controller's pins have been read."""
         self._outgoing = self._pins.unsent()
         return [Pins(*it) for it in self._outgoing], self._seen
 
@@ -44,10 +44,10 @@ class ControllerSync:
         if is_new and self._controller:
             self._pins.send_again()
         self._pins.sent(self._outgoing)
-        # Another controller numbers its pins anew: they are read from the beginning.
+        # Another controller numbers its pins from the start: they are read from the beginning.
         self._seen = 0 if is_new and self._seen else acknowledgement.pins_end
         self._controller = acknowledgement.controller
-        # First: what has been pinned since a stop was lifted is not to be moved with what was stopped.
+        # First: conversations pinned since a stop was lifted must not be moved with the stopped ones.
         self._on_stops(acknowledgement.stops)
         if acknowledgement.replaced:
             self._on_replaced(acknowledgement.replaced)

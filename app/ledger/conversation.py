@@ -9,7 +9,7 @@ SESSION_HEADER = "x-session-id"
 """Names the conversation of a request, for endpoints with `sticky: {by: conversation}`."""
 
 _MOST_CHARACTERS = 16 * 1024
-"""How much of a text is hashed, besides its length: hashing a megabyte would delay every other request."""
+"""The part of a text that is hashed, besides its length: hashing a megabyte would delay every other request."""
 
 _MOST_TEXTS = 64
 
@@ -26,7 +26,7 @@ _NOT_CONTENT = frozenset({"type", "cache_control", "detail"})
 
 def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | None:
     """The same text for every turn of a conversation: a hash of the caller, the system texts before the first user
-    message, and that message. None for requests that are no conversation: completions, embeddings.
+    message, and that message. None for requests that are not conversations: completions, embeddings.
 
     `body` is the request in vLLM's fields: a chat, Anthropic's messages or a Responses request.
     """
@@ -82,7 +82,7 @@ def _by_the_model(task: str, body: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """The texts before the messages, and the messages or items; a text alone is the user's."""
+    """The texts before the messages, and the messages or items; a bare text is the user's."""
     before, items = ("system", "messages") if task == "chat" else ("instructions", "input")
     if task not in CONVERSATIONS:
         return None, ()

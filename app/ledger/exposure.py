@@ -1,4 +1,4 @@
-"""One request of a recorded endpoint, from the draw of its arm to its end: what the router sees of it.
+"""One request of a recorded endpoint, from the draw of its arm to its end, as the router sees it.
 
 The exchange calls it for every step; `chunk` is on the hot path of every stream. It keeps no text beyond the request's
 end: of an answer, only what the patterns of `engine.output` find is recorded.
@@ -18,16 +18,16 @@ from app.ledger.units import request_hash
 from app.ledger.wire import Failure, Finish, LateKind
 
 COLD_S = 60.0
-"""A younger replica is cold: its caches are empty."""
+"""The age below which a replica is cold: its caches are empty."""
 
 MOST_CHECKED = 64 * 1024
-"""A longer answer is not checked for the form that was promised."""
+"""The size above which an answer is not checked for its promised form."""
 
 _LAST_CHUNKS = 4
 """Chunks kept at a stream's end: the finish reason, the usage and the end may come in a chunk each."""
 
 _MOST_CHUNKS = 32
-"""Kept in between: to cut a list at every chunk would cost more than the rest."""
+"""Chunks kept before the list is cut: to cut it at every chunk would cost more than all the rest."""
 
 _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
     (Unreachable, Failure.UNREACHABLE),
@@ -37,7 +37,7 @@ _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
     (Broken, Failure.BROKEN),
     (UpstreamError, Failure.OTHER),
 )
-"""The most specific first."""
+"""The failure that each error means, the most specific error first."""
 
 
 def failure_of(error: SwitchyardError) -> Failure:
@@ -52,7 +52,7 @@ _FINISHES: Mapping[str, Finish] = {
     **dict.fromkeys(("content_filter", "refusal"), Finish.CONTENT_FILTER),
     **dict.fromkeys(("abort", "error", "cancelled"), Finish.ABORT),
 }
-"""The engine's words."""
+"""The engine's finish reasons."""
 
 
 class Arrival(NamedTuple):
@@ -76,7 +76,7 @@ class Arrival(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """The record of an arrival, without its words; as in `wire.Row`."""
+    """The record of an arrival, without names; as in `wire.Row`."""
 
     at: float
     request: int
@@ -125,7 +125,7 @@ class Exposure:
         self._tail: list[bytes] = []
 
     def sent(self, path: str, body: Mapping[str, Any]) -> None:
-        """The main request goes to the engine."""
+        """Records that the main request is sent to the engine."""
         self.path = path
         self._patterns = output_patterns(path, stream=self.arrival.stream)
         self.promise = promised(body)
@@ -140,7 +140,7 @@ class Exposure:
                 self.is_cold = False
 
     def chunk(self, now: float, chunk: bytes) -> None:
-        """A chunk of the engine's stream has been passed on. `now` is on the event loop's clock."""
+        """Records that a chunk of the engine's stream has been passed on. `now` is on the event loop's clock."""
         if self._steady:
             gap = now - self._last
             if gap > self.itl_max:
@@ -155,7 +155,7 @@ class Exposure:
             self._begin(now, chunk)
 
     def _begin(self, now: float, chunk: bytes) -> None:
-        """Before there is visible output, and for streams that are checked: looks into the chunk."""
+        """Inspects a chunk, before there is visible output, and for streams that are checked."""
         tail = self._tail
         tail.append(chunk)
         if len(tail) > _MOST_CHUNKS:
@@ -176,13 +176,13 @@ class Exposure:
         self._steady = self.is_visible and self.kept is None
 
     def stream_ended(self, name: str, now: float, *, in_order: bool) -> None:
-        """The stream of deployment `name` is over; if it broke, the silence before counts as a gap."""
+        """Records that the stream of deployment `name` is over; if it broke, the silence before counts as a gap."""
         if not in_order and self.first_token is not None:
             self.itl_max = max(self.itl_max, now - self._last)
         self._streamed_by = name
 
     def conclude(self) -> None:
-        """Looks into what is left of a stream, once, after its end."""
+        """Inspects the kept chunks of a stream, once, after its end."""
         if not self._head:
             return
         self._identify(self._head)
@@ -202,12 +202,12 @@ class Exposure:
             self._keep(answer)
 
     def failed(self, name: str, error: SwitchyardError) -> None:
-        """An attempt at deployment `name` failed. Only the assigned one's failure counts, its first."""
+        """Records that an attempt at deployment `name` failed. Only the assigned one's failure counts, its first."""
         if name == self.arrival.assigned and self.failure is Failure.NONE:
             self.failure = failure_of(error)
 
     def diverted(self) -> None:
-        """The assigned deployment was not called, since its circuit breaker is open."""
+        """Records that the assigned deployment was not called, since its circuit breaker is open."""
         self.failure = Failure.UNAVAILABLE
 
     def itl_mean(self, tokens: int | None) -> float | None:

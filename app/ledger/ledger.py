@@ -1,6 +1,6 @@
 """Records the requests of recorded endpoints: starts, rows, late requests and feedback.
 
-Everything here is synchronous and runs on the router's event loop; `sender.Sender` sends what has been recorded.
+Everything here is synchronous and runs on the router's event loop; `sender.Sender` sends the batches.
 """
 
 import os
@@ -52,7 +52,7 @@ class Ledger:
         self.router = os.urandom(8).hex()
         self.backlog = Backlog(limit_bytes=0)
         self.rows: Counter[Arm] = Counter()
-        """Recorded since the start, in batches that have been sealed."""
+        """The rows recorded since the start, in sealed batches."""
         self.hashes: Hashes | None = None
         """Hashes of units and callers; None before anything is recorded."""
         self.unchecked: list[tuple[Exposure, RequestEnd]] = []
@@ -80,7 +80,7 @@ class Ledger:
         now: float | None = None,
     ) -> Mapping[str, Scope]:
         """The recorded scopes of `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
-        `carried_until`: how long running conversations follow earlier weights. `now`: in Unix seconds.
+        `carried_until`: the time until which running conversations follow earlier weights. `now`: in Unix seconds.
         """
         self._url = config.ledger.url
         if not self._enabled:
@@ -125,7 +125,7 @@ class Ledger:
         return exposure
 
     def finish(self, exposure: Exposure, ending: RequestEnd) -> None:
-        """The request has ended: records its row, now or after its answer has been checked."""
+        """Records the row of a request that has ended, now or after its answer has been checked."""
         if self._requests.pop(exposure.seq, None) is None:
             return
         self._in_flight[exposure.arrival.assigned] -= 1
@@ -134,7 +134,7 @@ class Ledger:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Makes entries of what has started and ended since the last time."""
+        """Makes entries of the requests that have started and ended since the last time."""
         started, ended = self._started, self._ended
         self._started, self._ended = [], []
         for exposure in started:
@@ -172,14 +172,14 @@ class Ledger:
         return self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}")
 
     def identity_of(self, exposure: Exposure) -> Identity:
-        """The request's identity, without its words."""
+        """The request's identity, without names."""
         if exposure.identity is None:
             self.catch_up()
         assert exposure.identity is not None, "every start is recorded"
         return exposure.identity
 
     def pair(self, exposure: Exposure, primary: str, shadow: str, values: Mapping[str, Any]) -> None:
-        """Records what became of a mirrored request. `values` are the other fields of `wire.Pair`."""
+        """Records the outcome of a mirrored request. `values` are the other fields of `wire.Pair`."""
         identity, batch = self.identity_of(exposure), self._open
         plan = batch.plan(exposure.scope.plan)
         names = batch.names[primary], batch.names[shadow]
@@ -195,7 +195,7 @@ class Ledger:
     def tell_late(self, now: float) -> None:
         """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`.
 
-        Called every second or so, it also keeps up with a wall clock that is set.
+        Called every second or so, it also follows adjustments of the wall clock.
         """
         self._epoch = self._clock() - time.perf_counter()
         self.catch_up()

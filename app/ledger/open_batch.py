@@ -57,13 +57,13 @@ class OpenBatch:
         return self.starts, self.rows, self.late, self.feedback, self.pairs
 
     def plan(self, plan: Plan) -> int:
-        """The index of a plan. Its id is that of one endpoint: the endpoint's name is part of what is hashed."""
+        """The index of a plan. Its id is that of one endpoint: the endpoint's name is part of the hashed content."""
         if (index := self._plans.get(plan.id)) is None:
             index = self._plans[plan.id] = len(self._plans)
             self._plan_list.append(plan)
         return index
 
     def sealed(self, number: int) -> SealedBatch:
-        """As it is kept and sent."""
+        """The batch in the form in which it is stored and sent."""
         names, plans = msgspec.Raw(encoder.encode(list(self.names))), msgspec.Raw(encoder.encode(self._plan_list))
         return SealedBatch(number, names, plans, *(entries.array() for entries in self._parts))

@@ -18,10 +18,11 @@ NEVER = float("inf")
 
 
 def plan_of(name: str, endpoint: Endpoint, stops: Mapping[str, str] = NO_STOPS) -> Plan:
-    """The plan of an endpoint: its weights, and under an id everything that decides who is assigned, and until when.
+    """The plan of an endpoint: its weights, and, identified by an id, everything that decides the assignment, and until
+    when.
 
     The id is ``<generation>-<8 hex digits>``, of a hash of the canonical JSON: the same on every router. `stops`: the
-    endpoint's stopped deployments and who gets their share; those without a share change nothing.
+    endpoint's stopped deployments, each with the one that gets its share; those without a share change nothing.
     """
     generation = endpoint.plan.generation
     content = {"endpoint": name, "generation": generation, **content_of(endpoint)}
@@ -49,8 +50,8 @@ class Scope:
     """The scope of recording for an endpoint's requests.
 
     `slow` and `unfinished` are the limits, in seconds and rising, at which a request is reported while it runs.
-    `carried_until` is until when its conversations may have begun under another plan, in Unix seconds; None: no plan
-    was replaced.
+    `carried_until` is the time until which its conversations may have started under another plan, in Unix seconds;
+    None: no plan was replaced.
     """
 
     plan: Plan
@@ -67,12 +68,14 @@ class Scope:
 
 
 def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Plan]:
-    """Every endpoint's plan. `stops`: of endpoints that have some."""
+    """Every endpoint's plan. `stops`: by endpoint, where there are any."""
     return {name: plan_of(name, it, (stops or {}).get(name, NO_STOPS)) for name, it in config.endpoints.items()}
 
 
 def scopes(config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str, float]) -> dict[str, Scope]:
-    """By endpoint: with an active experiment or a mirror, and with `ledger: always`. So are the arguments."""
+    """The scopes of recorded endpoints, by endpoint: those with an active experiment or a mirror, and those with
+    `ledger: always`. The arguments are by endpoint, too.
+    """
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
         name: Scope(

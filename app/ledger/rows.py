@@ -11,10 +11,10 @@ _MAX_U8, _MAX_U16, _MAX_U32 = 2**8 - 1, 2**16 - 1, 2**32 - 1
 
 
 class RequestEnd(NamedTuple):
-    """How a request ended.
+    """The end of a request.
 
-    `complete`: the client has a whole answer. `gone`: it closed the connection. `invalid`: the answer does not have the
-    form that the request asked for.
+    `complete`: the client has a whole answer. `gone`: it closed the connection.
+    `invalid`: the answer does not have the form that the request asked for.
     """
 
     status: int

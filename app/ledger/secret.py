@@ -15,7 +15,7 @@ _log = logging.getLogger("switchyard")
 
 
 def unit_secret(internal_key: str, base: Path, ledger_url: str) -> bytes:
-    """From the internal key; without one, from the ledger's directory, which may be relative to `base`.
+    """The secret from the internal key; without one, from the ledger's directory, which may be relative to `base`.
 
     Without a directory that can be read and written here, the secret is new in every process: the units of earlier
     processes are then other units.

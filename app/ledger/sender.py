@@ -1,4 +1,4 @@
-"""Sends what a router has recorded to the controller, in the background."""
+"""Sends a router's recorded exposures to the controller, in the background."""
 
 import asyncio
 import logging
@@ -18,23 +18,24 @@ from app.telemetry.logs import event, where
 
 EVERY_S = 1.0
 TIMEOUT_S = 2.0
-"""For one batch."""
+"""The timeout for one batch."""
 
 CONFIRM_S = 15.0
-"""So long after the last batch, the oldest that is not known to be durable is sent again: the controller may have
-restarted and forgotten it."""
+"""The time after the last batch until the oldest that is not known to be durable is sent again: the controller may have
+restarted and lost it.
+"""
 
 FLUSH_S = 5.0
-"""How long the end of the process may wait for the last batches."""
+"""The longest wait for the last batches when the process ends."""
 
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[bytes]]
-"""Sends an encoded `Batch`; returns the encoded `Acknowledgement`. May raise anything."""
+"""Sends an encoded `Batch`; returns the encoded `Acknowledgement`. May raise any error."""
 
 
 class LedgerObserver(Protocol):
-    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+    """The counters of the sender: `telemetry.metrics.Telemetry`."""
 
     def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None: ...
     def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None: ...
@@ -43,8 +44,8 @@ class LedgerObserver(Protocol):
 
 
 class Sender:
-    """One batch is under way at a time. A controller that fails or hangs is left alone for 1, 2, 4 … 30 seconds; what
-    is recorded meanwhile waits in the ledger's backlog, and the controller's stops and pins wait there.
+    """One batch is under way at a time. After a failure or a timeout the controller is not called for 1, 2, 4 … 30
+    seconds; exposures recorded meanwhile wait in the ledger's backlog, and the controller's stops and pins wait there.
 
     `sync`: exchanges stops and pins. If it wants to, a round without anything to report sends an empty batch.
     """
@@ -70,7 +71,7 @@ class Sender:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sends while the block runs, and what is left at its end."""
+        """Sends while the block runs, and the rest at its end."""
         task = asyncio.create_task(self._run())
         try:
             yield
@@ -88,7 +89,7 @@ class Sender:
                 _log.error("Exposures could not be sent", extra=event("ledger_failed", traceback=where(error)))
 
     async def round(self) -> None:
-        """Makes batches of what has happened, and sends them unless the controller is left alone."""
+        """Seals batches, and sends them unless the controller is not to be called yet."""
         await self._prepare()
         if self._backoff.allows(self._clock()) and not await self._send_all():
             await self._poll()
@@ -97,7 +98,7 @@ class Sender:
         self._report()
 
     async def _prepare(self) -> None:
-        """Everything that has happened, as batches."""
+        """Seals everything that has happened into batches."""
         ledger = self._ledger
         ledger.tell_late(time.perf_counter())
         if count := len(ledger.unchecked):
@@ -155,7 +156,7 @@ class Sender:
             async with asyncio.timeout(FLUSH_S):
                 await self._prepare()
                 await self._send_all()
-                # A controller that has restarted since lacks what it had received; only its answer shows it.
+                # A controller that has restarted since lacks batches that it had received; only its answer shows this.
                 if (batch := self._ledger.backlog.unconfirmed()) is not None and await self._deliver(batch):
                     await self._send_all()
         except TimeoutError:

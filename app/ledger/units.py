@@ -1,4 +1,4 @@
-"""Hashes that stand for units, callers and requests: the ledger holds no name, key or header value."""
+"""Hashes that represent units, callers and requests: the ledger holds no name, key or header value."""
 
 import hashlib
 from functools import lru_cache

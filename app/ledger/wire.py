@@ -37,9 +37,9 @@ class Finish(IntEnum):
 
 
 class Failure(IntEnum):
-    """How the *assigned* deployment failed, even if another one answered; NONE: it did not.
+    """The failure of the *assigned* deployment, even if another one answered; NONE: it did not fail.
 
-    A client's 4xx is NONE. The names are those of `app.errors` kinds, by what they say about the deployment.
+    A client's 4xx is NONE. The names are those of `app.errors` kinds, by their meaning for the deployment.
     """
 
     NONE = 0
@@ -118,7 +118,7 @@ class Row(NamedTuple):
     prompt_tokens: int | None
     completion_tokens: int | None
     ttft_s: float | None
-    """From the arrival to the first token of a stream; None for whole answers."""
+    """The time from the arrival to the first token of a stream; None for whole answers."""
     duration_s: float
     itl_mean_s: float | None
     itl_max_s: float | None
@@ -161,7 +161,7 @@ class Skip(IntEnum):
     BOUND_TO_MODEL = 6
     """The engine's request was made for the primary's model: it holds tokens."""
     PRIMARY_FAILED = 7
-    """It failed, or its client left before the end: there is nothing to compare with."""
+    """It failed, or its client disconnected before the end: there is nothing to compare with."""
     CARRIED = 8
     """Its conversation may have started under other weights."""
     STOPPED = 9
@@ -187,7 +187,7 @@ class Pair(NamedTuple):
     """
 
     seq: int
-    """The primary's."""
+    """The `seq` of the primary's request."""
     at: float
     unit: int
     plan: int
@@ -203,12 +203,12 @@ class Pair(NamedTuple):
     equal: int | None = None
     """The same texts and tool calls."""
     equal_words: int | None = None
-    """Equal but for white space."""
+    """Equal except for white space."""
     length_ratio: float | None = None
     """Characters of the shadow's answer by those of the primary's."""
     same_finish: int | None = None
     valid: int | None = None
-    """Whether the shadow kept what the request demands of the form; None: it demands nothing."""
+    """Whether the shadow kept the form that the request demands; None: it demands none."""
     same_tools: int | None = None
     """Tool calls with the same names and arguments; None: neither has any."""
     cosine: float | None = None
@@ -224,7 +224,7 @@ class Pair(NamedTuple):
     """The shadow's answer has text other than white space, or a tool call."""
     primary_visible: int | None = None
     skipped: int = 0
-    """A `Skip`. Other than 0, nothing was sent, and nothing is said of the shadow."""
+    """A `Skip`. Other than 0, nothing was sent, and the record says nothing about the shadow."""
 
 
 class FeedbackItem(msgspec.Struct, frozen=True):
@@ -271,7 +271,7 @@ class Batch(msgspec.Struct, frozen=True):
     """The lowest number that the router still keeps, this batch included: every lower one is durable or dropped. By it
     the controller distinguishes a gap that will be filled (it restarted) from one that will not."""
     sent_at: float
-    """The router's clock, so that the controller can tell how far it is off."""
+    """The router's clock, so that the controller can compute its offset."""
     names: list[str]
     plans: list[Plan]
     starts: list[Start]
@@ -281,13 +281,13 @@ class Batch(msgspec.Struct, frozen=True):
     lost: list[Lost]
     pairs: list[Pair] = []
     pins: list[Pins] = []
-    """Made by this router, and not known to be with the controller."""
+    """Pins made by this router that the controller may not have yet."""
     pins_seen: int = 0
-    """How far the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
+    """The position up to which the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
 
 
 class SealedBatch(msgspec.Struct, frozen=True):
-    """A batch with its parts encoded. What depends on the moment of sending is added then: `encode_sealed`."""
+    """A batch with its parts encoded. Fields that depend on the moment of sending are added then: `encode_sealed`."""
 
     number: int
     names: msgspec.Raw
@@ -300,7 +300,7 @@ class SealedBatch(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """In bytes, nearly what is sent."""
+        """The size in bytes, nearly that of the sent form."""
         parts = (self.names, self.plans, self.starts, self.rows, self.late, self.feedback, self.pairs)
         return 128 + sum(map(len, parts))
 
@@ -330,7 +330,7 @@ _batches = msgspec.msgpack.Decoder(Batch)
 
 
 def encode(batch: Batch) -> bytes:
-    """As MessagePack."""
+    """The batch as MessagePack."""
     return encoder.encode(batch)
 
 

@@ -1,7 +1,7 @@
 """Reserves all of a caller's limits atomically before a request runs and settles actual usage afterwards.
 
 A request waits for one round trip to the store (all reservations are made concurrently); its response waits for none:
-what the rate-limit headers report is read while the deployment works.
+the values of the rate-limit headers are read while the deployment works.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class LimitObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LimitSubject:
-    """The caller: its name for messages, the id that counts are kept under, its key's own limits if any."""
+    """The caller: its name for messages, the id under which counts are kept, its key's own limits if any."""
 
     name: str
     id: str
@@ -69,7 +69,7 @@ _TITLES: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """One limit and what the request takes of it, under a key of the store."""
+    """One limit and the request's cost, under a key of the store."""
 
     kind: Kind
     key: str
@@ -79,7 +79,7 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One limit of a caller on an endpoint, and what is left of it. `used` and `remaining` are None while the store
+    """One limit of a caller on an endpoint, and the rest of it. `used` and `remaining` are None while the store
     does not answer; `resets_in_s` is None for concurrent requests too: these have no window."""
 
     kind: Kind
@@ -118,7 +118,7 @@ class Limiter:
             return [Allowance(limit.kind, limit.maximum) for limit in limits]
 
     def _applicable(self, subject: LimitSubject, endpoint: str, tokens: Callable[[], int]) -> list[_Limit]:
-        """The limits of a request that costs so many tokens at first."""
+        """The limits that apply to a request with this initial cost in tokens."""
         limits = self.limiting.of(subject.name, endpoint, subject.own)
         applicable: list[_Limit] = []
         if limits.requests_per_minute is not None:
@@ -139,7 +139,7 @@ class Limiter:
         return Allowance(limit.kind, limit.maximum, window.used, window.remaining(limit.maximum), resets_in_s)
 
     def used(self, endpoint: str, limit: _Limit, window: Window) -> None:
-        """Records how much of a limit is used."""
+        """Records the share of a limit that is used."""
         self._observer.limit_used(endpoint, limit.kind, window.used / limit.maximum if limit.maximum else 1.0)
 
     @property
@@ -212,8 +212,9 @@ class Reservation:
             await asyncio.wait([self._windows])
 
     def _spent(self, limit: _Limit, error: BaseException | None) -> int:
-        """The tokens to charge: none for a request that failed, but those of one whose client left or set a short
-        timeout."""
+        """The tokens to charge: none for a request that failed, but those of one whose client disconnected or set a
+        short timeout.
+        """
         failed = isinstance(error, SwitchyardError) and not isinstance(error, DeadlinePassed)
         return 0 if failed else self._usage.tokens_used(limit.cost)
 

@@ -1,4 +1,4 @@
-"""Sliding windows: how much of a limit is left, and when more frees. Pure; times are in seconds.
+"""Sliding windows: the rest of a limit, and the time at which more becomes free. Pure; times are in seconds.
 
 Usage is counted per minute; the previous minute counts by the share of it that lies within the last 60 seconds. That
 takes two numbers per limit, allows no double usage around a boundary, and gives the exact time at which a rejected
@@ -15,8 +15,8 @@ PERIOD_S = 60
 class Window:
     """One limit's counts, as the library `limits` returns them.
 
-    `previous_left_s` is how long the previous minute still counts (0 to 60), `current_left_s` how long the current one
-    will (60 to 120; 0 before the first count).
+    `previous_left_s` is the time for which the previous minute still counts (0 to 60), `current_left_s` that of the
+    current one (60 to 120; 0 before the first count).
     """
 
     previous: int
@@ -30,7 +30,7 @@ class Window:
         return math.floor(self.previous * self.previous_left_s / PERIOD_S) + self.current
 
     def remaining(self, limit: int) -> int:
-        """What is left of `limit`; 0 if a settled request took more than was left."""
+        """The rest of `limit`; 0 if a settled request took more than was left."""
         return min(limit, max(0, limit - self.used))
 
     @property

@@ -1,8 +1,8 @@
 """The store of limits: in this process, or (`redis_store`) in a Redis that several routers share.
 
 The windows are those of the library `limits`, with a clock of our choice in memory. The library does not count
-concurrent requests: these are leases, which a router renews while the request runs, so that the leases of a router
-that died expire.
+concurrent requests: these are leases, which a router renews while the request runs, so that the leases of a router that
+ended abruptly expire.
 """
 
 import time
@@ -16,7 +16,7 @@ from limits.errors import StorageError
 from app.limits.sliding_window import PERIOD_S, Window
 
 LEASE_S = 30
-"""Seconds for which the concurrent requests of a router that died still count."""
+"""Seconds for which the concurrent requests of a router that ended abruptly still count."""
 
 RENEW_EVERY_S = LEASE_S / 3
 _NO_LIMIT = 2**53  # exact in Lua's numbers
@@ -57,7 +57,7 @@ class Store:
 
     @classmethod
     def in_memory(cls, clock: Callable[[], float] = time.time) -> Self:
-        """This process's own. `clock` is in seconds; windows begin where it divides by 60."""
+        """A store in this process. `clock` is in seconds; windows begin at its multiples of 60."""
         return cls(_MemoryWindows(clock), _MemoryLeases())
 
     async def take(self, key: str, limit: int, cost: int) -> bool:
@@ -86,7 +86,7 @@ class Store:
             await self._leases.release(key, holder)
 
     async def running(self, key: str) -> int:
-        """How many running requests are counted."""
+        """The number of running requests that are counted."""
         with _failures():
             return await self._leases.held(key)
 

@@ -26,8 +26,8 @@ class Charge:
 class TokenBudget:
     """The tokens of the last minute: as estimated for running calls, as counted for the others.
 
-    Estimates are corrected by the errors of the last ones: a shadow that says more than the primary must not exceed its
-    budget again and again.
+    Estimates are corrected by the errors of the last ones: a shadow that generates more than the primary must not
+    exceed its budget again and again.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class TokenBudget:
         return charge
 
     def settle(self, charge: Charge, tokens: float | None, now: float) -> None:
-        """Replaces the estimate of a call that has ended by its `tokens`; None: unknown, the estimate stands."""
+        """Replaces the estimate of a call that has ended by its `tokens`; None: unknown, the estimate remains."""
         if tokens is None:
             return
         if tokens and charge.estimate:
@@ -57,7 +57,7 @@ class TokenBudget:
         if charge.is_counted:
             self._used += tokens - charge.tokens
             charge.tokens = tokens
-        elif tokens > charge.tokens > 0:  # it ran for longer than a minute: what it cost beyond the estimate counts now
+        elif tokens > charge.tokens > 0:  # it ran for longer than a minute: its cost beyond the estimate counts now
             self._charges.append(Charge(now, 0.0, tokens - charge.tokens))
             self._used += tokens - charge.tokens
 

@@ -1,6 +1,6 @@
 """The queues of copies: draws requests, skips or queues their copies, and sends them.
 
-Everything but `_run` is synchronous and never raises: it runs at the end of clients' requests.
+Everything except `_run` is synchronous and never raises: it runs at the end of clients' requests.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ IsStopped = Callable[[str, str], bool]
 
 
 class MirrorObserver(Protocol):
-    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+    """The counters of the mirrors: `telemetry.metrics.Telemetry`."""
 
     def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None: ...
     def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None: ...
@@ -109,7 +109,7 @@ class Mirrors:
         is_stopped: IsStopped,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`upstream`: connections of the mirrors' own."""
+        """`upstream`: the mirrors' separate connections."""
         self._upstream, self._ledger, self._observer = upstream, ledger, observer
         self._is_stopped, self._clock = is_stopped, clock
         self._bodies, self._answers = Room(BODY_BYTES), Room(ANSWER_BYTES)
@@ -141,7 +141,7 @@ class Mirrors:
         return Original(endpoint, mirror, exposure, size, self._answers)
 
     def ended(self, original: Original, served: ServedRequest) -> None:
-        """Copies a request whose client has been served and whose exposure has ended, or counts why not."""
+        """Copies a request whose client has been served and whose exposure has ended, or counts the reason why not."""
         shadow = original.mirror.deployment
         try:
             if served.deployment == shadow:  # it would be compared with itself

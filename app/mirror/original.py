@@ -43,17 +43,17 @@ class Original:
         self.kept.add(chunk)
 
     def forget_request(self) -> None:
-        """Drops the request's content while a copy waits; the ledger has what it needs of it."""
+        """Drops the request's content while a copy waits; the ledger has already read it."""
         self.body = {}
         self.exposure.arrival = self.exposure.arrival._replace(body={})
 
     @property
     def duration_s(self) -> float:
-        """From the call of the engine to the end of its answer."""
+        """The time from the call of the engine to the end of its answer."""
         return self._ended_at - self._sent_at
 
     @property
     def ttft_s(self) -> float | None:
-        """From the call of the engine to the first token of a stream."""
+        """The time from the call of the engine to the first token of a stream."""
         first = self.exposure.first_token
         return None if first is None else first + self.exposure.arrival.started - self._sent_at

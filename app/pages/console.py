@@ -38,7 +38,7 @@ class _File(NamedTuple):
     etag: str
 
     def variant(self, key: str) -> "_File":
-        """The same content with an etag of its own, for other headers."""
+        """The same content with a different etag, for other headers."""
         return self._replace(etag=f'"{blake2b((self.etag + key).encode(), digest_size=12).hexdigest()}"')
 
 
@@ -82,7 +82,7 @@ def _answer(request: Request, file: _File, headers: Mapping[str, str]) -> Respon
 
 @cache
 def _files() -> dict[str, _File]:
-    """Every file by its path below `/ui/static/`. No other file is served, whatever a path says."""
+    """Every file by its path below `/ui/static/`. No path reaches any other file."""
     own = Path(__file__).parent / "static"
     found = {path.relative_to(own).as_posix(): path for path in own.rglob("*") if path.suffix in _MEDIA_TYPES}
     # Located, not imported: the package is a desktop plotter, and only its browser files are used.

@@ -1,1 +1,1 @@
-"""Which deployment serves a request, and whether it may start now."""
+"""Chooses the deployment that serves a request, and admits requests."""

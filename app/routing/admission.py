@@ -23,10 +23,10 @@ class AdmissionObserver(Protocol):
     """Counts requests that find no free slot; it is not called for the others."""
 
     def waited(self, endpoint: str, seconds: float) -> None:
-        """A request has left the queue, with a slot or without."""
+        """Records that a request has left the queue, with a slot or without."""
 
     def refused(self, endpoint: str, cause: str) -> None:
-        """A request got no slot: the queue was ``full``, or its time was over (``timeout``)."""
+        """Counts a request that got no slot: the queue was ``full``, or its time was over (``timeout``)."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Circuit breakers: which deployments are worth calling, by the outcomes of their last attempts. Envoy calls this
+"""Circuit breakers: exclude failing deployments, by the outcomes of their last attempts. Envoy calls this
 outlier ejection.
 
 A breaker opens after some faults in a row, stays open for a while that doubles with each failed trial, and closes when
@@ -6,7 +6,7 @@ a trial succeeds. The last deployment of an endpoint is never ejected: with all 
 
 A client must not open a breaker for others: some request bodies make a healthy engine answer 500. So only a failed
 connection, which no body causes, counts at once. Faults of any other kind make a breaker suspect, and the router sends
-the deployment a small request of its own, whose outcome decides. The same request is the trial of an open breaker.
+the deployment a small probe request, whose outcome decides. The same request is the trial of an open breaker.
 
 Deployments that share an engine, as LoRA adapters do, have a breaker each: one of them may fail alone. But a failed
 connection counts for all of them.
@@ -22,7 +22,7 @@ LONGEST_OPEN_S = 60.0
 
 
 class Fault(Enum):
-    """The kind of a failed attempt, by what it proves about the deployment."""
+    """The kind of a failed attempt, by its significance for the deployment."""
 
     CONNECTION = "connection"
     """No connection was made: every request would fail."""

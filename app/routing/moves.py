@@ -42,7 +42,7 @@ def choice(
 
 
 def moved(keys: Sequence[str], before: Choice, after: Choice) -> Moved:
-    """Which of the keys move. Takes about 5 µs a key and deployment."""
+    """Splits the keys into those that move and those that stay. Takes about 5 µs a key and deployment."""
     pairs = Counter((before(key), after(key)) for key in keys)
     return Moved(len(keys), {pair: count for pair, count in pairs.most_common() if pair[0] != pair[1]})
 

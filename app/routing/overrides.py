@@ -1,4 +1,4 @@
-"""Units of an endpoint that have a deployment of their own, whatever the weights say."""
+"""Units of an endpoint that are assigned to a deployment individually, regardless of the weights."""
 
 from collections.abc import Callable, Iterable
 

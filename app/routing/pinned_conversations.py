@@ -49,9 +49,9 @@ class PinnedConversations:
         self._number = self._size = 0
         self._pins: dict[str, OrderedDict[int, _Pin]] = {}
         self._until: dict[str, float] = {}
-        """By endpoint: when its pins end."""
+        """The time at which each endpoint's pins end."""
         self._own_until: dict[str, float] = {}
-        """By endpoint: when the time ends by this router's configuration."""
+        """The end of each endpoint's time by this router's configuration."""
         self._unsent: dict[tuple[str, int], str] = {}
         self._untold: set[str] = set()
         self._unpinned: OrderedDict[tuple[str, int], str] = OrderedDict()
@@ -71,15 +71,15 @@ class PinnedConversations:
         return any(until > now for until in self._own_until.values())
 
     def sizes(self) -> dict[str, int]:
-        """How many conversations are pinned, by endpoint."""
+        """The number of pinned conversations by endpoint."""
         return {endpoint: len(pins) for endpoint, pins in self._pins.items()}
 
     def by_deployment(self, endpoint: str) -> dict[str, int]:
-        """How many of the endpoint's conversations are pinned to each deployment. Takes milliseconds."""
+        """The number of the endpoint's conversations that are pinned to each deployment. Takes milliseconds."""
         return dict(Counter(pin.deployment for pin in self._pins.get(endpoint, {}).values()))
 
     def until(self, endpoint: str) -> float | None:
-        """When the endpoint's pins end; None if there are none to keep."""
+        """The time at which the endpoint's pins end; None if there are none to keep."""
         return self._until.get(endpoint)
 
     def pin(self, endpoint: str, conversation: int, deployment: str) -> None:
@@ -89,8 +89,9 @@ class PinnedConversations:
             self._keep(endpoint, conversation, deployment, is_own=True)
 
     def move(self, endpoint: str, moved: Mapping[str, str]) -> None:
-        """Moves the endpoint's conversations from some deployments to others: for good, where a stop that moved them is
-        lifted. The new pins are sent, since other routers may get the former ones only now. Takes milliseconds."""
+        """Moves the endpoint's conversations from some deployments to others, permanently: a stop that moved them is
+        lifted. The new pins are sent, since other routers may get the former ones only now. Takes milliseconds.
+        """
         pins = self._pins.get(endpoint, OrderedDict())
         for conversation, pin in pins.items():
             if (to := moved.get(pin.deployment)) is not None:
@@ -124,7 +125,7 @@ class PinnedConversations:
                 self._keep(endpoint, conversation, pinned.deployment, is_own=False)
 
     def unsent(self) -> list[Pinned]:
-        """The pins that the controller does not have yet, and until when an endpoint's count."""
+        """The pins that the controller does not have yet, and the end of each endpoint's pins."""
         found: dict[tuple[str, str], list[int]] = {(endpoint, ""): [] for endpoint in self._untold}
         for (endpoint, conversation), deployment in islice(self._unsent.items(), MOST_AT_ONCE):
             found.setdefault((endpoint, deployment), []).append(conversation)
@@ -135,7 +136,7 @@ class PinnedConversations:
         ]
 
     def sent(self, pinned: Sequence[Pinned]) -> None:
-        """Notes that the controller has these."""
+        """Records that the controller has these."""
         for it in pinned:
             if not it.deployment:
                 self._untold.discard(it.endpoint)
@@ -144,7 +145,7 @@ class PinnedConversations:
                     del self._unsent[it.endpoint, conversation]
 
     def send_again(self) -> None:
-        """Sends all of this router's pins again: the controller has lost them."""
+        """Marks all of this router's pins to be sent again: the controller has lost them."""
         self._untold = set(self._own_until)
         self._unsent |= {
             (endpoint, conversation): pin.deployment

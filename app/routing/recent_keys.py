@@ -21,7 +21,7 @@ class RecentKeys:
         self._sticky: Mapping[str, Sticky | None] = {}
 
     def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Forgets the keys of endpoints that are gone or whose `sticky` has changed."""
+        """Forgets the keys of endpoints that no longer exist or whose `sticky` has changed."""
         sticky = {name: endpoint.sticky for name, endpoint in endpoints.items()}
         for name in list(self._keys):
             if sticky.get(name) != self._sticky.get(name):

@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 
 class RetryBudget:
-    """One endpoint's budget. It holds `RESERVE` callers at most, however many there are."""
+    """One endpoint's budget. It holds at most `RESERVE` callers."""
 
     __slots__ = ("_owed",)
 
@@ -25,7 +25,7 @@ class RetryBudget:
         """Retries that are not repaid, by caller; the oldest debt comes first."""
 
     def request(self, caller: str) -> None:
-        """Repays the share of one request: of the caller's own retries, else of the oldest."""
+        """Repays the share of one request: first the caller's own retries, else the oldest."""
         if self._owed:
             self._repay(caller if caller in self._owed else next(iter(self._owed)))
 

@@ -35,7 +35,7 @@ def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[Stop]) -
 
 
 def moved_on(stops: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
-    """Both moves as one: the deployment of conversations that `stops` moved, and then `further`."""
+    """Combines both moves: the deployment of conversations that were moved by `stops` and then by `further`."""
     return {**{name: further.get(to, to) for name, to in stops.items()}, **further}
 
 

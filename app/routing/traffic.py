@@ -15,8 +15,9 @@ from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
 Reason = Literal["header", "model", "override", "pinned", "sticky", "traffic", "failover"]
-"""Why a deployment serves a request; `pinned`: its conversation began under other weights; `failover`: another one was
-assigned, and is failing."""
+"""The reason why a deployment serves a request; `pinned`: its conversation began under other weights; `failover`:
+another one was assigned, and is failing.
+"""
 
 
 class Random(Protocol):
@@ -70,11 +71,11 @@ def assign(
 ) -> Assignment:
     """The deployment for one request.
 
-    `model` is the endpoint or deployment that the client named, or what an engine calls its model
+    `model` is the endpoint or deployment that the client named, or an engine's name for its model
     (`_with_engine_model`), None for the task's default; `header` is the value of `azureml-model-deployment`;
-    `sticky_key` finds a sticky endpoint's key in the request; `decide` is called with the endpoint and that key.
-    Raises NotFound for a name that does not exist (param ``model`` or the header's name) and WrongTask where the named
-    thing cannot do the task.
+    `sticky_key` finds a sticky endpoint's key in the request; `decide` is called with the endpoint and that key. Raises
+    NotFound for a name that does not exist (param ``model`` or the header's name) and WrongTask where the named thing
+    cannot do the task.
     """
     name = model if model is not None else config.defaults.get(task)
     if name is None:
@@ -93,8 +94,8 @@ def assign(
 
 
 def _with_engine_model(config: Config, name: str) -> str:
-    """The endpoint or deployment that `name` means if it is an engine's name for its model; `name` itself if it is
-    none, or ambiguous.
+    """The endpoint or deployment that `name` means if it is an engine's name for its model; `name` itself if it is not
+    one, or ambiguous.
 
     The deployment with this model, if there is exactly one; else the endpoint, if it is the only one with such
     deployments and has no others.

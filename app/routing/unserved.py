@@ -1,8 +1,8 @@
 """Counts requests for which no replica had room: waiting at this router, or refused. Autoscalers treat them as demand.
 
 A refused request counts for `COUNTED_S`, so that the demand lasts longer than the delay after which replicas are added.
-Clients repeat refused requests after a second or two, and the same request must not count twice: of the last
-`COUNTED_S` only the busiest moment counts.
+Clients repeat refused requests after a second or two, and the same request must not count twice: only the busiest
+moment of the last `COUNTED_S` counts.
 """
 
 import time
@@ -45,7 +45,7 @@ class Unserved:
         self._forget(moments, now)
 
     def demand(self) -> dict[str, int]:
-        """How many requests each deployment has no room for; those with 0 are left out."""
+        """The number of requests for which each deployment has no room; deployments with 0 are left out."""
         now = self._clock()
         found = Counter({name: count for name, count in self._waiting.items() if count > 0})
         for name, moments in list(self._refused.items()):

@@ -1,7 +1,7 @@
 """Windows after a change of weights, in which running conversations follow the earlier weights. Pure functions.
 
-The time begins anew with every change, for all weights that are still followed then: otherwise a conversation that kept
-its deployment over one change would lose it soon after the next.
+The time starts again with every change, for all weights that are still followed then: otherwise a conversation that
+kept its deployment over one change would lose it soon after the next.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

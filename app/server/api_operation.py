@@ -71,7 +71,7 @@ class ApiOperation:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
                 if (views := api.views()) is not None:
                     check_headers(scope, views.config.max_header_bytes)
-                # Before the first configuration there are no callers, and every answer is an error that says so.
+                # Before the first configuration there are no callers, and every answer is an error that states this.
                 guarded = views is not None and not self.open
                 caller = await api.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
                 record.caller = caller.name

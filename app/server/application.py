@@ -105,8 +105,8 @@ class Router:
     ) -> None:
         """`controller` stores and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
-        runs. `recordings` stores recordings of requests, in files of `recording_file_s` seconds. `exports` returns what
-        was recorded. `fleet` lists the other processes with metrics. `clock`: Unix seconds, for records.
+        runs. `recordings` stores recordings of requests, in files of `recording_file_s` seconds. `exports` returns the
+        recorded exposures. `fleet` lists the other processes with metrics. `clock`: Unix seconds, for records.
         """
         self._controller, self._preparation = controller, Preparation(environment)
         self._one_after_another = asyncio.Lock()
@@ -194,7 +194,7 @@ class Router:
         self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(ExactPathRouter(endpoints, starlette))), self._cors)
 
     def reconfigure(self, config: object) -> None:
-        """Serves by `config` (a Config, or plain data) from the next request on.
+        """Serves with `config` (a Config, or plain data) from the next request on.
 
         Raises ConfigError on an invalid one; the previous one then stays in force. A large one takes a while, in which
         no request is served: see `apply`.
@@ -203,7 +203,7 @@ class Router:
             self._switch(self._preparation.prepare(config))
 
     async def apply(self, config: object) -> None:
-        """As `reconfigure`, but requests go on: a thread prepares everything, and the event loop switches to it.
+        """Like `reconfigure`, but requests continue: a thread prepares everything, and the event loop switches to it.
 
         Configurations come into force in the order of the calls.
         """
@@ -240,7 +240,7 @@ class Router:
         return counted + present_state(self.state.snapshot, self.state.queues, endpoints)
 
     def _stop(self, stops: Sequence[Stop]) -> None:
-        """Serves by these stops of the controller's from the next request on."""
+        """Applies these stops of the controller from the next request on."""
         if (snapshot := self._snapshots.stopped(stops)) is not None:
             self._serve(snapshot)
 

@@ -26,7 +26,7 @@ class RouteApp:
 
 
 RouteApps = Mapping[tuple[str, str], RouteApp]
-"""By method and path."""
+"""The handlers by method and path."""
 
 
 def route_apps(exchange: Exchange) -> RouteApps:

@@ -1,4 +1,4 @@
-"""Which deployment an endpoint's sticky key reaches, and why: `GET /api/endpoints/{endpoint}/assignment`."""
+"""The deployment that an endpoint's sticky key reaches, and the reason: `GET /api/endpoints/{endpoint}/assignment`."""
 
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -21,11 +21,11 @@ def explain(
     override: str | None = None,
     now: LiveRouting = LiveRouting(),  # noqa: B008  it is not changed
 ) -> dict[str, Any]:
-    """Says which deployment would answer a request with the sticky key `key`, in the plan that is in force.
+    """The deployment that would answer a request with the sticky key `key`, in the plan that is in force.
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
     they are assigned all the same, and replaced if another one can answer (`reason` is ``failover``). `override` is the
-    deployment that the plan gives this key. `now` is what decides on this router apart from the weights: a running
+    deployment that the plan gives this key. `now` is this router's state that decides apart from the weights: a running
     conversation may keep another deployment than a new one.
 
     Raises BadRequest, naming ``key``, if a sticky endpoint gets no key, or one that is not sticky gets one.
@@ -35,7 +35,7 @@ def explain(
     if endpoint.sticky is None:
         if key is not None:
             raise BadRequest(f"key: '{name}' is not sticky, so that no key decides who answers", param="key")
-        why = "The endpoint is not sticky: every request is drawn by the weights, and is a unit of its own."
+        why = "The endpoint is not sticky: every request is drawn by the weights, and is a separate unit."
         assigned, points = None, {}
     elif not key:
         raise BadRequest(f"key: name {_what(endpoint.sticky)}", param="key")
@@ -45,7 +45,7 @@ def explain(
         if override is not None:
             assigned, why = (
                 override,
-                f"The plan has an override: {override} answers this key, whatever the weights are.",
+                f"The plan has an override: {override} answers this key, regardless of the weights.",
             )
     if assigned is not None and assigned in stops:
         why += f" But {assigned} is stopped: {stops[assigned]} answers in its place."
@@ -84,7 +84,7 @@ def _what(sticky: Sticky) -> str:
     if sticky.by == "header":
         return f"a value of the header {sticky.name}"
     return {
-        "user": "a user, as the request's field says it",
+        "user": "a user, as in the request's field",
         "api_key": "an API key",
-        "conversation": "a conversation, as the header x-session-id says it",
+        "conversation": "a conversation, as in the header x-session-id",
     }[sticky.by]

@@ -38,13 +38,13 @@ class WatchedController:
         self._answered_at: float | None = None
 
     async def send(self, batch: bytes) -> bytes:
-        """As the controller's; raises what it raises."""
+        """Like the controller's `send`, with the same errors."""
         acknowledgement = await self._controller.send(batch)
         self._answered_at = self._clock()
         return acknowledgement
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
-        """As the controller's; raises ControllerAway if it does not answer."""
+        """Like the controller's `ask`; raises ControllerAway if it does not answer."""
         try:
             answer = await self._controller.ask(method, path, query, body)
         except UpstreamError as error:
@@ -74,7 +74,7 @@ async def ask(
 
 
 def no_controller() -> Unavailable:
-    """What a router without a controller answers."""
+    """The error of a router without a controller."""
     return Unavailable("No controller of experiments runs beside this router: add the application `experiments`")
 
 
@@ -93,4 +93,4 @@ def _message(answer: Answer) -> tuple[str, str | None]:
         content = json.loads(answer.body)
         return content["message"], content["param"]
     except (ValueError, KeyError, TypeError):
-        return f"The controller of experiments failed with status {answer.status}; its log says why", None
+        return f"The controller of experiments failed with status {answer.status}; see its log", None

@@ -46,7 +46,7 @@ class LiveCORS:
         self._app, self._settings = app, settings
         self._built: tuple[Cors, ASGIApp] | None = None
 
-    # A coroutine function, unlike the layers inside: by that uvicorn tells which version of ASGI this is.
+    # A coroutine function, unlike the layers inside: from this uvicorn recognises the version of ASGI.
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         settings = self._settings()
         await (self._app if settings is None else self._middleware(settings))(scope, receive, send)
@@ -57,7 +57,7 @@ class LiveCORS:
                 self._app,
                 allow_origins=settings.origins,
                 allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
-                allow_headers=("*",),  # each SDK sends headers of its own; a preflight's are echoed
+                allow_headers=("*",),  # each SDK sends its own headers; a preflight's are echoed
                 expose_headers=EXPOSED_HEADERS,
                 max_age=settings.max_age_s,
             )

@@ -28,9 +28,9 @@ class DecisionRequest(BaseModel):
 
     action: Action = Field(
         description="`promote`: a treatment gets all the traffic that the holdout leaves, and the experiment ends. "
-        "`advance`: the ramp's next step, now. `pause`: no step until somebody resumes. `resume`: it goes on. "
-        "`rollback`: control gets the treatments' traffic, and the ramp pauses. `stop`: the experiment ends, the "
-        "traffic stays."
+        "`advance`: the ramp's next step, now. `pause`: no step until the experiment is resumed. `resume`: it "
+        "continues. `rollback`: control gets the treatments' traffic, and the ramp pauses. `stop`: the experiment "
+        "ends, the traffic stays."
     )
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] = Field(description="Why, for the journal.")
     treatment: str | None = Field(
@@ -47,14 +47,14 @@ def etag(content: bytes) -> dict[str, str]:
 async def decide(
     controller: ControllerClient | None, name: str, if_match: str | None, body: bytes, caller: str
 ) -> bytes:
-    """Has the controller carry out what `body` says; returns the experiment's Summary after it, in JSON.
+    """Has the controller carry out the decision in `body`; returns the experiment's Summary after it, in JSON.
 
     Raises BadRequest, PreconditionRequired, PreconditionFailed with the present Summary, Conflict, and Unavailable.
     """
     given = _given(body)
     if if_match is None:
         raise PreconditionRequired(
-            "If-Match: missing; send the ETag of the experiment that you saw, so that nobody's decision is lost",
+            "If-Match: missing; send the ETag of the experiment that you saw, so that no one's decision is lost",
             param="If-Match",
         )
     path = f"/experiments/{name}"
@@ -65,7 +65,7 @@ async def decide(
     decision = {**given, "by": caller} | ({} if whatever else {"revision": acting.revision})
     try:
         return (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
-    except PreconditionFailed as error:  # between the question and the decision, something else was done
+    except PreconditionFailed as error:  # another action came between the question and the decision
         raise stale(error.current) from None
 
 
@@ -84,7 +84,7 @@ def _given(body: bytes) -> dict[str, Any]:
 
 
 async def _present(controller: ControllerClient | None, name: str) -> tuple[bytes, Acting]:
-    """The present Summary, and what is being done. Raises Conflict if nothing is."""
+    """The present Summary, and the state of acting. Raises Conflict if nothing acts on the experiment."""
     present = (await ask(controller, "GET", f"/experiments/{name}")).body
     acting = msgspec.json.decode(present, type=Summary).acting
     if acting is None:

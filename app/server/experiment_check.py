@@ -25,9 +25,9 @@ class CheckRequest(BaseModel):
 
 
 def check(body: bytes, seen: Config) -> dict[str, Any]:
-    """The problems that would refuse the section, its warnings, and without problems the YAML for the file.
+    """The problems for which the section would be rejected, its warnings, and without problems the YAML for the file.
 
-    It is checked against what the caller sees. Raises BadRequest if `body` is no CheckRequest.
+    It is checked against what the caller sees. Raises BadRequest if `body` is not a CheckRequest.
     """
     given = validated(CheckRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path))
     section = {name: value for name, value in given.experiment.items() if value is not None}
@@ -44,7 +44,7 @@ def _with(name: str, section: Mapping[str, Any], seen: Config) -> Config:
     """The configuration with this experiment. Raises ConfigError."""
     try:
         Experiment.model_validate(section)
-    except ValidationError as error:  # all of them, as the whole configuration's check would say them
+    except ValidationError as error:  # all of them, as the whole configuration's check would report them
         raise ConfigError([f"experiments.{name}.{it}" for it in problems_of(error, Experiment)]) from None
     others = {it: plain.model_dump() for it, plain in seen.experiments.items() if plain.endpoint in seen.endpoints}
     return parse(

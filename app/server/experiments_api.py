@@ -66,8 +66,9 @@ _log = logging.getLogger("switchyard")
 
 class ExperimentsApi:
     """The routes. `views` returns the configuration in force (None before the first), `failing` the deployments whose
-    breaker is open. `controller` is None where there is none. `live_routing` tells what else decides on an
-    endpoint's requests here."""
+    breaker is open. `controller` is None where there is none. `live_routing` returns the state that decides on an
+    endpoint's requests here apart from the weights.
+    """
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ class ExperimentsApi:
         key = request.query_params.get("key")
         if key is None and endpoint.sticky is not None and endpoint.sticky.by == "api_key":
             key = next(iter(credentials(headers_of(request.scope))), None)
-        # The hash of a key is what its unit is called in the ledger: with it a person could be looked up.
+        # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         hashes = self._ledger.hashes if self._access.may_manage(context.caller) else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
         override = None
@@ -212,7 +213,7 @@ class ExperimentsApi:
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The exposures of a request id: of the caller's own requests, or for a manager of any caller."""
+        """The exposures of a request id: among the caller's own requests, or for a manager among all."""
         self._views()
         id = request.path_params["id"]
         found = []
@@ -244,7 +245,7 @@ class ExperimentsApi:
         return Reply(dump({"accepted": len(items), "pending": pending, "unknown_metric": unknown}), 202)
 
     async def _pending(self, items: Sequence[FeedbackItem]) -> int | None:
-        """How many of the items match no answer that waits for feedback; None if the controller does not answer."""
+        """The number of items that match no answer waiting for feedback; None if the controller does not answer."""
         try:
             scores = msgspec.json.encode([(it.request, it.caller) for it in items])
             answer = await ask(self._controller, "POST", "/feedback/pending", body=scores)

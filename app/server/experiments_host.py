@@ -3,7 +3,7 @@
 POST /batches               an encoded batch; the answer is an acknowledgement, both MessagePack
 POST /recordings            an encoded file of recorded requests; 204 once it is written
 GET, POST /api/<path>       a question, answered as `app.experiments.answers` does
-GET /export                 what was recorded, as a file; its bytes come as they are read
+GET /export                 the recorded exposures, as a file; its bytes come as they are read
 GET /health                 it is alive
 """
 

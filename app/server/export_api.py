@@ -1,4 +1,6 @@
-"""`GET /api/exposures`: what was recorded, as a file, to managers. Hashes, times, sizes, outcomes; no text, no name."""
+"""`GET /api/exposures`: the recorded exposures as a file, for managers. Hashes, times, sizes, outcomes; no text, no
+name.
+"""
 
 from collections.abc import Callable
 

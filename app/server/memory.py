@@ -1,4 +1,4 @@
-"""Memory settings: how often garbage is collected, and which buffers are returned to the system."""
+"""Memory settings: the frequency of garbage collection, and the return of buffers to the system."""
 
 import ctypes
 import gc

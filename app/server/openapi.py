@@ -39,7 +39,7 @@ _HEADERS: Mapping[str, tuple[str, Schema]] = {
     DEPLOYMENT_HEADER: ("The deployment to use", {"minLength": 1}),
     REQUEST_ID_HEADER: ("An id for this request; the response and the log repeat it", {}),
     "x-request-timeout-s": (
-        "How many seconds the client waits for the whole response: a number above 0",
+        "Seconds that the client waits for the whole response: a number above 0",
         {"pattern": r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0*\.[0-9]*[1-9][0-9]*)$", "maxLength": 100},
     ),
 }
@@ -146,7 +146,7 @@ def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[s
             "description": "The answer; an event stream if the request asks for one",
             "content": {media_type: content(found)["application/json"] for media_type, found in whole.items()},
         },
-        "4XX": {"description": "The request cannot be served as it stands", "content": errors},
+        "4XX": {"description": "The request cannot be served as it is", "content": errors},
         "5XX": {"description": "The deployment failed, or is overloaded", "content": errors},
     }
 

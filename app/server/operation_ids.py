@@ -10,7 +10,7 @@ Place = tuple[str, str]
 def operation_ids(places: Mapping[Place, Sequence[tuple[str, str]]]) -> dict[Place, str]:
     """An id for each path and method, given the dialects there and their names for the operation.
 
-    ``openai_chat`` is the operation's plain path; at another one the id ends in what is different about that path, as
+    ``openai_chat`` is the operation's plain path; at another one the id ends in the differing part of that path, as
     ``openai_chat_openai_v1``. Where several methods have one name, the method is part of it.
     """
     groups: dict[tuple[str, str], list[Place]] = {}

@@ -29,7 +29,7 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     controller = _controller(loaded, environment.ledger_base)
     router = Router(environment, controller=controller, recordings=controller, exports=controller)
     router.reconfigure(loaded)
-    # What is here now stays: no collection needs to look at it again. Ray Serve does the same in its replicas.
+    # The present objects stay: no collection needs to look at them again. Ray Serve does the same in its replicas.
     gc.collect()
     gc.freeze()
     uvicorn.run(

@@ -101,7 +101,7 @@ class Telemetry(LedgerMetrics):
         )
         self.max_tokens = Histogram(
             "gen_ai_request_max_tokens",
-            "The most tokens that a completion may have, of requests that say so",
+            "The most tokens that a completion may have, of requests that set a limit",
             _LABELS,
             registry=registry,
             buckets=TOKENS,
@@ -126,7 +126,7 @@ class Telemetry(LedgerMetrics):
         )
         self.limit_shares = Histogram(
             "switchyard_limit_used_ratio",
-            "How much of a caller's limit is used, this request included: 1 is all of it",
+            "The share of a caller's limit that is used, this request included: 1 is all of it",
             ("endpoint", "limit"),
             registry=registry,
             buckets=_SHARES,
@@ -179,7 +179,7 @@ class Telemetry(LedgerMetrics):
         )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
-            "By how much a timer of one second was late, the last time",
+            "The delay of a timer of one second, the last time",
             registry=registry,
             multiprocess_mode="max",
         )
@@ -238,7 +238,7 @@ class Telemetry(LedgerMetrics):
         self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def traces_sent(self, outcome: str, requests: int) -> None:
-        """Counts requests by what became of their spans: ``exported``, ``failed`` (the collector did not take them) or
+        """Counts requests by the outcome of their spans: ``exported``, ``failed`` (the collector did not take them) or
         ``dropped`` (too many waited)."""
         self.traces.labels(outcome).inc(requests)
 
@@ -277,7 +277,7 @@ class Telemetry(LedgerMetrics):
         return generate_latest(source if endpoints is None else _ForEndpoints(endpoints, source))
 
     def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
-        """Some endpoints' metrics."""
+        """The metrics of some endpoints."""
         return _ForEndpoints(endpoints, self._source()).collect()
 
     def _source(self) -> CollectorRegistry:

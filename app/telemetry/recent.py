@@ -106,7 +106,7 @@ class Recent:
             self._readings.popleft()
 
     def window(self, now: float) -> Window:
-        """The last minute; less if the router has not run for so long."""
+        """The last minute; less if the router has run for a shorter time."""
         before = [it for it in self._readings if it[0] <= now - WINDOW_S]
         at, earlier = before[-1] if before else self._readings[0]
         present = read(self._telemetry)
@@ -139,7 +139,7 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
 
 
 def in_flight(telemetry: Telemetry) -> Mapping[Arm, int]:
-    """How many requests each deployment works on, by endpoint."""
+    """The number of requests on which each deployment works, by endpoint."""
     found: dict[Arm, int] = {}
     for metric, labels, child in telemetry.children():
         if metric is telemetry.in_flight:

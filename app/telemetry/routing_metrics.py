@@ -27,7 +27,7 @@ class RoutingMetrics:
         )
         self._waits = Histogram(
             "switchyard_admission_wait_seconds",
-            "How long requests waited for a slot of their endpoint, if they had to, with or without success",
+            "The time that requests waited for a slot of their endpoint, if they had to, with or without success",
             ("endpoint",),
             registry=registry,
             buckets=_WAIT,

@@ -29,7 +29,7 @@ class CardResponse(NamedTuple):
 
 
 Get = Callable[[Target, str, str | None, Timeouts], Awaitable[CardResponse | None]]
-"""GETs a path of a deployment; None if what carries the given ETag still holds. Raises SwitchyardError."""
+"""GETs a path of a deployment; None if the content with the given ETag is unchanged. Raises SwitchyardError."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ OnHead = Callable[[Mapping[str, str]], None]
 class ResponseStream:
     """`begin`, then iterate over the chunks, or call `each`; `close` in any case.
 
-    A class, no generators: those are registered with the event loop, which costs as much as sending a request.
+    A class rather than generators: those are registered with the event loop, which costs as much as sending a request.
     """
 
     __slots__ = ("_first_byte_s", "_on_head", "_response", "_send", "_target")
@@ -71,7 +71,7 @@ class ResponseStream:
     async def each(self, take: Take) -> bytes:
         """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
 
-        Raises UpstreamError, and what `take` raises.
+        Raises UpstreamError, and the errors of `take`.
         """
         try:
             return await self._opened.each(take)

@@ -16,8 +16,8 @@ from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIA
 class Target:
     """A deployment: its base URL without /v1, its name for the model, the headers with its key.
 
-    `takes_trace`: whether it gets requests' trace contexts. `affinity`: how conversations are assigned to its replicas,
-    None if the ingress gets no key.
+    `takes_trace`: whether it gets requests' trace contexts. `affinity`: the assignment of conversations to its
+    replicas, None if the ingress gets no key.
     """
 
     name: str
@@ -34,10 +34,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
-    """What a process has from its environment: the URL of Serve's ingress, the key to model applications.
+    """The settings that a process takes from its environment: the URL of Serve's ingress, the key to model
+    applications.
 
     `loopback`: only this machine reaches the process. `several_routers`: other routers serve the same callers.
-    `ledger_base`: what a relative `ledger.url` is relative to.
+    `ledger_base`: the directory that a relative `ledger.url` is relative to.
     """
 
     serve_url: str = "http://127.0.0.1:8000"
@@ -48,7 +49,7 @@ class RuntimeEnvironment:
 
     @classmethod
     def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
-        """With the internal key and the ledger's base from the environment."""
+        """The settings with the internal key and the ledger's base from the environment."""
         key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
         return cls(serve_url, key, loopback=loopback, several_routers=several_routers, ledger_base=ledger_base())
 

@@ -30,8 +30,8 @@ def traffic(
 ) -> None:
     """Send chat requests of simulated users to an endpoint.
 
-    Each user has a session of its own (the header x-session-id), so that `sticky: {by: conversation}` keeps it on one
-    deployment. Ctrl-C ends it early. Prints what came back, by deployment.
+    Each user has a separate session (the header x-session-id), so that `sticky: {by: conversation}` keeps it on one
+    deployment. Ctrl-C ends it early. Prints the outcomes by deployment.
 
     \b
     Examples:

@@ -85,7 +85,7 @@ class Answers:
 
 
 class Sender:
-    """Sends a plan to the router at `url`. `feedback`: a metric that every answer is scored for, at random."""
+    """Sends a plan to the router at `url`. `feedback`: a metric for which every answer is scored, at random."""
 
     def __init__(self, url: str, key: str | None, plan: Plan, *, feedback: str | None = None) -> None:
         self._url, self._plan, self._feedback = url, plan, feedback

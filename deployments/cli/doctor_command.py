@@ -26,7 +26,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print the checks that passed.")] = False,
 ) -> None:
-    """Say what is wrong with this installation, and how to fix it.
+    """Report what is wrong with this installation, and how to fix it.
 
     Checks the configuration, the environment, packages, HAProxy, ports, keys, the issuer, the limits store, weights,
     memory, GPUs, and what runs: applications, missing replicas, the last errors in their logs. On a cluster, run it

@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """A command cannot do what it was called for. The message names the problem and the fix."""
+    """A command cannot be carried out. The message names the problem and the fix."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.WRONG) -> None:
         super().__init__(message)

@@ -25,7 +25,7 @@ def render(
 ) -> None:
     """Write the parts of manifests that follow from what a cluster serves.
 
-    From the serve_config.yaml in a kustomize overlay's directory, generated.yaml beside it.
+    From the serve_config.yaml in a kustomize overlay's directory, generated.yaml next to it.
 
     \b
     Examples:

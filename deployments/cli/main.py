@@ -120,7 +120,7 @@ def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Apply a changed configuration, live.
 
     Traffic moves without a restart. An invalid file changes nothing. The file's split replaces the one that a ramp has
-    reached, and pauses the ramp; a warning says so before.
+    reached, and pauses the ramp; a warning is printed before.
 
     \b
     Examples:
@@ -296,7 +296,7 @@ def weights(
 ) -> None:
     """Prepare the default models.
 
-    Prints their folders. `serve` prepares what it needs by itself.
+    Prints their folders. `serve` prepares missing ones by itself.
 
     \b
     Example:
@@ -331,7 +331,7 @@ def create(
 ) -> None:
     """Create an API key and print it, once.
 
-    What is kept is a line with a hash, in the keys file. A lost key cannot be recovered: create another.
+    Only a line with its hash is stored, in the keys file. A lost key cannot be recovered: create another.
 
     \b
     Examples:

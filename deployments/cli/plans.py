@@ -13,7 +13,7 @@ from deployments.cli.traffic import Change
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Plan = Mapping[str, Any]
-"""As `GET /api/endpoints/{endpoint}/traffic` returns it."""
+"""An endpoint's traffic, as `GET /api/endpoints/{endpoint}/traffic` returns it."""
 
 
 def seconds(text: str) -> int:
@@ -36,7 +36,7 @@ def put(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> Plan:
 
 
 def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str | None:
-    """Which keys `wanted` would move, one line for each kind of key; None if the endpoint is not sticky."""
+    """The keys that `wanted` would move, one line for each kind of key; None if the endpoint is not sticky."""
     if plan["sticky"] is None:
         return None
     moves = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]

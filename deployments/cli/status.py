@@ -50,11 +50,13 @@ class Status:
     applications: dict[str, Application] | None
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The output of `--json`."""
         return asdict(self)
 
     def table(self) -> str:
-        """For a terminal: a line for each endpoint's deployments, then Serve's messages about failing applications."""
+        """The output for a terminal: a line for each endpoint's deployments, then Serve's messages about failing
+        applications.
+        """
         rows = [row for name in self.endpoints for row in self._rows(name)]
         unused = [name for name in self.deployments if all(name not in it.traffic for it in self.endpoints.values())]
         rows += [["-", "", name, "-", *self._state(name)] for name in unused]

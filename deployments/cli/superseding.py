@@ -24,7 +24,7 @@ def superseding_warnings(file: Path) -> list[str]:
 
 
 def ramps_of(client: RouterClient, endpoint: str) -> list[str]:
-    """The experiments whose ramp moves the endpoint's traffic now, and pauses after a change by somebody else.
+    """The experiments whose ramp moves the endpoint's traffic now, and pauses after a change by anyone else.
 
     Empty if the controller does not answer: traffic can be moved without it.
     """

@@ -12,7 +12,7 @@ from deployments.cli.router_client import RouterClient
 from deployments.cli.table import table
 
 SETTLE_S = 120.0
-"""How long the routers may take to apply a change."""
+"""The time in which the routers must apply a change."""
 
 POLL_S = 0.5
 
@@ -99,11 +99,13 @@ def apply(client: RouterClient, change: Change) -> Change:
 
 
 def delivered(client: RouterClient, change: Change) -> Change:
-    """A change that was made, as it is in force once every router replica has it. Raises CommandError."""
+    """Waits for a change that was made, and returns it as it is in force once every router replica has it. Raises
+    CommandError.
+    """
     deadline = time.monotonic() + SETTLE_S
     while (state := client.endpoint(change.endpoint)["state"]["config_update"]) != "NOT_UPDATING":
         if state == "UPDATE_FAILED":
-            raise CommandError("The routers rejected the change and keep the old split; their logs say why")
+            raise CommandError("The routers rejected the change and keep the old split; see their logs")
         if time.monotonic() > deadline:
             message = f"Not every router has the change after {SETTLE_S:.0f} s. Check with: switchyard status"
             raise CommandError(message, ExitCode.UNREACHABLE)

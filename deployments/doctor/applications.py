@@ -1,4 +1,4 @@
-"""Checks what runs: applications, missing replicas and the reason, the last errors in each application's log."""
+"""Checks the running system: applications, missing replicas and the reason, the last errors in their logs."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _LONGEST = 300
 
 
 def applications(it: Installation) -> Iterator[Finding]:
-    """Every application of the run is RUNNING, with all its replicas."""
+    """Checks that every application of the run is RUNNING, with all its replicas."""
     if it.run is None:
         yield ok("applications", "nothing runs from this directory")
         return

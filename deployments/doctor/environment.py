@@ -12,13 +12,13 @@ _REQUIRED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
 }
-"""Without these, requests pass through Serve's Python proxy, and replicas cannot be reached directly."""
+"""The switches without which requests pass through Serve's Python proxy, and replicas cannot be reached directly."""
 
 _ADVISED: Mapping[str, str] = {**haproxy.SETTINGS, **draining.SETTINGS}
 
 
 def configuration(it: Installation) -> Iterator[Finding]:
-    """It is valid: the file's, else that of the running application."""
+    """Checks the configuration: the file's, else that of the running application."""
     if not it.source:
         message = f"{DEFAULT_FILE} is missing and no running Serve answers: keys, limits, weights, memory are unchecked"
         yield problem("configuration", message, "name the file: switchyard doctor FILE")
@@ -32,7 +32,9 @@ def configuration(it: Installation) -> Iterator[Finding]:
 
 
 def switches(it: Installation) -> Iterator[Finding]:
-    """On a node of a cluster they must be set; elsewhere `serve` sets those that the shell does not override."""
+    """Checks the switches: on a node of a cluster they must be set; elsewhere `serve` sets those that the shell does
+    not override.
+    """
     wrong = 0
     for name, wanted in (*_REQUIRED.items(), *_ADVISED.items()):
         found = it.environment.get(name)

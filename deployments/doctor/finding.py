@@ -15,7 +15,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`area`: what was checked. `fix`: what to do; empty for `OK`."""
+    """The result of one check. `area`: the subject of the check. `fix`: the remedy; empty for `OK`."""
 
     level: Level
     area: str
@@ -23,7 +23,7 @@ class Finding:
     fix: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The finding for `--json`."""
         return asdict(self)
 
 

@@ -16,7 +16,7 @@ _TIMEOUT_S = 10.0
 
 
 def haproxy(it: Installation) -> Iterator[Finding]:
-    """The binary starts, and on a cluster it is called through our script."""
+    """Checks that the binary starts, and on a cluster that it is called through our script."""
     named = it.environment.get(_VARIABLE)
     if named is None:
         if it.on_cluster:
@@ -65,7 +65,7 @@ def _binary(path: Path, *, is_script: bool) -> Iterator[Finding]:
 
 
 def port(it: Installation) -> Iterator[Finding]:
-    """It is free, or used by the run of this directory."""
+    """Checks that the port is free, or used by the run of this directory."""
     if is_free(it.port):
         if it.on_cluster:
             fix = "a node without replicas has no ingress; if this one has some, read Serve's logs"

@@ -16,7 +16,7 @@ from deployments.local import dashboard, processes
 from deployments.local.errors import LaunchError
 
 CLUSTER_LOGS = Path("/tmp/ray/session_latest/logs")
-"""Where Ray keeps the logs of a node that `ray start` began."""
+"""The directory in which Ray keeps the logs of a node that `ray start` started."""
 
 DASHBOARD_PORT = 8265
 
@@ -43,13 +43,13 @@ class Installation:
 
     @property
     def applications(self) -> list[Mapping[str, Any]]:
-        """Those of the configuration."""
+        """The applications of the configuration."""
         found = self.document.get("applications")
         return [it for it in found if isinstance(it, dict)] if isinstance(found, list) else []
 
     @property
     def demands(self) -> list[Demand]:
-        """Of all applications."""
+        """The demands of all applications."""
         return [demand for application in self.applications for demand in self.demands_of(application)]
 
     @staticmethod
@@ -107,7 +107,9 @@ def _document(file: Path) -> Mapping[str, Any]:
 
 
 def _deployed(run: processes.Run | None) -> Mapping[str, Any]:
-    """What Serve has deployed; empty if nothing runs, or if Serve does not answer, which is a finding of its own."""
+    """The applications that Serve has deployed; empty if nothing runs, or if Serve does not answer, which is a separate
+    finding.
+    """
     try:
         return dashboard.deployed(run) if run is not None else {}
     except LaunchError:

@@ -13,7 +13,7 @@ from deployments.kubernetes.demands import Demand
 
 GIB = 1024**3
 ENGINE_BYTES = 3 * GIB
-"""What an engine process with a small model takes besides its KV cache: vLLM, torch, the replica."""
+"""The memory that an engine process with a small model takes besides its KV cache: vLLM, torch, the replica."""
 
 _TIMEOUT_S = 20.0
 _SHM_BYTES = GIB
@@ -22,7 +22,9 @@ _KV_VARIABLE, _KV_GIB = "VLLM_CPU_KVCACHE_SPACE", 4
 
 
 def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
-    """There is enough for the engines on this machine's CPUs. Not checked while the application runs."""
+    """Checks that there is enough memory for the engines on this machine's CPUs. Not checked while the application
+    runs.
+    """
     engines = [app for app in it.applications if _llm_config(app) and not any(map(_gpus, it.demands_of(app)))]
     if not engines or it.run is not None:
         return
@@ -37,7 +39,7 @@ def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[
 
 
 def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
-    """There is room: Ray stops scheduling on a full disk, and keeps its logs there."""
+    """Checks for free space: Ray stops scheduling on a full disk, and keeps its logs there."""
     free = shutil.disk_usage(path).free
     if free < _DISK_BYTES:
         yield problem("disk", f"{free / GIB:.1f} GiB are free in {path}", "free some space: Ray keeps its logs there")
@@ -46,7 +48,7 @@ def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
 
 
 def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """Tensor parallelism passes tensors there; a container has 64 MiB by default."""
+    """Checks shared memory: tensor parallelism passes tensors there, and a container has 64 MiB by default."""
     parallel = max((len(demand.bundles) for demand in it.demands), default=1)
     if parallel == 1 or not path.exists():
         return
@@ -60,7 +62,7 @@ def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[F
 
 
 def gpus(it: Installation) -> Iterator[Finding]:
-    """There are as many as the largest application needs, and the driver answers.
+    """Checks that there are as many GPUs as the largest application needs, and that the driver answers.
 
     On a cluster a replica may be spread over nodes: each has at least one of its parts.
     """

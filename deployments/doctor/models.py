@@ -22,7 +22,7 @@ MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def weights(it: Installation) -> Iterator[Finding]:
-    """Each model is there, or can be prepared. On a cluster only the engines' pods mount the weights."""
+    """Checks that each model is present, or can be prepared. On a cluster only the engines' pods mount the weights."""
     cache = Path(it.environment.get(MODELS_VARIABLE) or models_directory())
     sources = list(dict.fromkeys(model_sources(it.applications)))
     if it.on_cluster and not cache.exists() and any(_on_volume(source, cache) for source in sources):

@@ -12,7 +12,7 @@ from deployments.local.directories import home
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN = 5
 _CPU_INPUTS = ("router.in", "cpu.in")
-"""The inputs of `cpu.lock` that serving needs. Weights have a check of their own, and images no weights."""
+"""The inputs of `cpu.lock` that serving needs. Weights have a separate check, and images have no weights."""
 
 
 def installed(name: str) -> Distribution | None:

@@ -1,4 +1,4 @@
-"""Checks what access control needs: the keys file, the issuer, the limits store."""
+"""Checks the dependencies of access control: the keys file, the issuer, the limits store."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from deployments.doctor.installation import Installation
 
 
 def keys(it: Installation) -> Iterator[Finding]:
-    """The keys file can be read, and has keys."""
+    """Checks that the keys file can be read, and has keys."""
     file = it.config.access.keys_file if it.config is not None else None
     if file is None:
         return
@@ -41,7 +41,7 @@ def keys(it: Installation) -> Iterator[Finding]:
 
 
 def issuer(it: Installation) -> Iterator[Finding]:
-    """The OpenID Connect issuer answers with its keys."""
+    """Checks that the OpenID Connect issuer answers with its keys."""
     oidc = it.config.access.oidc if it.config is not None else None
     if oidc is not None:
         reachable = asyncio.run(_has_keys(oidc))
@@ -53,7 +53,7 @@ def issuer(it: Installation) -> Iterator[Finding]:
 
 
 def limits_store(it: Installation) -> Iterator[Finding]:
-    """The limits store answers."""
+    """Checks that the limits store answers."""
     settings = it.config.access.limits.store if it.config is not None else None
     if settings is None:
         return

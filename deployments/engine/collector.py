@@ -1,4 +1,4 @@
-"""Slows down Python's garbage collector while a replica imports.
+"""Slows down Python's garbage collector during a replica's imports.
 
 Importing torch and vLLM makes 700,000 objects that stay. The collector would scan them again and again while they
 grow in number, which takes a fifth of the imports' time.

@@ -1,8 +1,8 @@
 """A client that disconnects ends its generation, streaming or not.
 
-Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a task of its own,
-and the task that would end it on a disconnect is the one that Serve has just cancelled: the engine would go on. So the
-cancellation is delayed for a moment, in which vLLM reads the disconnect itself.
+Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a separate task,
+and the task that would end it on a disconnect is the one that Serve has just cancelled: the engine would continue. So
+the cancellation is delayed for a moment, in which vLLM reads the disconnect itself.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 GRACE_S = 0.1
-"""How long the application has to end by itself. A stream does not: the cancellation that follows ends it."""
+"""The time that the application has to end by itself. A stream does not: the cancellation that follows ends it."""
 
 
 class DisconnectMiddleware:

@@ -25,7 +25,7 @@ REJECTED = (
 
 
 class InternalKeyMiddleware:
-    """Rejects every request and WebSocket without the key; if no key is configured, all of them."""
+    """Rejects every request and WebSocket without the key; if no key is configured, it rejects all of them."""
 
     def __init__(self, app: ASGIApp, *, key: str | None) -> None:
         self._app = app

@@ -39,7 +39,7 @@ class LoadReport:
         """`ReplicaLoad` as a dict. `queue_s` is the mean of the requests that began since the last call, 0 if none did;
         `service_s` of those that ended, or the last one that is known.
 
-        What vLLM does not report is left out: the policy then has only Serve's own count.
+        Values that vLLM does not report are left out: the policy then has only Serve's own count.
         """
         found: dict[str, float] = {"held": float(self._held()), "age_s": self._clock() - self._ready_at}
         for family in self._collect():

@@ -1,4 +1,4 @@
-"""Describes the model to the router, at a route beside vLLM's own: what `app.engine.model` reads."""
+"""Describes the model to the router, at a route alongside vLLM's own; `app.engine.model` reads it."""
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
 """Builds an engine's application as Ray Serve LLM does, without importing torch or vLLM.
 
-Serve builds every application in a process of its own, which ends with the build. There Ray's `build_llm_deployment`
+Serve builds every application in a separate process, which ends with the build. There Ray's `build_llm_deployment`
 imports vLLM, which takes seven CPU-seconds, for the names of its arguments. This module reads those from vLLM's source,
 and names the deployment's class instead of importing it. Nothing else differs but for the number of replicas
 (see `deployment_options`); `tests/unit` compares both.
@@ -27,7 +27,7 @@ _ARGUMENTS: Mapping[str, Sequence[str]] = {
     "engine/arg_utils.py": ("EngineArgs", "AsyncEngineArgs"),
     "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
 }
-"""The dataclasses that declare what may stand in `engine_kwargs`, by their file in the package vllm."""
+"""The dataclasses that declare the valid `engine_kwargs`, by their file in the package vllm."""
 
 
 def build(config: Any, server: str, name: str) -> serve.Application:
@@ -82,7 +82,7 @@ def deployment_options(config: Any) -> dict[str, Any]:
 
     options = copy.deepcopy(config.deployment_config)
     if options.keys() & {"placement_group_bundles", "placement_group_strategy"}:
-        raise ValueError("Where replicas are placed stands in placement_group_config, not in deployment_config")
+        raise ValueError("The placement of replicas belongs in placement_group_config, not in deployment_config")
     kind = config.accelerator_config.kind
     accelerator = TPUAccelerator(config.accelerator_config) if kind == "tpu" else None
     accelerator = accelerator or (CPUAccelerator() if kind == "cpu" else GPUAccelerator())

@@ -1,4 +1,4 @@
-"""Reports a replica's age to the router: a young one answers slower, since its caches are empty."""
+"""Reports a replica's age to the router: a new one answers more slowly, since its caches are empty."""
 
 import time
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The server in the replicas of every vLLM deployment. Importing it imports vLLM.
 
-vLLM's own FastAPI application is mounted on each replica (`serve.ingress()`), so every native route is there, behind
-the internal key.
+vLLM's own FastAPI application is mounted on each replica (`serve.ingress()`), so every native route is available,
+behind the internal key.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For the autoscaling policy. Serve finds it by its name and calls it every few seconds."""
+        """The load, for the autoscaling policy. Serve finds this method by its name and calls it every few seconds."""
         return self._load.read()
 
     async def __serve_build_asgi_app__(self) -> FastAPI:

@@ -1,8 +1,9 @@
 """Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
 
-On CPUs vLLM starts a process for the model beside that of its scheduler, since the threads of OpenMP are bound to
-cores when a process starts. Where none are bound (VLLM_CPU_OMP_THREADS_BIND=nobind) and one process has the whole
-model, that only costs: eight CPU-seconds at the start, half a gigabyte of memory, and a message each way per step.
+On CPUs vLLM starts a process for the model alongside that of its scheduler, since the threads of OpenMP are bound to
+cores when a process starts. Where threads are not bound (VLLM_CPU_OMP_THREADS_BIND=nobind) and one process has the
+whole model, that only costs: eight CPU-seconds at the start, half a gigabyte of memory, and a message each way per
+step.
 """
 
 import os

@@ -13,7 +13,9 @@ from typing import Any
 from app.telemetry.logs import event
 
 LOOK_EVERY_S = 0.02
-"""Less than the router's pause before a retry (`app.exchange.forward.RETRY_SAME_AFTER_S`)."""
+"""The interval of the checks, shorter than the router's pause before a retry
+(`app.exchange.forward.RETRY_SAME_AFTER_S`).
+"""
 
 _log = logging.getLogger("switchyard")
 

@@ -1,1 +1,1 @@
-"""What a Serve configuration needs of a Kubernetes cluster: resources, generated manifests, checks of manifests."""
+"""The needs of a Serve configuration on Kubernetes: resources, generated manifests, checks of manifests."""

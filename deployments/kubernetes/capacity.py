@@ -1,4 +1,4 @@
-"""What cannot work, as far as manifests show it: above all deployments that no group of nodes can hold.
+"""Finds what cannot work, as far as manifests show it: above all deployments that no group of nodes can hold.
 
 Ray reports no error for these: a replica stays STARTING, and the autoscaler adds nothing.
 """
@@ -19,7 +19,9 @@ from deployments.kubernetes.groups import Group, groups, most_nodes
 from deployments.kubernetes.sources import hub_problems
 
 MANY_NODES = 50
-"""Up to here HAProxy's settings for a cluster are Ray's own, or nearly (`deployments.haproxy.cluster_settings`)."""
+"""The number of nodes up to which HAProxy's settings for a cluster are Ray's own, or nearly
+(`deployments.haproxy.cluster_settings`).
+"""
 
 _ROUNDING = 1e-9
 
@@ -112,7 +114,7 @@ def _needs_gpu(demand: Demand) -> bool:
 
 
 def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
-    """Why no group fits, and the fix: checks labels first, then custom resources, then quantities."""
+    """The reason why no group fits, and the fix: checks labels first, then custom resources, then quantities."""
     labelled = [group for group in offered if demand.labels.items() <= group.labels.items()]
     if not labelled:
         return f"{demand.name}: no group has the labels {dict(demand.labels)} that it asks for"
@@ -131,7 +133,7 @@ def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
 
 
 def _starved(demand: Demand, fitting: Sequence[Group]) -> Iterator[str]:
-    """A replica and each of its engine's workers keep a core busy, whatever Ray was asked for."""
+    """A replica and each of its engine's workers keep a core busy, regardless of what Ray was asked for."""
     for group in fitting:
         on_node = min(demand.processes, 1 + int(group.offer.get("GPU", 0)))
         for kind, cores in (("limits", group.cpu_limit), ("requests", group.cpu_request)):
@@ -150,7 +152,7 @@ class _Pod:
 
 
 def pods(demands: Sequence[Demand], group: Group) -> int:
-    """How many pods of `group` all of `demands` fill at their max_replicas, the largest bundles first."""
+    """The number of pods of `group` that all of `demands` fill at their max_replicas, the largest bundles first."""
     items = [(bundle, demand) for demand in demands for bundle in demand.bundles for _ in range(demand.max_replicas)]
     items.sort(key=lambda item: sorted(item[0].values(), reverse=True), reverse=True)
     filled: list[_Pod] = []

@@ -18,11 +18,11 @@ Bundle = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Demand:
-    """What one deployment asks for: each replica takes all its `bundles`, each of which fits on one node.
+    """The resources that one deployment requests: each replica takes all its `bundles`, each of which fits on one node.
 
     `bundles`: one for each process of an engine; the first includes the replica itself.
     `labels`: those that a replica's nodes must have.
-    `per_node`: how many replicas one node may run; None: any number.
+    `per_node`: the most replicas that one node may run; None: any number.
     """
 
     application: str
@@ -35,7 +35,7 @@ class Demand:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name for messages."""
         return f"{self.application}/{self.deployment}"
 
     @property

@@ -11,17 +11,17 @@ from deployments import draining, haproxy
 from deployments.kubernetes.generated import MODELS
 
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
-"""How long a node that gets SIGTERM lets its replicas finish. Ray's own 30 s cut streams."""
+"""The time in which a node that gets SIGTERM lets its replicas finish. Ray's own 30 s cut streams."""
 
 WORKER_DRAIN_S = int(draining.GRACE_S)
 HEAD_DRAIN_S = 600
 """The head's own processes are never idle, so it always takes this long. Raylets survive that long without it."""
 
 STOP_S = 60
-"""How much longer a pod's grace period is than its drain: meanwhile Ray stops its processes."""
+"""The margin by which a pod's grace period is longer than its drain: meanwhile Ray stops its processes."""
 
 CODE = "/app"
-"""This repository in the image."""
+"""The path of this repository in the image."""
 
 EVERY_NODE: Mapping[str, str] = {
     "PYTHONPATH": CODE,

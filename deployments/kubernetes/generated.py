@@ -1,6 +1,6 @@
 """The parts of a cluster's manifests that follow from what it serves, as a patch for kustomize.
 
-`k8s/overlays/<name>/generated.yaml` is made from the `serve_config.yaml` beside it: the RayService's
+`k8s/overlays/<name>/generated.yaml` is made from the `serve_config.yaml` next to it: the RayService's
 `serveConfigV2`; the Ray resources that groups of nodes declare, without which the autoscaler does not know that a node
 it could add has them; HAProxy's settings for as many nodes as the groups may have; and the script with which a Job
 fetches the weights.
@@ -23,10 +23,10 @@ from deployments.kubernetes.manifests import KUSTOMIZATION, ray_service, without
 from deployments.weights.sources import adapter_sources, model_sources
 
 SERVED, GENERATED = "serve_config.yaml", "generated.yaml"
-"""In an overlay's directory."""
+"""The file's name in an overlay's directory."""
 
 MODELS = "/models"
-"""Where a cluster's pods see the weights' volume."""
+"""The path of the weights' volume in a cluster's pods."""
 
 _HEADER = f"# Generated from {SERVED} by `make k8s`; change that file instead.\n"
 
@@ -50,13 +50,13 @@ def generate(overlay: Path) -> str:
 
 
 def is_current(overlay: Path) -> bool:
-    """Whether generated.yaml is what the overlay's serve_config.yaml makes. Raises as `generate`."""
+    """Whether generated.yaml is up to date with the overlay's serve_config.yaml. Raises as `generate`."""
     file = overlay / GENERATED
     return file.is_file() and file.read_text() == generate(overlay)
 
 
 def _cluster(overlay: Path) -> Mapping[str, Any]:
-    """The overlay's `rayClusterConfig` without what is generated; empty where there are no manifests yet."""
+    """The overlay's `rayClusterConfig` without the generated parts; empty where there are no manifests yet."""
     if not (overlay / KUSTOMIZATION).is_file():
         return {}
     found: Mapping[str, Any] = ray_service(without(overlay, GENERATED))["spec"]["rayClusterConfig"]
@@ -117,7 +117,7 @@ def _weights(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fetches(document: Mapping[str, Any]) -> Iterator[str]:
-    """A command for every model and adapter that comes from the volume; what is there already is not fetched again."""
+    """A command for every model and adapter that comes from the volume; those already on it are not fetched again."""
     applications = document["applications"]
     for source in (*model_sources(applications), *adapter_sources(applications)):
         if source.startswith(PACKAGE_PREFIX):

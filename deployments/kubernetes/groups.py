@@ -17,9 +17,8 @@ _SUFFIXES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "M
 
 @dataclass(frozen=True)
 class Group:
-    """`offer`: what one pod has, in Ray's resources. `most`: how many pods there may be.
-
-    `cpu_request`, `cpu_limit`: cores of the Ray container; None where the manifest says nothing.
+    """A group of nodes. `offer`: the Ray resources of one pod. `most`: the maximum number of pods. `cpu_request`,
+    `cpu_limit`: cores of the Ray container; None where the manifest sets none.
     """
 
     name: str
@@ -41,7 +40,7 @@ def groups(cluster: Mapping[str, Any]) -> list[Group]:
 
 
 def most_nodes(cluster: Mapping[str, Any]) -> int:
-    """How many pods a `rayClusterConfig` may have, the head's included."""
+    """The maximum number of pods of a `rayClusterConfig`, the head's included."""
     return 1 + sum(group.most for group in groups(cluster))
 
 
@@ -61,7 +60,9 @@ def _group(spec: Mapping[str, Any], *, scales: bool) -> Group:
 
 
 def _offer(spec: Mapping[str, Any], limits: Mapping[str, Any], cpus: float) -> dict[str, float]:
-    """As KubeRay writes it into `ray start`, and as the autoscaler reads it: `resources`, rayStartParams, limits."""
+    """The resources that KubeRay writes into `ray start`, and that the autoscaler reads: `resources`, rayStartParams,
+    limits.
+    """
     declared = {name: quantity(amount) for name, amount in (spec.get("resources") or {}).items()}
     parameters = spec.get("rayStartParams") or {}
     offer = {"CPU": float(parameters.get("num-cpus", math.ceil(cpus)))}

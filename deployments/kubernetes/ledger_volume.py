@@ -39,7 +39,7 @@ def _is_recorded(config: Config) -> bool:
 
 
 def _path_in(pod: Mapping[str, Any], url: str) -> str:
-    """Where a ledger would be in the pod's first container, which is Ray's."""
+    """The path of a ledger in the pod's first container, which is Ray's."""
     container = _container(pod)
     environment = {it["name"]: it.get("value") for it in container.get("env") or []}
     return posixpath.join(environment.get(LEDGER_VARIABLE) or container.get("workingDir") or "/", url)

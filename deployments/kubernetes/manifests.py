@@ -40,9 +40,8 @@ def read(path: Path) -> list[Manifest]:
 
 
 def render(directory: Path, path: str | None = None) -> str:
-    """What `kubectl kustomize` makes of `directory`. Raises ConfigError with its own message.
-
-    `path`: where to look for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
+    """The output of `kubectl kustomize` for `directory`. Raises ConfigError with its message. `path`: the directories
+    to search for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
     """
     places = path or os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
     kubectl = shutil.which("kubectl", path=places)
@@ -56,9 +55,10 @@ def render(directory: Path, path: str | None = None) -> str:
 
 
 def without(overlay: Path, name: str) -> list[Manifest]:
-    """An overlay's objects without its file `name`, which may not be there yet. Raises ConfigError.
+    """An overlay's objects without its file `name`, which may not exist yet. Raises ConfigError.
 
-    Renders a copy of the overlay and of all that it refers to.
+    Renders a copy of
+    the overlay and of all that it refers to.
     """
     directories = sorted(_reached(overlay.resolve()))
     top = Path(os.path.commonpath(directories))
@@ -96,4 +96,4 @@ def ray_service(manifests: list[Manifest]) -> Manifest:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, ten times as fast, where PyYAML has it."""
+"""libyaml's loader, ten times as fast, where PyYAML has it."""

@@ -31,7 +31,7 @@ def hub_problems(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> Ite
 
 
 def _is_hub_id(source: object) -> bool:
-    """Neither a path, nor a packaged model, nor a URL."""
+    """Whether it is neither a path, nor a packaged model, nor a URL."""
     return isinstance(source, str) and not source.startswith(("/", ".", PACKAGE_PREFIX)) and "://" not in source
 
 

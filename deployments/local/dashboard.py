@@ -48,7 +48,7 @@ class Instance:
 
 
 def read(run: Run) -> Instance:
-    """What Serve runs. Raises NotRunning if the dashboard cannot be reached."""
+    """The running Serve instance. Raises NotRunning if the dashboard cannot be reached."""
     answer = _call(run, "GET")
     found = {name: _application(name, item) for name, item in (answer.get("applications") or {}).items()}
     return Instance(found, _router_config(answer))

@@ -1,4 +1,4 @@
-"""Where a local run keeps its record and the prepared models: in the checkout, else in the current directory."""
+"""The directories of a local run's record and the prepared models: in the checkout, else in the current directory."""
 
 from pathlib import Path
 
@@ -12,5 +12,5 @@ def home() -> Path:
 
 
 def models_directory() -> Path:
-    """Where prepared models are kept, unless SWITCHYARD_MODELS says otherwise."""
+    """The directory of prepared models, unless SWITCHYARD_MODELS sets another."""
     return home() / ".models"

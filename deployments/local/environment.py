@@ -52,7 +52,7 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
     authenticate(run)
     path = os.environ.get("PYTHONPATH")
     no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
-    proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket
+    proxy = Path(run.directory)  # no longer path: Ray adds 57 characters, and HAProxy takes 97 for a socket
     os.environ |= {
         MARKER: run.run_id,
         LOOPBACK_VARIABLE: "1" if loopback else "0",

@@ -1,5 +1,5 @@
 class LaunchError(Exception):
-    """A local run cannot start or go on. The text says why and what to do; it may have several lines."""
+    """A local run cannot start or continue. The text gives the reason and the remedy; it may have several lines."""
 
 
 class NotRunning(LaunchError):

@@ -33,20 +33,22 @@ from deployments.local.terminal import announce, output_to, report
 from deployments.weights.sources import model_sources
 
 SHUTDOWN_S = 60.0
-"""How long requests in progress and Serve may take to end by themselves; then every process is ended."""
+"""The time in which requests in progress and Serve may end by themselves; then every process is ended."""
 
 DASHBOARD_S = 120.0
-"""How long the dashboard may take to answer after Ray has started, and then to start Serve, on a machine that is busy
+"""The time in which the dashboard must answer after Ray has started, and then start Serve, on a machine that is busy
 with other things."""
 
 EVERYWHERE = "0.0.0.0"
-"""All interfaces. No other single one: the router reaches the models on loopback, through the same port."""
+"""All interfaces. No single interface other than loopback is offered: the router reaches the models on loopback,
+through the same port.
+"""
 
 LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
 
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
-"""Small: the data plane is HTTP, no payload goes through the object store."""
+"""The size of the object store: small, since the data plane is HTTP and no payload goes through it."""
 
 
 def serve(config: Path, port: int) -> None:
@@ -155,7 +157,7 @@ def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None
 
 
 def _host(document: Mapping[str, Any]) -> str:
-    """Where the application listens. `check_file` has made sure that an open one has `access`."""
+    """The address on which the application listens. `check_file` has made sure that an open one has `access`."""
     wanted = host_of(document)
     if is_loopback(wanted):
         return HOST
@@ -191,7 +193,7 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
             _node_ip_address=HOST,  # replicas listen on loopback, so HAProxy must look for them there
             _temp_dir=f"{run.directory}/ray",
         )
-    except SystemExit:  # a SIGTERM while Ray's own handler was installed
+    except SystemExit:  # a SIGTERM arrived while Ray's own handler was installed
         stop.set()
     finally:
         handle_signals(stop)  # ray.init replaces the handlers

@@ -11,7 +11,7 @@ REPLICA_PORTS = 990
 keep other replicas from starting."""
 
 _REPLICA_RANGES = range(20000, 32000, 1000)
-"""Where a run's ports begin: those of its replicas, then its other ones. They end below the ports that Linux gives to
+"""The first of a run's ports: those of its replicas, then its other ones. They end below the ports that Linux gives to
 outgoing connections (32768), which could take one before the run listens on it."""
 
 

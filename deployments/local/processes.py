@@ -1,4 +1,4 @@
-"""The processes of a local run, and how to end all of them.
+"""Records and ends the processes of a local run.
 
 Every process of a run inherits SWITCHYARD_RUN_ID, and no other process is ever touched. The record in the run
 directory holds that id, so that a run whose launcher was killed can be cleaned up too. Ray's own shutdown misses
@@ -22,15 +22,15 @@ MARKER = "SWITCHYARD_RUN_ID"
 RUN_DIRECTORY = "SWITCHYARD_RUN_DIR"
 
 GRACE_S = 5.0
-"""How long a process may take to end after SIGTERM before SIGKILL."""
+"""The time that a process has to end after SIGTERM before SIGKILL."""
 
 LAUNCHER_S = 90.0
-"""How long a launcher may take to stop everything after SIGTERM."""
+"""The time that a launcher has to stop everything after SIGTERM."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One `serve`: its launcher, its marker, where its sockets and logs are."""
+    """One `serve`: its launcher, its marker, the directory of its sockets and logs."""
 
     pid: int
     run_id: str
@@ -44,7 +44,7 @@ class AlreadyRunning(Exception):
 
 
 def run_directory() -> Path:
-    """Where the record of a local run is kept. Each directory holds one run at a time."""
+    """The directory with the record of a local run. Each directory holds one run at a time."""
     return Path(os.environ.get(RUN_DIRECTORY) or home() / ".run")
 
 
@@ -88,7 +88,7 @@ def processes_of(run_id: str) -> list[int]:
 
 
 def sweep(run_id: str) -> int:
-    """Ends every process of the run: SIGTERM, then SIGKILL after GRACE_S. Returns how many there were."""
+    """Ends every process of the run: SIGTERM, then SIGKILL after GRACE_S. Returns their number."""
     signalled: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while alive := processes_of(run_id):
@@ -103,7 +103,7 @@ def sweep(run_id: str) -> int:
 
 
 def clean(directory: Path) -> int:
-    """Ends what is left of the recorded run and deletes its record. The caller holds the directory's lock."""
+    """Ends the rest of the recorded run and deletes its record. The caller holds the directory's lock."""
     run = record(directory)
     if run is None:
         return 0

@@ -23,10 +23,10 @@ READY_S = 900.0
 """The longest start of all applications."""
 
 UNHEALTHY_S = 60.0
-"""How long an application may be unhealthy during the start."""
+"""The time for which an application may be unhealthy during the start."""
 
 ANSWER_S = 60.0
-"""How long the ingress may take to route to replicas that run."""
+"""The time in which the ingress must route to running replicas."""
 
 
 def wait_until_ready(document: Mapping[str, Any], run: Run, stop: threading.Event) -> None:
@@ -79,12 +79,12 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
             if name in found:
                 failures.check(found[name], time.monotonic())
         if time.monotonic() > deadline:
-            raise LaunchError(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}. The logs say why.")
+            raise LaunchError(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}. See the logs.")
         raise_if_stopped(stop, wait_s=0.5)
 
 
 def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threading.Event) -> None:
-    """A replica that runs is known to Serve; HAProxy learns of it a moment later."""
+    """Waits for the ingress: Serve knows a running replica at once, HAProxy a moment later."""
     deadline = time.monotonic() + ANSWER_S
     for application in document["applications"]:
         if not str(application.get("import_path")).startswith("deployments."):
@@ -92,7 +92,7 @@ def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threadin
         prefix = str(application.get("route_prefix") or "/").rstrip("/")
         while not run_in_background(partial(_answers, port, f"{prefix}/health"), stop):
             if time.monotonic() > deadline:
-                raise LaunchError(f"{prefix or '/'} runs, but does not answer on port {port}. The logs say why.")
+                raise LaunchError(f"{prefix or '/'} runs, but does not answer on port {port}. See the logs.")
             raise_if_stopped(stop, wait_s=0.1)
 
 

@@ -1,6 +1,6 @@
-"""What a local run prints: messages to stderr, on a terminal with a live display, and the "ready" line to stdout.
+"""The output of a local run: messages to stderr, on a terminal with a live display, and the "ready" line to stdout.
 
-Ray and Serve write to sys.stdout and sys.stderr from threads of their own. These are redirected to a file, so
+Ray and Serve write to sys.stdout and sys.stderr from separate threads. These are redirected to a file, so
 everything here uses the process's original streams.
 """
 

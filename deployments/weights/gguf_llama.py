@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from deployments.weights.errors import WeightsError
 
 SEED = 20240229
-"""Of the tiny model's weights: benchmarks of different days run the same model."""
+"""The seed of the tiny model's weights: benchmarks of different days run the same model."""
 
 TENSORS: Mapping[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -147,7 +147,7 @@ def _save_llama(config: Mapping[str, Any], tensors: dict[str, Any], source: Path
     (destination / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (destination / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    (destination / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner only
+    (destination / "model.safetensors").chmod(0o644)  # safetensors creates it readable by its owner only
     _save_tokenizer(source, config["max_position_embeddings"], destination)
 
 

@@ -9,7 +9,7 @@ from deployments.weights.gguf_llama import build_tiny, convert_llama
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model folder is built.
+    """The recipe for building one model folder.
 
     `package` is an import name and `source` a path inside it, both given to `build(source, destination)`
     as one path; `destination` exists and is empty. A change of what `build` writes needs a new `version`.

@@ -1,4 +1,4 @@
-"""Where the applications of a Serve configuration get their weights."""
+"""The sources of the weights of a Serve configuration's applications."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def model_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def adapter_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Where their LoRA adapters come from: directories, or a model hub's ids."""
+    """The sources of their LoRA adapters: directories, or a model hub's ids."""
     for application in applications:
         config = (application.get("args") or {}).get("llm_config")
         if isinstance(config, Mapping):

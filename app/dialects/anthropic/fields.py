@@ -8,7 +8,9 @@ from app.dialects.common.support import MODEL, RECORDS
 
 
 class CountTokens(BaseModel):
-    """POST /v1/messages/count_tokens: what makes a prompt. Anthropic's own API rejects the other fields here."""
+    """POST /v1/messages/count_tokens: the fields that make up a prompt. Anthropic's own API rejects the other fields
+    here.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -1,4 +1,4 @@
-"""`stop_reason` of answers that call a tool: vLLM says `end_turn` where `tool_choice` names the tool.
+"""`stop_reason` of answers that call a tool: vLLM returns `end_turn` where `tool_choice` names the tool.
 
 Contract: Anthropic's Messages API, "Handling stop reasons": `tool_use` if the model calls a tool.
 """

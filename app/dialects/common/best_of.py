@@ -9,7 +9,7 @@ from app.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class BestOf:
-    """Of `best_of` candidates per prompt, the `keep` with the highest mean log-probability per token."""
+    """Keeps, of `best_of` candidates per prompt, the `keep` with the highest mean log-probability per token."""
 
     best_of: int
     keep: int

@@ -33,7 +33,7 @@ class LastChoiceUsageStream(FrameStream):
     """A `Stream` that holds back finished choices until the usage arrives.
 
     `error_frames` None: the format has no error events, and a failure breaks the connection. `counts` rewords the usage
-    object. `apart`: the client asked for the usage, and gets it in a chunk of its own.
+    object. `apart`: the client asked for the usage, and gets it in a separate chunk.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ _USAGE = re.compile(rb'"usage": ?\{')
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """How a stream ends in this format: whether frames end with the terminal one, and the frames of a failure."""
+    """The end of a stream in this format: the terminal frame, if there is one, and the frames of a failure."""
 
     is_terminal: Callable[[bytes], bool]
     error_frames: ErrorFrames

@@ -14,22 +14,22 @@ _VALUE: Schema = {"type": ["array", "boolean", "number", "object", "string"]}
 
 
 def absent(*names: str) -> Schema:
-    """Has none of these fields."""
+    """The schema of a body without any of these fields."""
     return values({name: [None] for name in names})
 
 
 def values(choices: dict[str, list[Any]]) -> Schema:
-    """Has one of these values in each field that it has; None is null."""
+    """The schema of a body whose given fields each have one of these values; None is null."""
     return {"properties": {name: {"enum": allowed} for name, allowed in choices.items()}}
 
 
 def given(name: str, schema: Schema = _VALUE) -> Schema:
-    """Has this field, with a value that matches `schema`."""
+    """The schema of a body with this field, with a value that matches `schema`."""
     return {"required": [name], "properties": {name: schema}}
 
 
 def is_true(name: str) -> Schema:
-    """Has true in this field."""
+    """The schema of a body with true in this field."""
     return given(name, {"const": True})
 
 
@@ -44,7 +44,7 @@ def either(*rules: Schema) -> Schema:
 
 
 def only_with(name: str, condition: Schema) -> Schema:
-    """Has the field `name` only if `condition` matches."""
+    """The schema of a body that has the field `name` only if `condition` matches."""
     return either(absent(name), condition)
 
 

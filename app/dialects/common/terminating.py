@@ -1,4 +1,4 @@
-"""How streams end: complete or with the format's error frames, and only once."""
+"""Ends streams exactly once: complete, or with the format's error frames."""
 
 from collections.abc import Callable, Mapping
 

@@ -10,7 +10,7 @@ from app.dialects.json_body import dump, dump_members
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Where a request came from, as far as it shapes the answer.
+    """The origin of a request, as far as it shapes the answer.
 
     `native` is `/invocations`: there `databricks-sdk` reads the end of a choice from `finishReason`, and a choice's
     index is its prompt's. The clients of the other paths are OpenAI's SDK.

@@ -24,7 +24,7 @@ from app.dialects.json_body import items, members
 
 @dataclass(frozen=True)
 class ChatTranslation(DirectTranslation):
-    """Chat. `usage_apart`: the client asked for the usage in a chunk of its own.
+    """Chat. `usage_apart`: the client asked for the usage in a separate chunk.
 
     Without `max_tokens` vLLM generates up to the end of the context. `reasoning_effort` goes to the chat template; one
     without reasoning ignores it.

@@ -25,7 +25,7 @@ _NOT_SENT = frozenset({"echo", "error_behavior", "suffix", "use_raw_prompt"})
 
 @dataclass(frozen=True)
 class CompletionsTranslation(Translation):
-    """Completions. `usage_apart`: the client asked for the usage in a chunk of its own.
+    """Completions. `usage_apart`: the client asked for the usage in a separate chunk.
 
     `to_tokenize` are bodies of `/tokenize` for the prompts: to put them into the chat template, to find the room for
     the answer, to cut them. Empty if the prompts are sent as they are.
@@ -33,7 +33,7 @@ class CompletionsTranslation(Translation):
     Echo and suffix are added here: the engine sees the prompt in a chat template that the client did not write, and
     fills in the middle before a suffix.
 
-    `truncate_on_timeout`: at the deadline the answer is what it has by then. Whole answers are collected from a stream
+    `truncate_on_timeout`: at the deadline the answer is the text so far. Whole answers are collected from a stream
     for that; for streams, `Stream.fail` with TimedOut ends them in order.
     """
 

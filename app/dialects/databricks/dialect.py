@@ -94,7 +94,7 @@ class Databricks:
 
 
 def _tasks_of(name: str, config: Config) -> Sequence[Task]:
-    """Those of Databricks' tasks that the endpoint or deployment `name` does. Raises NotFound if there is neither."""
+    """The Databricks tasks that the endpoint or deployment `name` supports. Raises NotFound if there is neither."""
     found = config.endpoints.get(name) or config.deployments.get(name)
     if found is None:
         known = ", ".join(config.endpoints)
@@ -103,7 +103,7 @@ def _tasks_of(name: str, config: Config) -> Sequence[Task]:
 
 
 def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
-    """The task that a body is for, by its fields. Raises WrongTask if it is none of `tasks`."""
+    """The task that a body is for, by its fields. Raises WrongTask if it is not one of `tasks`."""
     if not tasks:
         raise WrongTask(f"Endpoint '{name}' has no task of this API", param="model")
     expected = " or ".join(f"`{TASKS[task][1]}` ({TASKS[task][0]})" for task in tasks)
@@ -111,5 +111,5 @@ def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
         if TASKS[task][1] in body:
             return task
     sent = [field for field in ("messages", "prompt", "input") if field in body]
-    what = f"`{sent[0]}` is another task's" if sent else "the request has none of its task's fields"
+    what = f"`{sent[0]}` is another task's" if sent else "the request has no field of its task"
     raise WrongTask(f"Endpoint '{name}' expects {expected}; {what}", param=sent[0] if sent else None)

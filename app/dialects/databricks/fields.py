@@ -1,6 +1,6 @@
 """The fields of Databricks' chat, completion and embedding requests, and their bounds.
 
-Every model forbids unknown fields, as Databricks does at any depth. Beside the documented fields they have OpenAI's
+Every model forbids unknown fields, as Databricks does at any depth. Besides the documented fields they have OpenAI's
 standard ones and those that `databricks-sdk` may send.
 """
 
@@ -116,7 +116,7 @@ class _Records(Request):
 class _Sampling(Sampling, _Records):
     stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
     stream_options: StreamOptions | None = Field(
-        default=None, description="with `include_usage` the usage is in a chunk of its own"
+        default=None, description="with `include_usage` the usage is in a separate chunk"
     )
     max_tokens: int | None = Field(default=None, gt=0, description=REST_OF_THE_CONTEXT)
     top_p: float | None = Field(default=None, gt=0, le=1)

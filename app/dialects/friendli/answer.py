@@ -76,7 +76,7 @@ class Choice:
 
     @property
     def completion_tokens(self) -> int:
-        """How many tokens the choice has, without what ended it."""
+        """The number of tokens of the choice, without the token or stop sequence that ended it."""
         return len(self._tokens)
 
     @property
@@ -120,7 +120,7 @@ def usage(choices: Sequence[Choice]) -> dict[str, int]:
 
 
 def visible_text(token: Token) -> str:
-    """What a token adds to the text: nothing if it is special."""
+    """The text that a token adds; empty if it is special."""
     return "" if token.special else token.text
 
 

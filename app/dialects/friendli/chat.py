@@ -79,7 +79,7 @@ class ChatTranslation(Translation):
             check_extensions(self.body, serving)
         if self.fields.is_one_request:
             return EngineRequest(PATH, self.body)
-        # vLLM can only count up from one seed: every choice with a seed of its own is a request of its own.
+        # vLLM can only count up from one seed: every choice with its own seed is a separate request.
         answers = yield [
             EngineRequest(PATH, {**self.body, "n": 1, "seed": to_int64_seed(seed)}) for seed in self.fields.seeds
         ]

@@ -63,7 +63,7 @@ class Chat(GenerationFields):
     stop: str | list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS, description=EXCLUDED_STOP)
     timeout_microseconds: Microseconds | None = Field(
         default=None,
-        description="the time for the whole answer, then 429; if the answer has begun, an error event",
+        description="the time for the whole answer, then 429; if the answer has started, an error event",
     )
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = Field(
         default=None, description="vLLM's; `auto` and `none` are not sent without tools"

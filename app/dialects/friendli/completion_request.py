@@ -1,7 +1,7 @@
 """A completion request in vLLM's fields.
 
-vLLM's own `/v1/completions` gets what it can do. `EXTENDED_PATH` is the model applications' own route: the same fields,
-and `seeds`, `beam` and `replace_embeddings`. Other extensions are logits processors (`vllm_xargs`).
+vLLM's own `/v1/completions` gets the requests that it supports. `EXTENDED_PATH` is the model applications' own route:
+the same fields, and `seeds`, `beam` and `replace_embeddings`. Other extensions are logits processors (`vllm_xargs`).
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class CompletionRequest:
 
     @property
     def top_logprobs(self) -> int | None:
-        """How many of the likeliest tokens each token lists; None for no log-probabilities at all."""
+        """The number of likeliest tokens listed for each token; None for no log-probabilities at all."""
         fields = self.fields
         return 0 if fields.include_output_logprobs or fields.include_output_logits else fields.logprobs
 

@@ -1,10 +1,10 @@
 """Detects Friendli's clients on paths that they share with OpenAI's, and which form of a stream they read.
 
 Friendli's current SDK reads OpenAI's chunks (`Form` "modern"); the previous one (`friendli-client`) and Friendli's
-documentation have events of their own ("classic"). Only streams differ.
+documentation have their own events ("classic"). Only streams differ.
 
-Headers decide first: those of the OpenAI SDK mean that a request is not Friendli's, whatever its body. Other bodies are
-searched for the names of fields that only Friendli has, and parsed only if one occurs.
+Headers decide first: those of the OpenAI SDK mean that a request is not Friendli's, regardless of its body. Other
+bodies are searched for the names of fields that only Friendli has, and parsed only if one occurs.
 """
 
 import re

@@ -114,7 +114,7 @@ class GenerationFields(Strict):
     timeout: Microseconds | None = Field(default=None, description="the reference's name for `timeout_microseconds`")
     timeout_microseconds: Microseconds | None = Field(
         default=None,
-        description="the time for the whole answer, then 429; if the answer has begun, the connection closes",
+        description="the time for the whole answer, then 429; if the answer has started, the connection closes",
     )
     top_k: int | None = Field(default=None, ge=0, lt=2**31, description="vLLM's; 0 is off")
     top_p: Share | None = Field(
@@ -146,7 +146,7 @@ class GenerationFields(Strict):
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the client waits for the whole answer, in seconds."""
+        """The client's timeout for the whole answer, in seconds."""
         wanted = self.timeout_microseconds or self.timeout
         return None if wanted is None else wanted / 1e6
 

@@ -1,6 +1,7 @@
-"""Rules over several fields: which combinations Friendli's reference excludes, each with its message.
+"""Rules over several fields: the combinations that Friendli's reference excludes, each with its message.
 
-Pydantic checks each field alone. These are written by hand because their order and their texts are contract.
+Pydantic checks each field alone. These are written by hand because their order and their texts are part of the
+contract.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ _Fields = TypeVar("_Fields", bound=GenerationFields, contravariant=True)
 
 
 class Rule(ABC, Generic[_Fields]):
-    """`field` is wrong `when` the condition holds; `message` says why."""
+    """`field` is wrong `when` the condition holds; `message` states the reason."""
 
     field: str
     message: str
@@ -44,7 +45,7 @@ def schemas(rules: Iterable[Rule[Any]]) -> list[Schema]:
 
 
 def unset(*names: str) -> Schema:
-    """None of these fields is given: the opposite of `GenerationFields.is_given`."""
+    """The condition that no field of these is given: the opposite of `GenerationFields.is_given`."""
     return values({name: [None, False, []] for name in names})
 
 

@@ -89,7 +89,7 @@ class OpenAI:
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
 
     def claims(self, route: Route, request: Request) -> bool:
-        return True  # the last in the registry: what no other dialect claims
+        return True  # the last in the registry: takes the paths that no other dialect claims
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         call = PARSERS[operation](json_object(request.body))

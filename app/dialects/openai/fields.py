@@ -213,7 +213,7 @@ class Responses(Request):
     background: Literal[False] | None = Field(
         default=None, description="only false: every response is generated while the client waits"
     )
-    store: Any = Field(default=None, description="accepted; nothing is stored, and the answer says false")
+    store: Any = Field(default=None, description="accepted; nothing is stored, and the answer has false")
     stream_options: Any = Field(default=None, description=USAGE_IN_LAST_EVENT)
     metadata: dict[str, str] | None = Field(default=None, max_length=16, description=ECHOED)
     prompt_cache_key: Any = Field(default=None, description=RECORDS)

@@ -31,7 +31,8 @@ def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[
 class ResponseStream(PassthroughStream):
     """A `Stream` that edits the few events that hold a response object or a finished item, and passes the others.
 
-    The last item's `response.output_item.done` waits for the next event: only that one says whether the item was cut.
+    The last item's `response.output_item.done` waits for the next event: only that one shows whether the item was cut
+    off.
     """
 
     def __init__(self, format: StreamFormat, *, single_tool_call: bool) -> None:

@@ -16,7 +16,7 @@ from app.dialects.openai.fields import Part, Request
 
 
 class Document(BaseModel):
-    """A document, or a query, that is no plain text: Cohere's `text`, or vLLM's list of parts."""
+    """A document, or a query, that is not plain text: Cohere's `text`, or vLLM's list of parts."""
 
     model_config = ConfigDict(
         extra="forbid",

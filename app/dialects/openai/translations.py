@@ -108,7 +108,7 @@ def _parse_rerank_v2(body: dict[str, Any]) -> Call:
 
 @dataclass(frozen=True)
 class ScoreTranslation(DirectTranslation):
-    """vLLM's POST /score. The engine gets `queries` and `documents`, whatever the client calls them."""
+    """vLLM's POST /score. The engine gets `queries` and `documents`, under whichever names the client sent them."""
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
@@ -133,7 +133,7 @@ class ResponsesTranslation(DirectTranslation):
         request = _checked(body, fields.Responses, vllm_fields.ENGINE_RESPONSES)
         if request.top_p == 0:
             greedy(body)
-        # Otherwise vLLM would look for a store that it does not have. The answer says false too: nothing is stored.
+        # Otherwise vLLM would look for a store that it does not have. The answer has false too: nothing is stored.
         sent = {**_without(body, fields.NOT_SENT_OF_RESPONSES), "store": False}
         translation = cls("/v1/responses", sent, request.stream, request.parallel_tool_calls is False)
         return Call("responses", sent, translation, request.model, user=request.user or request.safety_identifier)
@@ -177,7 +177,7 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
 
 
 def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:
-    """Raises BadRequest, naming the field, if `body` violates `model` or has a field beside its own and `passed`."""
+    """Raises BadRequest, naming the field, if `body` violates `model` or has a field neither of it nor in `passed`."""
     request = validated(model, body, _bad_request)
     known = model.model_fields
     for name in body:

@@ -14,7 +14,7 @@ from app.engine.model import Model
 from app.engine.token_reader import Finish, Reader, Token
 from app.errors import Broken, Incomplete
 
-_COMPUTE_TYPE = "gpu+optimized"  # a constant in TGI too
+_COMPUTE_TYPE = "gpu+optimized"  # also a constant in TGI
 
 
 def generation_reply(generation: Generation, answer: Mapping[str, Any], serving: ServingContext) -> Reply:
@@ -63,7 +63,7 @@ class _Candidate:
         return token_reader.mean_logprob(self.tokens)
 
     def details(self, model: Model) -> dict[str, Any]:
-        """`details`, and what an entry of `best_of_sequences` has beside its text."""
+        """`details`, and the fields of an entry of `best_of_sequences` other than its text."""
         parameters = self.generation.parameters
         prompt = token_reader.prompt_tokens(model, self.choice) if parameters.decoder_input_details else []
         details = {

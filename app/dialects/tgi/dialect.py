@@ -39,7 +39,7 @@ _STREAM_FIELD = frozenset({"root", "invocations", "chat", "completions"})
 
 
 def _routes(mount: str) -> tuple[Route, ...]:
-    """TGI's routes below `mount`, open where TGI's are. Not so `/chat_tokenize`, which calls the engine, and
+    """TGI's routes below `mount`, open where TGI's are, except `/chat_tokenize`, which calls the engine, and
     `/v1/models`, which lists more than TGI's one model.
     """
     # At the root a chat may name a model, as OpenAI's clients do there.

@@ -48,7 +48,7 @@ _SHARE: Schema = {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
 
 
 class Parameters(_Strict):
-    """`parameters`. The descriptions say how each field is supported."""
+    """`parameters`. The descriptions state how each field is supported."""
 
     # Without `do_sample` these decide whether the engine samples, and only samples can be the best of several.
     model_config = described_by(

@@ -44,7 +44,9 @@ class Generate(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext, *, stream: bool | None = None) -> Call:
-        """`stream` None: the request came to `POST /` or its synonym, and its body says whether to stream."""
+        """`stream` None: the request came to `POST /` or its synonym, and the field in its body decides whether to
+        stream.
+        """
         body = json_object(request.body)
         fields = read(body)
         style = request_style(

@@ -81,7 +81,7 @@ class Generation:
         return {**body, **self._sampling()}
 
     def _sampling(self) -> dict[str, Any]:
-        """vLLM's sampling fields; logits processors of the deployment add what it lacks (`vllm_xargs`)."""
+        """vLLM's sampling fields; logits processors of the deployment add the missing ones (`vllm_xargs`)."""
         parameters = self.parameters
         extensions: dict[str, Any] = {"watermark": True} if parameters.watermark else {}
         fields = self._sent("repetition_penalty", "frequency_penalty")
@@ -96,5 +96,5 @@ class Generation:
         return {**fields, "vllm_xargs": extensions} if extensions else fields
 
     def _sent(self, *names: str) -> dict[str, Any]:
-        """Those of the parameters that the request has."""
+        """The parameters that the request has."""
         return {name: value for name in names if (value := getattr(self.parameters, name)) is not None}

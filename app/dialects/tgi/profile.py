@@ -67,13 +67,13 @@ class RequestStyle:
     sends_every_field: bool = False
 
 
-# TGI's Python client sends all of these with every request, whatever its user set.
+# TGI's Python client sends all of these with every request, even those that its user did not set.
 _EVERY_FIELD = frozenset(
     "best_of decoder_input_details details do_sample max_new_tokens repetition_penalty return_full_text seed stop "
     "temperature top_k top_p truncate typical_p watermark".split()
 )
 
-# MindIE's description has none of these.
+# MindIE's description has no such fields.
 _TGI_ONLY = frozenset({"adapter_id", "best_of", "frequency_penalty", "grammar", "stop", "top_n_tokens"})
 
 

@@ -141,7 +141,7 @@ RULES: Sequence[Rule] = (
         message=f"`top_n_tokens` must be >= 0 and <= {MAX_TOP_N_TOKENS}. Given: {{given}}",
     ),
 )
-"""In TGI's order: a client sees the first rule that its request breaks."""
+"""The rules in TGI's order: a client sees the first rule that its request breaks."""
 
 
 def check(inputs: str, parameters: Parameters, style: RequestStyle) -> None:

@@ -25,10 +25,10 @@ from app.experiments.summary import Acting, Foreseen
 from app.ledger.acknowledgement import Stop
 
 PATIENCE_S = 0.5
-"""How long a stop waits for the directory."""
+"""The longest wait of a stop for the directory."""
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""After the first refusal of a change in a row, the second …"""
+"""The delays after the first refusal of a change in a row, the second …"""
 
 
 @dataclass(slots=True)
@@ -38,17 +38,17 @@ class _Course:
     turn: int = 0
     """The number of its last turn."""
     position: int = 0
-    """In the journal: of the state's entry."""
+    """The journal position of the state's entry."""
     changed_at: float = 0.0
     stops: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Where in the journal, and when, each stop that is there now was first: what happens later delays it no more."""
+    """The journal position and time at which each present stop first appeared: later events no longer delay it."""
     refusals: int = 0
     retry_at: float = 0.0
     trouble: str = ""
 
 
 class Journal:
-    """The journal as actions need it: `add` returns how many entries there are, of which `durable` are written."""
+    """The journal as actions need it: `add` returns the number of entries, of which `durable` are written."""
 
     def __init__(
         self, add: Callable[[Sequence[Entry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
@@ -57,15 +57,15 @@ class Journal:
 
 
 class Actions:
-    """`can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
+    """Carries out turns. `can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
 
     def __init__(self, journal: Journal, *, can_move: bool) -> None:
         self.settled = not can_move
-        """Every router has what is applied."""
+        """Whether every router has the applied configuration."""
         self.turns = 0
-        """How many have been taken. In any thread."""
+        """The number of turns taken. In any thread."""
         self.seen_turns = 0
-        """How many had been when what is applied was read."""
+        """The number of turns taken when the applied configuration was read."""
         self._journal, self._can_move = journal, can_move
         self._states: dict[str, State] = {}
         self._courses: dict[str, _Course] = {}
@@ -87,7 +87,7 @@ class Actions:
         return self._state(run).interventions
 
     def act(self, run: Run, config: Config, report: Report, now: float) -> bool:
-        """Takes every turn that is due. Whether there was any."""
+        """Takes every turn that is due. Returns whether there was any."""
         facts, has_turned = self._facts(run, config, report), False
         for _ in range(MAX_TURNS):
             if (turn := next_turn(self._state(run), facts, now)) is None:
@@ -97,7 +97,7 @@ class Actions:
         return has_turned
 
     def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
-        """Takes a person's decision. Raises Conflict if it makes no sense now, PreconditionFailed if it is stale."""
+        """Takes a person's decision. Raises Conflict if it is not applicable now, PreconditionFailed if it is stale."""
         turn = self._decided(run, config, report, request, now)
         by = {"action": request.action, "reason": request.reason, "by": request.by}
         self._take(run.name, turn, now, **by)
@@ -131,7 +131,7 @@ class Actions:
 
     @property
     def waits_for_delivery(self) -> bool:
-        """Whether what comes next depends on what is applied, and how far it has come."""
+        """Whether the next turn depends on the applied configuration and its delivery."""
         return self._can_move and any(state.stops or state.intent is not None for state in self._states.values())
 
     def changes(self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float) -> list[Change]:
@@ -139,7 +139,7 @@ class Actions:
         return list(self._changes(config, runs, entries, now))
 
     def tried(self, change: Change, refusal: str | None, now: float) -> None:
-        """A change was made (`refusal` is None), or is to be tried again."""
+        """Records that a change was made (`refusal` is None), or is to be tried again."""
         course = self._course(change.experiment)
         if refusal is None:
             course.refusals, course.retry_at, course.trouble = 0, now + RETRY_S[0], ""
@@ -244,5 +244,5 @@ def _started_at(entry: Entry) -> float | None:
 
 
 def _is_of(state: State, run: Run | None) -> bool:
-    """Whether a state is of a run that goes on: what was to be done with another one is over."""
+    """Whether a state belongs to the present run, and that continues: pending work of any other run is void."""
     return run is not None and run.stopped_at is None and run.started_at == state.started_at

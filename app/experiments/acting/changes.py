@@ -26,14 +26,13 @@ class Change:
     section: Experiment
     intent: Intent
     generation: int
-    """The last one of the endpoint's plans that is known."""
+    """The last known plan of the endpoint."""
 
 
 async def carry_out(control: ControlPlane, change: Change, now: float) -> str | None:
-    """Makes the change if it has not been made, and if the traffic is still what it is to replace.
-
-    Returns why it is to be tried again, in words; None if nothing is left to do: the change is applied, or what is
-    applied is something else, which the caller reads. `now`: Unix seconds.
+    """Makes the change if it has not been made, and if the traffic is still that which it is to replace. Returns the
+    reason to try again, in words; None if nothing is left to do: the change is applied, or what is applied is something
+    else, which the caller reads. `now`: Unix seconds.
     """
     intent, endpoint = change.intent, change.section.endpoint
 
@@ -46,7 +45,7 @@ async def carry_out(control: ControlPlane, change: Change, now: float) -> str | 
             raise Conflict(_TEMPORARY)
         if arms is None:
             raise _Other
-        # Who is rolled back loses running conversations, too, and for good.
+        # A treatment that is rolled back loses running conversations, too, permanently.
         rolled_back = intent.treatments if intent.kind == "rollback" else []
         withdrawn = dict.fromkeys(rolled_back, change.section.control)
         return Wanted({**traffic, **arms}, plan.overrides, reason=intent.reason[:MAX_REASON], withdrawn=withdrawn)
@@ -68,7 +67,7 @@ async def carry_out(control: ControlPlane, change: Change, now: float) -> str | 
 
 
 class _Other(Exception):
-    """The arms have other weights than the change is to replace."""
+    """The arms' weights are not those that the change is to replace."""
 
 
 def _after(change: Change, traffic: Mapping[str, int]) -> dict[str, int] | None:

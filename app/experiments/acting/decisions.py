@@ -1,4 +1,4 @@
-"""Decisions of people: what each does to an experiment, and when it is not applicable."""
+"""People's decisions: the effect of each on an experiment, and the cases in which it is not applicable."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -28,11 +28,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     revision: int | None = None
     """`Acting.revision` that the caller saw; None: any."""
     treatment: str | None = None
-    """The one to `promote`."""
+    """The treatment to `promote`."""
 
 
 def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
-    """The turn that carries out a decision. Raises Conflict where it is not applicable; the message says what to do."""
+    """The turn that carries out a decision. Raises Conflict where it is not applicable, with the remedy."""
     if facts.experiment.mode == "aa":
         raise Conflict("Mode aa routes nothing: there is nothing to decide")
     if state.phase == "stopped":
@@ -104,7 +104,7 @@ def _resume(state: State, facts: Facts, request: Request, now: float) -> Turn:
 
 def _roll_back(state: State, facts: Facts, request: Request, now: float) -> Turn:
     arms = shares.of_arms(facts.traffic, facts.experiment)
-    # A step may have reached routers before what is applied was read again.
+    # A step may have reached routers before the applied configuration was read again.
     on_its_way = state.intent.after if state.intent is not None else {}
     stopped = {stop.deployment for stop in state.stops}
     if all(not (arms[name] or on_its_way.get(name)) or name in stopped for name in facts.experiment.treatments):
@@ -118,7 +118,7 @@ def _stop(state: State, facts: Facts, request: Request, now: float) -> Turn:
 
 
 def _halted(state: State, phase: str, request: Request) -> Turn:
-    """The traffic stays; a rollback that is under way goes on."""
+    """The traffic stays; a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     changes = {"cause": "decision", "text": _words(request), "by": request.by, "until": None}
     return turned(state, "decision", "", phase=phase, weights=None, intent=intent, **changes)

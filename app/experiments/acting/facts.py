@@ -27,39 +27,39 @@ class Finding:
     action: str
     text: str
     at: float
-    """When it was found, in Unix seconds."""
+    """The time at which it was found, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """At one moment."""
+    """The facts about an experiment at one moment."""
 
     name: str
     experiment: Experiment
     traffic: Mapping[str, int]
-    """The endpoint's, as it is applied."""
+    """The endpoint's traffic, as applied."""
     planned_by: str | None
     """The author of that plan."""
     is_temporary: bool
-    """That plan ends by itself."""
+    """Whether that plan ends by itself."""
     can_move: bool
-    """There is a control plane."""
+    """Whether there is a control plane."""
     settled: bool
-    """Every router has what is applied."""
+    """Whether every router has the applied configuration."""
     is_fresh: bool
-    """The applied configuration was read after the experiment's last turn."""
+    """Whether the applied configuration was read after the experiment's last turn."""
     report: Report
     trouble: str = ""
     """The reason why the control plane has not made the wanted change."""
 
     @property
     def author(self) -> str:
-        """How plans name this experiment."""
+        """The name of this experiment in plans."""
         return author_of(self.name)
 
     @property
     def alarms(self) -> list[Finding]:
-        """Guardrails'."""
+        """The alarms of guardrails."""
         return [
             Finding(
                 f"{it.event} ({it.limit}) {it.treatment}",
@@ -74,7 +74,7 @@ class Facts:
 
     @property
     def worse(self) -> list[Finding]:
-        """Primary metrics of treatments."""
+        """The findings about treatments' primary metrics."""
         return [
             Finding(
                 f"worse {it.metric} {it.treatment}",
@@ -104,11 +104,11 @@ class Interventions(msgspec.Struct, frozen=True):
     armed_since: float | None = None
     """Guardrails count from then on."""
     since: float = 0.0
-    """From when on units count for the next step."""
+    """The time from which units count for the next step."""
 
 
 def author_of(name: str) -> str:
-    """How plans name an experiment that made them."""
+    """The author that plans made by an experiment carry."""
     return f"experiment {name}"
 
 

@@ -59,7 +59,7 @@ def rolled_back(
     by: str | None = None,
     seen: Sequence[str] = (),
 ) -> Turn:
-    """Stops for treatments, and the wish for a plan that gives control what they have."""
+    """Stops for treatments, and the wanted plan that gives control their share."""
     revision, endpoint, control = state.revision + 1, facts.experiment.endpoint, facts.experiment.control
     stopped = {stop.deployment: stop for stop in state.stops}
     for name in treatments:
@@ -83,7 +83,9 @@ def rolled_back(
 
 
 def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Turn:
-    """It runs from where the traffic is now. Guardrails that have acted begin anew, so that they can act again."""
+    """The experiment continues from the present traffic. Guardrails that have acted start again, so that they can act
+    again.
+    """
     has_acted = bool(state.out) or state.cause == "alarm"
     return turned(
         state,
@@ -116,7 +118,7 @@ def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -
 
 
 def _stops(state: State, facts: Facts, now: float) -> Turn | None:
-    """Lifts stops once a plan that says the same has reached every router. Until then they get no traffic."""
+    """Lifts stops once a plan with the same effect has reached every router. Until then they get no traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
     if not facts.is_fresh:  # another change may have given it traffic meanwhile
@@ -160,7 +162,7 @@ def _broken(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _worse(state: State, facts: Facts, now: float) -> Turn | None:
-    """A verdict stays, so this pause has no end of its own."""
+    """A verdict stays, so this pause does not end by itself."""
     if state.phase == "stopped":
         return None
     found = [
@@ -208,7 +210,7 @@ def _paused(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Turn:
-    """The traffic stays as it is; only a rollback that is under way goes on."""
+    """The traffic stays as it is; only a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     return turned(
         state,
@@ -270,7 +272,7 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
 def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
     """A treatment that was rolled back has traffic again: guardrails watch it again.
 
-    If that was a step of another controller, which knew nothing of the rollback, it is taken back.
+    If that was a step of another controller, which did not know of the rollback, it is undone.
     """
     if state.phase == "running" or state.stops or state.intent is not None:
         return None
@@ -297,7 +299,7 @@ def _thawed(state: State, facts: Facts, now: float) -> Turn | None:
     return resumed(state, now, "The pause after the rollback is over: the ramp begins again")
 
 
-def _begun(state: State, facts: Facts, now: float) -> Turn | None:
+def _started(state: State, facts: Facts, now: float) -> Turn | None:
     if facts.experiment.ramp is None or state.phase != "running" or state.weights is not None:
         return None
     if now < state.started_at or state.intent is not None:
@@ -317,7 +319,7 @@ def _stepped(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def to_step(state: State, facts: Facts, after: dict[str, int], reason: str) -> Turn:
-    """The wish for other weights of the arms."""
+    """The wanted change to other weights of the arms."""
     before = shares.of_arms(facts.traffic, facts.experiment)
     intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
     return turned(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
@@ -335,13 +337,13 @@ _RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
     _changed,
     _thawed,
     _fed_again,
-    _begun,
+    _started,
     _stepped,
 )
 
 
 def _have_nothing(names: Sequence[str], facts: Facts) -> bool:
-    """For good: what a temporary plan took away comes back."""
+    """True if these arms have no traffic for good. A temporary plan does not count: the earlier weights come back."""
     return not facts.is_temporary and all(not facts.traffic.get(name, 0) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The next step of a ramp, and what it waits for. Steps wait for evidence, not for the clock alone."""
+"""The next step of a ramp, and the conditions for which it waits. Steps wait for evidence, not for the clock alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class NextStep:
     weights: dict[str, int]
     waits_for: tuple[str, ...]
     decision: str = ""
-    """The part of that which is a decision that the step needs."""
+    """The decision among these that the step needs."""
 
 
 def next_step(state: State, facts: Facts, now: float) -> NextStep | None:
@@ -51,7 +51,7 @@ def _obstacles(facts: Facts) -> Iterator[str]:
     if facts.trouble:
         yield f"the control plane did not make the last change: {facts.trouble}"
     if facts.is_temporary:
-        yield "the present plan is temporary: the ramp goes on when it has ended"
+        yield "the present plan is temporary: the ramp continues when it has ended"
     elif not facts.settled:
         yield "not every router has the present plan yet"
     for _, text in facts.silenced:
@@ -89,7 +89,9 @@ def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
 
 
 def _last(facts: Facts) -> str:
-    """All traffic is a promotion: it takes a decision, and of several treatments one."""
+    """The condition of the last step. All traffic for a treatment is a promotion: it takes a decision, which names one
+    of several treatments.
+    """
     good = _shipped(facts)
     if not good:
         return "the decision to ship"

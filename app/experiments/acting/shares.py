@@ -35,7 +35,7 @@ def position(ramp: Ramp, arms: Weights, experiment: Experiment) -> int | None:
 
 
 def divided(share: int, arms: Weights, experiment: Experiment, among: Sequence[str]) -> dict[str, int]:
-    """The arms' weights when the treatments `among` have `share` percent together, and the others nothing."""
+    """The arms' weights when the treatments `among` have `share` percent together, and the others none."""
     each, rest = divmod(share, len(among))
     weights = dict.fromkeys(experiment.arms, 0)
     for number, name in enumerate(among):

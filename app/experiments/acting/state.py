@@ -17,7 +17,7 @@ Phase = Literal["running", "paused", "stopped"]
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the traffic that is wanted, until it is known to be applied."""
+    """A wanted change of the traffic, until it is known to be applied."""
 
     id: int
     """The revision with which it was made."""
@@ -26,7 +26,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """The arms' weights that it replaces. A rollback replaces any."""
     after: dict[str, int] = {}
     treatments: list[str] = []
-    """For a rollback: the treatments that lose their traffic."""
+    """The treatments that lose their traffic in a rollback."""
     by: str
     reason: str
 
@@ -35,21 +35,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one run. Times are Unix seconds."""
 
     started_at: float
-    """The run's."""
+    """The start of the run."""
     revision: int = 0
     phase: Phase = "running"
     cause: Cause = ""
     text: str = ""
     by: str | None = None
     until: float | None = None
-    """When a pause ends by itself."""
+    """The time at which a pause ends by itself."""
     weights: dict[str, int] | None = None
     """The arms' weights that the ramp set last, or found; None before it began, and while it does not run."""
     since: float = 0.0
-    """From when on units count for the next step."""
+    """The time from which units count for the next step."""
     intent: Intent | None = None
     stops: list[Stop] = []
-    """In force until a plan says the same."""
+    """In force until a plan has the same effect."""
     out: list[str] = []
     """Treatments that were rolled back, until the experiment is resumed."""
     armed_since: float | None = None
@@ -63,7 +63,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return Interventions(self.armed_since, self.since)
 
     def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> Entry:
-        """For the journal."""
+        """The state as an entry of the journal."""
         return Entry(at, kind, name, {"text": text, **detail, "state": msgspec.to_builtins(self)})
 
 

@@ -18,23 +18,23 @@ class Alarms:
         return iter(sorted(self._alarms.values(), key=lambda alarm: (alarm.at, alarm.text)))
 
     def raised_at(self, key: str) -> float | None:
-        """When, in Unix seconds; None if it was not raised."""
+        """The time at which it was raised, in Unix seconds; None if it was not."""
         alarm = self._alarms.get(key)
         return None if alarm is None else alarm.at
 
     def hold(self, key: str, alarm: Alarm) -> Occurrence | None:
-        """Raises an alarm. What is new of it goes into the journal."""
+        """Raises an alarm. New facts about it go into the journal."""
         if key in self._alarms:
             return None
         self._alarms[key] = alarm
         return Occurrence(at=alarm.at, kind="alarm", text=alarm.text, detail=msgspec.to_builtins(alarm) | {"key": key})
 
     def drop(self, key: str) -> None:
-        """The cause is gone."""
+        """Ends an alarm whose cause no longer exists."""
         self._alarms.pop(key, None)
 
     def state(self) -> dict[str, Any]:
-        """As plain data."""
+        """The state as plain data."""
         return {key: msgspec.to_builtins(alarm) for key, alarm in self._alarms.items()}
 
     def restore(self, state: dict[str, Any]) -> None:

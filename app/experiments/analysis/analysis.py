@@ -1,6 +1,6 @@
 """One running experiment: exposures in, verdicts and a report out.
 
-No I/O and no clock of its own but for the pace of looks. The order of exposures and how they are split into batches
+No I/O, and no clock except for the pace of looks. The order of exposures and how they are split into batches
 change nothing, except for guardrails' detectors, which take events as they come. A restarted controller adds the stored
 exposures again and then restores the `state`.
 """
@@ -66,7 +66,7 @@ class Analysis:
         self._pace = pace or Pace(time.perf_counter)
         self._done = Interventions()
         self._version = 0
-        """Counts additions."""
+        """The number of additions so far."""
         self._occurrences: list[Occurrence] = []
 
     def _comparisons(self) -> list[Comparator]:
@@ -152,7 +152,7 @@ class Analysis:
     def tick(self, now: float) -> list[Occurrence]:
         """Counts feedback whose window is over, raises alarms, makes looks as far as the pace allows.
 
-        Returns what is new since the last call, for the journal. `now` is in Unix seconds.
+        Returns new occurrences since the last call, for the journal. `now` is in Unix seconds.
         """
         self._advance(now)
         new, self._occurrences = self._occurrences, []
@@ -172,7 +172,7 @@ class Analysis:
                 self._version += 1
 
     def _look(self, now: float) -> None:
-        """At one comparison after the other, until this turn's time is up."""
+        """Looks at one comparison after the other, until this turn's time is up."""
         with self._pace:
             for comparing in sorted(self._stale(now), key=lambda it: it.looked_at):
                 self._look_at(comparing, now)
@@ -204,7 +204,9 @@ class Analysis:
         return [watching.verdict_occurrence(comparing, now) for comparing in new] + alarms
 
     def report(self, now: float) -> Report:
-        """Everything that is known. Every comparison has a look; those that the pace does not allow anew are older."""
+        """Everything that is known. Every comparison has a look; those that the pace does not allow to repeat are
+        older.
+        """
         for comparing in self._comparing:
             if comparing.looked_version < 0:
                 self._look_at(comparing, now)
@@ -238,7 +240,7 @@ class Analysis:
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
     ) -> Planned:
-        """Units for a verdict on an effect, from the spread of what is recorded. By default of the first treatment.
+        """Units for a verdict on an effect, from the spread of the recorded values. By default of the first treatment.
 
         Raises KeyError as `history`, Conflict before anything can be estimated.
         """
@@ -247,7 +249,7 @@ class Analysis:
         return planned(comparing, effect, power, self._watched.units_per_day(now))
 
     def false_verdicts(self) -> Callable[[int], list[FalseVerdicts]]:
-        """A/A runs on a copy of what is recorded now: a function of the number of runs, for any thread."""
+        """A/A runs on a copy of the present records: a function of the number of runs, for any thread."""
         recorded = [
             RecordedMetric(measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes)
             for measure, scale, lines, hashes in self._collected.recorded(MAX_UNITS)
@@ -264,7 +266,7 @@ class Analysis:
     def state(self) -> dict[str, Any]:
         """State that cannot be recomputed from exposures: latched verdicts, the largest evidence, alarms, past looks.
 
-        Plain data, for the journal.
+        As plain data, for the journal.
         """
         return {
             "comparisons": {comparing.key: comparing.state() for comparing in self._comparing},
@@ -292,8 +294,8 @@ def _analysed(columns: AnyColumns) -> Mask:
 def same_run(old: Experiment, new: Experiment) -> bool:
     """Whether a change of an experiment's section keeps the evidence.
 
-    A change of what is compared, or of what decides, begins a new run. (So does one of the endpoint's `sticky`, which
-    is no part of the section.) A new secondary metric is computed from the recorded exposures.
+    A change of the comparison, or of the rules that decide, starts a new run. (So does one of the endpoint's `sticky`,
+    which is not part of the section.) A new secondary metric is computed from the recorded exposures.
     """
     fields = ("endpoint", "mode", "control", "treatments", "primary", "alpha", "starts_at")
     return all(getattr(old, name) == getattr(new, name) for name in fields)

@@ -1,4 +1,4 @@
-"""A/A on what was recorded: units get random labels, many times, and every verdict is a false one.
+"""A/A runs on recorded exposures: units get random labels, many times, and every verdict is a false one.
 
 Two methods see the same labels and the same looks: the confidence sequences of the report, and a t-test that is
 repeated at every look. Units come in the order in which they were first seen, each with all of its requests.
@@ -16,7 +16,7 @@ from app.experiments.statistics.look import Lines, LookScale, look
 from app.experiments.statistics.peeked import PeekedTest
 
 MAX_UNITS = 10_000
-"""With more units, a part is taken, by hash: a run must not take seconds."""
+"""The most units of a run: of more, a sample is taken by hash, since a run must not take seconds."""
 
 LOOKS = 20
 FIRST_LOOK = 60
@@ -36,7 +36,7 @@ class RecordedMetric:
     lines: Lines
     """`arm` does not matter."""
     hashes: Hashes
-    """Each unit's."""
+    """The hash of each unit."""
 
 
 def false_verdicts(recorded: Sequence[RecordedMetric], runs: int, alpha: float) -> list[FalseVerdicts]:

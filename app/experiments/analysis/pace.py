@@ -1,4 +1,4 @@
-"""How often looks are made: at most every second, and in at most a tenth of the time."""
+"""The pace of looks: at most one a second, and at most a tenth of the time."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -6,10 +6,10 @@ from typing import Self
 
 EVERY_S = 1.0
 REST = 10.0
-"""After a turn comes a pause of so many times its length."""
+"""The length of the pause after a turn, as a multiple of the turn's length."""
 
 TURN_S = 0.2
-"""A turn ends with the look that reaches this, so that batches do not wait for long."""
+"""The length of a turn: it ends with the look that reaches this, so that batches do not wait for long."""
 
 
 class Pace:
@@ -20,11 +20,11 @@ class Pace:
         self._began = self._next = timer()
 
     def allows(self) -> bool:
-        """A turn may begin."""
+        """Whether a turn may begin."""
         return self._timer() >= self._next
 
     def is_over(self) -> bool:
-        """The turn's time is up."""
+        """Whether the turn's time is up."""
         return self._timer() - self._began >= TURN_S
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ from app.experiments.report import Comparison, Decision, Report
 from app.experiments.statistics.discovery import e_bh
 
 MUCH_CLUSTERING = 2.0
-"""A design effect above this is worth a word."""
+"""A design effect above this is mentioned in the report."""
 
 
 def reported(
@@ -31,8 +31,9 @@ def reported(
     *,
     with_values: bool = True,
 ) -> Report:
-    """From the latest looks. `now` in Unix seconds. `with_values`: of each metric in each arm, and their
-    distributions."""
+    """The report from the latest looks. `now` in Unix seconds. `with_values`: includes each metric's value in each arm,
+    and the distributions.
+    """
     experiment = config.experiments[name]
     per_day = watched.units_per_day(now)
     comparisons = [
@@ -100,7 +101,7 @@ def _decisions(
     *,
     long_enough: bool,
 ) -> dict[str, Decision]:
-    """Per treatment."""
+    """The decision per treatment."""
     decisions = {}
     for number, treatment in enumerate(experiment.treatments, 1):
         rails = [watch for watch in watched.guardrails if watch.treatment == number]
@@ -135,7 +136,7 @@ def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, in
 
 
 def _discovered(secondary: list[Comparison]) -> list[Comparison]:
-    """With e-BH's mark on those that are kept."""
+    """The comparisons, with e-BH's mark on those that it keeps."""
     evidence = [0.0 if it.ln_e is None or it.verdict == "invalid" else it.ln_e for it in secondary]
     kept = set(e_bh(evidence))
     return [msgspec.structs.replace(it, discovery=number in kept) for number, it in enumerate(secondary)]

@@ -53,11 +53,11 @@ class Monitoring:
 
     @property
     def arms(self) -> Arms:
-        """The experiment's."""
+        """The arms of the experiment."""
         return self._arms
 
     def intervene(self, done: Interventions) -> None:
-        """Takes the actions so far. Guardrails that are armed anew forget what they counted, and their alarms."""
+        """Takes the actions so far. Guardrails that are armed again forget their counts and their alarms."""
         if done.armed_since != self.guardrails.since:
             self.guardrails = Guardrails(self._experiment, done.armed_since)
             self._forget_alarms()
@@ -156,7 +156,7 @@ class Monitoring:
         return Alarm(kind="completeness", at=now, text=text, metric=metric)
 
     def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
-        """In mode `aa`: a difference where there is none."""
+        """Raises an alarm for a difference found in mode `aa`, where there is none."""
         wrong = [it for it in verdicts if it.measure.role == "primary" and it.stays in ("better", "worse")]
         text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
         found = [
@@ -206,7 +206,7 @@ def _unhealthy(watch: GuardrailWatch) -> str:
 
 
 def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
-    """A verdict that stays from now on."""
+    """Records a verdict that stays from now on."""
     control, treatment = comparing.names
     metric, verdict = comparing.measure.key, comparing.stays
     return Occurrence(

@@ -1,4 +1,4 @@
-"""An export of a ledger: what is asked for, and its bytes."""
+"""An export of a ledger: its query, and its bytes."""
 
 from collections.abc import Mapping
 

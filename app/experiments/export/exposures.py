@@ -44,7 +44,7 @@ def _written(tables: Iterator[pa.Table], form: ExposureFormat) -> Iterator[bytes
 
 
 class _Sink(io.RawIOBase):
-    """A file that is only written to, and whose content is taken away as it comes."""
+    """A write-only file whose content is removed as it is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Sink(io.RawIOBase):
 
 
 def _table(rows: RowColumns, tables: Tables) -> pa.Table:
-    """As people read it: hashes as 16 hexadecimal digits, as the API shows them, codes as words."""
+    """The table for people: hashes as 16 hexadecimal digits, as the API shows them, codes as words."""
     table = to_arrow(rows, tables)
     return pa.table({name: _readable(name, table.column(name)) for name in table.column_names})
 

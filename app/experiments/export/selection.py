@@ -1,4 +1,4 @@
-"""Which exposures are exported, and how they are found in the ledger's directory."""
+"""Selects the exposures to export, and finds them in the ledger's directory."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,9 @@ class Selection(NamedTuple):
     """`since` and `until`, which is not included, are Unix seconds of a request's arrival."""
 
     experiment: str | None = None
-    """Exposures of its last run: its endpoint's, by its arms, since its start, without pauses."""
+    """The experiment of whose last run exposures are exported: its endpoint's, by its arms, since its start, without
+    pauses.
+    """
     endpoint: str | None = None
     since: float | None = None
     until: float | None = None

@@ -1,1 +1,1 @@
-"""The journal as events for those who follow it: what may be known of an entry, and pages of what is new."""
+"""The journal as events for its followers: the visible part of an entry, and pages of new events."""

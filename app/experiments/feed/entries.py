@@ -62,7 +62,7 @@ def _plan(detail: Detail) -> str:
     return f"Plan {detail.get('generation')}, {by}{until}: {split}{reason}"
 
 
-def _begun(detail: Detail) -> str:
+def _run_started(detail: Detail) -> str:
     section = detail.get("section", {})
     return f"A new run begins: {', '.join(section.get('treatments', []))} against {section.get('control')}"
 
@@ -88,9 +88,10 @@ _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[
     "verdict": ("verdict", _named("metric", "treatment", "verdict", "role"), _own_text),
     "alarm": ("alarm", _named("kind", "metric"), _own_text),
     "plan": ("plan", _named("generation", "plan", "weights", "since", "by", "reason", "overrides", "expires"), _plan),
-    "run_begun": ("run", _named("started_at"), _begun),
+    "run_begun": ("run", _named("started_at"), _run_started),
     "run_state": ("run", _named("state"), _run_state),
     "controller_started": ("controller", _named(), lambda detail: "The controller of experiments started"),
     **{kind: (kind, _acted, _own_text) for kind in KINDS},
 }
-"""By the entry's kind: the event's, the members that it passes on, and its sentence. Other entries are not events."""
+"""The event's kind, the members that it passes on, and its sentence, by the entry's kind. Other entries are not events.
+"""

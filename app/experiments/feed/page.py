@@ -1,4 +1,4 @@
-"""Pages of the journal's events: what came after a position, an event or a time."""
+"""Pages of the journal's events: those after a position, an event or a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ PAGE = 500
 """The most entries that one page looks at."""
 
 _SEARCHED_S = 1e-6
-"""Ids have times with so many decimals."""
+"""The number of decimals of the times in ids."""
 
 
 def page(entries: Sequence[Entry], declared: Mapping[str, Experiment], query: Mapping[str, str]) -> Page:
@@ -48,7 +48,7 @@ def _begin(entries: Sequence[Entry], query: Mapping[str, str]) -> int:
 
 
 def _after(entries: Sequence[Entry], id: str, at: float) -> int:
-    """The index behind the entry of this id, or of the first one that is later than its time."""
+    """The index after the entry of this id, or of the first one that is later than its time."""
     first_later = len(entries)
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
@@ -60,7 +60,7 @@ def _after(entries: Sequence[Entry], id: str, at: float) -> int:
 
 
 def _position(entries: Sequence[Entry], index: int) -> str:
-    """The journal only grows, until another controller has read it, or this one has found what was there before."""
+    """The journal only grows, until another controller has read it, or this one has read earlier entries."""
     if not entries:
         return "..0"
     return f"{entries[-1].writer}.{entries[0].at:.6f}.{index}"

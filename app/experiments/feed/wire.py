@@ -25,7 +25,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Events in the order in which they were journalled."""
 
     position: str
-    """Where the next page begins. It holds for this controller, until it has read another journal."""
+    """The position at which the next page begins. It holds for this controller, until it has read another journal."""
     latest: str
     """The id of the last entry that was looked at, event or not; empty if there is none."""
     more: bool

@@ -51,11 +51,13 @@ class Analysis(Protocol):
         """Makes a look, if it is time for one. Returns entries for the journal."""
 
     def update(self, config: Config) -> None:
-        """A configuration by which the same analysis goes on: other traffic, another state."""
+        """Takes a configuration with which the same analysis continues: other traffic, another state."""
 
     def report(self, now: float) -> Report: ...
     def standing(self, now: float) -> Report:
-        """A report of what the last `tick` left, in milliseconds: without new looks, and without the arms' values."""
+        """A report of the state after the last `tick`, in milliseconds: without new looks, and without the arms'
+        values.
+        """
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
     def plan_sample_size(
@@ -74,14 +76,16 @@ AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
 
 @dataclass(slots=True)
 class RunAnalysis:
-    """A run and its analysis. `basis`: what the analysis was built from; with another one it has to be built again."""
+    """A run and its analysis. `basis`: the settings from which the analysis was built; with another one it has to be
+    built again.
+    """
 
     run: Run
     basis: Any
     analysis: Analysis
 
     def count(self, exposures: Exposures, tables: Tables) -> None:
-        """Adds what belongs to the run; the analysis leaves out other endpoints and what was before it."""
+        """Adds the exposures of the run; the analysis leaves out other endpoints and earlier exposures."""
         starts, rows, late, feedback, _ = exposures
         if len(starts):
             self.analysis.add_starts(_within(starts, self.run.covers(starts.at)))
@@ -93,7 +97,7 @@ class RunAnalysis:
             self.analysis.add_feedback(feedback.items(tables))
 
     def set_lost(self, lost: Mapping[tuple[str, str], int]) -> None:
-        """`lost`: of all routers, by endpoint and deployment."""
+        """`lost`: the lost exposures of all routers, by endpoint and deployment."""
         self.analysis.set_lost(
             {
                 deployment: rows - self.run.lost_before.get(deployment, 0)
@@ -125,7 +129,7 @@ class Evidence:
         return self._analysis.history(metric, treatment)
 
     def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Which scores are of an exposure that waits for feedback."""
+        """For each score, whether it belongs to an exposure that waits for feedback."""
         return self._analysis.knows(scored)
 
     def plan_sample_size(

@@ -1,6 +1,6 @@
 """Everything that judges recorded exposures: an analysis for each run, and the shadows of mirrors.
 
-Each of them counts every exposure once. One whose basis is new is made anew, and counts what was recorded so far.
+Each of them counts every exposure once. One whose basis has changed is rebuilt, and counts everything recorded so far.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Judges:
         self.shadows = ShadowJudge(tables)
         self.of: dict[str, RunAnalysis] = {}
         self.has_counted_all = False
-        """All that was recorded before could be read."""
+        """Whether all earlier records could be read."""
 
     def are_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that has still to be raised."""
@@ -89,7 +89,7 @@ class Judges:
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
 
     def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:
-        """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
+        """Counts earlier records for new analyses, and for the shadows. Returns whether that was possible."""
         begins = [judged.run.started_at for judged in new]
         if shadows and self.shadows.since is not None:
             begins.append(self.shadows.since)

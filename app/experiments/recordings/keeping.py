@@ -19,7 +19,7 @@ _ROUTER = re.compile("[0-9a-f]{16}")
 
 
 class InvalidRecording(ValueError):
-    """A router sent something else than a recording of this version."""
+    """A router sent something other than a recording of this version."""
 
 
 class RecordingKeeper:
@@ -30,7 +30,7 @@ class RecordingKeeper:
         self._store: Store | None = None
 
     def keep(self, data: bytes) -> None:
-        """Writes an encoded `RecordingFile`; it is there for good then. Raises InvalidRecording and StoreError."""
+        """Writes an encoded `RecordingFile` durably. Raises InvalidRecording and StoreError."""
         try:
             file = decode_file(data)
         except msgspec.DecodeError as error:
@@ -42,7 +42,7 @@ class RecordingKeeper:
 
 
 def path_of(file: RecordingFile) -> str:
-    """Where the file belongs. Raises InvalidRecording if its name would be none."""
+    """The path of the file. Raises InvalidRecording if its name would not be valid."""
     try:
         at = datetime.fromtimestamp(file.written_at, UTC)
     except (ValueError, OverflowError, OSError) as error:

@@ -1,1 +1,1 @@
-"""A report as people read it. `report_document` decides what is said, `text` and `markdown` how it looks."""
+"""A report for people: `report_document` decides its content, `text` and `markdown` its form."""

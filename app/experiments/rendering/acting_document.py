@@ -8,7 +8,7 @@ from app.experiments.report import Report
 from app.experiments.summary import Acting
 
 Action = tuple[float, str]
-"""When something was done (Unix seconds), and what."""
+"""The time of an action (Unix seconds), and its description."""
 
 
 def standing(acting: Acting, now: float | None = None) -> str:

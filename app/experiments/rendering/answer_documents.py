@@ -58,7 +58,7 @@ def history_document(name: str, comparison: Comparison, points: Sequence[History
 
 
 def plan_document(name: str, comparison: Comparison, planned: Planned) -> Iterator[Block]:
-    """How many units, and how long."""
+    """The number of units needed, and the time that takes."""
     yield Heading(f"{name}: {planned.metric}", level=1)
     is_relative = comparison.scale == "relative"
     effect = words.percent(planned.effect) if is_relative else words.metric_value(comparison, planned.effect)
@@ -87,7 +87,7 @@ def runs_document(name: str, runs: Runs) -> Iterator[Block]:
     if runs.state == "running":
         yield Paragraph(["Under way."])
     elif runs.state == "failed":
-        yield Paragraph(["They failed: the controller's log says why."])
+        yield Paragraph(["They failed: see the controller's log."])
     else:
         yield Paragraph(["The recorded units with random labels: there is no difference, so every verdict is false."])
         rows = [

@@ -1,4 +1,4 @@
-"""A document as blocks: what `text` and `markdown` lay out."""
+"""A document as blocks, which `text` and `markdown` lay out."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Sentences, each on a line of its own."""
+    """Sentences, each on a separate line."""
 
     lines: Sequence[str]
 

@@ -14,7 +14,7 @@ def render(blocks: Iterable[Block]) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` as itself: what names hold is never markup."""
+    """`text` with markup escaped: names are never markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

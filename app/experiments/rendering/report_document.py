@@ -46,7 +46,7 @@ def _standing(report: Report, acting: Acting | None) -> str:
 
 
 def _arms(report: Report) -> Iterator[Block]:
-    """The arms' traffic: weights, units, requests, and what is left out."""
+    """The arms' traffic: weights, units, requests, and exclusions."""
     columns: list[tuple[str, Mapping[str, object]]] = [
         ("weight", {arm: f"{weight} %" for arm, weight in report.weights.items()}),
         ("units", _counts(report.units)),

@@ -11,7 +11,7 @@ WIDTH = 100
 
 _GAP = "  "
 _NARROWEST = 10
-"""No column is wrapped to fewer characters."""
+"""The smallest width, in characters, to which a column is wrapped."""
 
 
 def render(blocks: Iterable[Block]) -> str:

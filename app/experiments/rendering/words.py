@@ -15,7 +15,7 @@ def count(number: float) -> str:
 
 
 def rounded(number: float, digits: int = 2) -> float:
-    """To so many significant digits: 11,224 is about 11,000."""
+    """`number` rounded to `digits` significant digits: 11,224 is about 11,000."""
     return float(f"{number:.{digits}g}")
 
 
@@ -101,7 +101,7 @@ def interval(comparison: Comparison, effect: Effect) -> str:
 
 
 def verdict(verdict: Verdict, *, not_worse: bool = False, since: str = "") -> str:
-    """A verdict in a table, with `not worse` beside any other one that it holds for. `since`: when it latched."""
+    """A verdict in a table, with `not worse` added where it holds, too. `since`: when it latched."""
     text = f"{verdict} since {since}" if since else verdict
     if not not_worse or verdict == "invalid":
         return text

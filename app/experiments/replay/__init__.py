@@ -1,1 +1,1 @@
-"""Sends recorded requests again, to every arm, and records what each got as routers do."""
+"""Sends recorded requests again, to every arm, and records the outcomes as routers do."""

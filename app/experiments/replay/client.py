@@ -17,14 +17,14 @@ from app.routing.traffic import DEPLOYMENT_HEADER
 
 _FAILURES: Mapping[int, type[SwitchyardError]] = {503: Unavailable, 504: TimedOut}
 _WRONG = (401, 403, 404)
-"""The key, the endpoint or an arm is not what the server has: it would answer every request so."""
+"""The server does not have the key, the endpoint or an arm: it would answer every request with this error."""
 
 _LAST_CHUNKS = 8
 """The usage of a stream is in one of the last."""
 
 
 class ReplayRefused(Exception):
-    """The server does not take the replay at all; the message is its own."""
+    """The server rejects the whole replay; the message is its own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class ReplayClient:
     headers: Mapping[str, str]
 
     async def send(self, request: ReplayRequest, arm: str, exposure: Exposure, body: bytes) -> RequestEnd:
-        """The request at one arm. Raises ReplayRefused; what fails otherwise is the arm's failure."""
+        """The request at one arm. Raises ReplayRefused; any other failure is the arm's."""
         began, status, usage, complete = time.perf_counter(), 0, None, False
         headers = {**self.headers, DEPLOYMENT_HEADER: arm, "content-type": "application/json"}
         exposure.sent(request.path, request.body)

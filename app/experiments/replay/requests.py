@@ -1,4 +1,4 @@
-"""From a recorded request to the one that is sent again: OpenAI's, or Anthropic's for its recorded bodies. Pure."""
+"""Turns a recorded request into the one to send again: OpenAI's, or Anthropic's for its recorded bodies. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def replayed(recorded: RecordedRequest) -> ReplayRequest:
         synthetic(recorded) if body is None else dict(body) if is_anthropic else _known(_PARSED.get(path, task), body)
     )
     sent["model"] = recorded.endpoint
-    if task == "completions" and "max_tokens" in recorded.parameters:  # some dialects' bodies do not say it
+    if task == "completions" and "max_tokens" in recorded.parameters:  # some dialects' bodies do not have it
         sent.setdefault("max_tokens", int(recorded.parameters["max_tokens"]))
     if task not in _NEVER_STREAMED:
         sent["stream"] = recorded.stream
@@ -69,7 +69,9 @@ def text_of(recorded: RecordedRequest) -> list[str]:
 
 
 def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
-    """A body with a made-up prompt. The answer gets as many tokens as it had, if that is known, whatever its text."""
+    """A body with a made-up prompt. The answer gets as many tokens as the recorded one, if their number is known; its
+    text differs.
+    """
     text, given = text_of(recorded), recorded.parameters
     inputs = max(1, int(given.get("inputs", 1)))
     body: dict[str, Any] = {}
@@ -104,12 +106,12 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
 
 
 def _path(task: str, body: Mapping[str, Any]) -> str:
-    """Where the request goes: vLLM has two routes for reranking."""
+    """The path of the request: vLLM has two routes for reranking."""
     return "/score" if task == "rerank" and "queries" in body else _PATHS[task]
 
 
 def _known(operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what other dialects write for vLLM and OpenAI's API does not take."""
+    """The body without vLLM's fields that other dialects write and OpenAI's API does not accept."""
     (allowed,) = OpenAI.bodies[operation]
     known = (allowed.model.model_fields.keys() | allowed.passed) - getattr(allowed.model, "refused", {}).keys()
     return {name: value for name, value in body.items() if name in known and value is not None}

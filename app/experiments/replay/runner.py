@@ -1,4 +1,4 @@
-"""A whole replay: the requests go out, and what they got goes through a router's ledger to a controller, as live.
+"""A whole replay: sends the requests, and passes their outcomes through a router's ledger to a controller, as live.
 
 So a replay leaves a ledger's directory behind, from which `switchyard experiments` reads as from any other.
 """
@@ -35,7 +35,7 @@ CLIENT_CLOSED = 499
 """The status of requests that an interrupted replay gave up."""
 
 _SECRET = secret_of("replay")
-"""For the hashes of pairs, which are numbers: there is nothing to hide."""
+"""The secret for the hashes of pairs, which are numbers: there is nothing to hide."""
 
 
 class _Nobody:

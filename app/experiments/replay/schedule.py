@@ -1,4 +1,4 @@
-"""When each request of a replay is sent, and to which arm first."""
+"""The schedule of a replay: each request's time, and the arm to which it is sent first."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -8,12 +8,12 @@ from random import Random
 from app.ledger.recordings.wire import RecordedRequest
 
 LATE_S = 1.0
-"""A request that is sent so much too late is counted."""
+"""The delay from which a request counts as late."""
 
 
 @dataclass(slots=True)
 class Punctuality:
-    """How well the arrival times were kept."""
+    """The accuracy with which the arrival times were kept."""
 
     late: int = 0
     most_s: float = 0.0

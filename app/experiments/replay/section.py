@@ -8,7 +8,7 @@ from app.experiments.stand_in import evenly, stand_in
 from app.ledger.recordings.wire import RecordedRequest
 
 NAME = "replay"
-"""The experiment's, unless it is one of a configuration."""
+"""The experiment's name, unless it is one of a configuration."""
 
 PAIR_HEADER = "x-switchyard-pair"
 """The nominal `sticky` of a replay's endpoint: a unit is one recorded request, answered by every arm."""

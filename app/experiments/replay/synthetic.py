@@ -13,19 +13,19 @@ WORDS = (
 
 
 def words(seed: str, count: int) -> list[str]:
-    """So many words, at least one. Longer texts of the same seed begin with the shorter ones."""
+    """This number of words, at least one. Longer texts of the same seed begin with the shorter ones."""
     return Random(seed).choices(WORDS, k=max(1, count))
 
 
 def words_of_bytes(seed: str, size: int) -> list[str]:
-    """As many words as, with spaces between them, have about so many bytes."""
+    """As many words as have about this number of bytes, including the spaces between them."""
     found = words(seed, size // 3 + 1)
     ends = accumulate(len(word) + 1 for word in found)
     return found[: max(1, sum(end - 1 <= size for end in ends))]
 
 
 def parts(text: list[str], count: int) -> list[str]:
-    """The text in so many parts of nearly the same length, at least one, or fewer: none is empty."""
+    """The text in this number of parts of nearly the same length, at least one; fewer if a part would be empty."""
     count = max(1, min(count, len(text)))
     bounds = [len(text) * number // count for number in range(count + 1)]
     return [" ".join(text[begin:end]) for begin, end in pairwise(bounds)]

@@ -20,7 +20,7 @@ from app.ledger.recordings.wire import RecordedRequest
 
 TraceFormat = Literal["guidellm", "vllm-bench"]
 BLOCK = 16
-"""Tokens that one hash id stands for: vLLM's default."""
+"""Tokens per hash id: vLLM's default."""
 
 _BYTES_PER_TOKEN = 4
 _TEXTS = ("system", "instructions", "messages", "prompt", "input")
@@ -33,10 +33,10 @@ class Estimates:
     prompts: int = 0
     answers: int = 0
     left_out: int = 0
-    """Without an answer, or embeddings or reranking: benchmarks have no use for them."""
+    """The number of requests without an answer, or for embeddings or reranking, which benchmarks cannot use."""
 
     def notes(self) -> list[str]:
-        """In words."""
+        """The notes in words."""
         found = [
             (self.prompts, "prompts have an estimated length, a token for four bytes: the engine did not count them"),
             (self.answers, "answers have the median length: the engine did not count them"),

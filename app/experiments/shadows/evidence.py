@@ -85,7 +85,7 @@ class ShadowEvidence:
             event.add(answered.unit, *_events(answered, name))
 
     def report(self, primary: str) -> ShadowOf:
-        """At this moment."""
+        """The report at this moment."""
         values = [value for number, metric in enumerate(METRICS) if (value := self._value(number, metric)) is not None]
         events = [event.report(name) for name, event in self._events.items() if event.pairs]
         return ShadowOf(primary=primary, compared=self.compared, failed=dict(self.failed), values=values, events=events)
@@ -145,7 +145,7 @@ class _Event:
 
 
 def _numbers(pairs: PairColumns, metric: Metric) -> Values:
-    """On the scale of the mean; NaN where there is none."""
+    """The values on the scale of the mean; NaN where there is none."""
     values = getattr(pairs, metric.column).astype(np.float64)
     if metric.kind != "ratio":
         return np.asarray(values)
@@ -153,7 +153,7 @@ def _numbers(pairs: PairColumns, metric: Metric) -> Values:
 
 
 def _events(pairs: PairColumns, name: str) -> tuple[NDArray[np.bool_], Values, Values]:
-    """Where an event is known, and whether the shadow's and the primary's answer have it."""
+    """The mask of pairs in which the event is known, and whether the shadow's and the primary's answers have it."""
     if name == "truncated":
         known = (pairs.finish != Finish.NONE) & (pairs.primary_finish != Finish.NONE)
         return known, *((it == Finish.LENGTH).astype(np.float64) for it in (pairs.finish, pairs.primary_finish))
@@ -164,7 +164,7 @@ def _events(pairs: PairColumns, name: str) -> tuple[NDArray[np.bool_], Values, V
 
 
 def _shown(metric: Metric, value: float | None) -> float | None:
-    """On the scale of the report."""
+    """The value on the scale of the report."""
     if value is None:
         return None
     if metric.kind == "ratio":

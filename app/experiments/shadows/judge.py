@@ -1,4 +1,4 @@
-"""The shadows of all endpoints: since when each is one, and its evidence. The journal keeps the beginnings."""
+"""The shadows of all endpoints: the time since which each is one, and its evidence. The journal keeps these times."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,9 @@ BEGUN, ENDED = "mirror_begun", "mirror_ended"
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Since when a deployment is an endpoint's shadow, in Unix seconds: what was before says nothing of it."""
+    """The time since which a deployment is an endpoint's shadow, in Unix seconds: earlier pairs are no evidence about
+    it.
+    """
 
     shadow: str
     since: float
@@ -32,12 +34,12 @@ class _Judged:
     mirror: Mirror
     period: Period
     evidence: dict[str, ShadowEvidence] = field(default_factory=dict)
-    """By primary."""
+    """The evidence by primary."""
     skipped: Counter[str] = field(default_factory=Counter)
 
 
 class ShadowJudge:
-    """Not thread-safe. Every pair may be counted once."""
+    """Judges mirrors' pairs. Not thread-safe. Every pair may be counted once."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -49,7 +51,7 @@ class ShadowJudge:
         return min((it.period.since for it in self._judged.values()), default=None)
 
     def adopt(self, config: Config, journal: Iterable[Entry] | None, now: float) -> list[Entry]:
-        """The mirrors of a configuration. Returns what the journal must say.
+        """Takes the mirrors of a configuration. Returns new entries for the journal.
 
         `journal` None: it has not been read yet, and a shadow may be older than it seems.
         """
@@ -78,7 +80,7 @@ class ShadowJudge:
         return entries
 
     def forget(self) -> None:
-        """All pairs: they are counted anew."""
+        """Forgets all pairs: they are counted again."""
         for it in self._judged.values():
             it.evidence, it.skipped = {}, Counter()
 
@@ -130,7 +132,7 @@ def _reason(code: int) -> str:
 
 
 def periods_of(entries: Iterable[Entry]) -> Mapping[str, Period]:
-    """By endpoint, as the journal ends."""
+    """The periods by endpoint, as of the end of the journal."""
     found: dict[str, Period] = {}
     for entry in entries:
         try:

@@ -7,7 +7,7 @@ import msgspec
 from app.experiments.report import Effect
 
 Side = Literal["higher", "lower", "undecided"]
-"""Where the shadow stands, once the interval leaves out 0 (or the evidence suffices)."""
+"""The shadow's position relative to the primary, once the interval excludes 0 (or the evidence suffices)."""
 
 
 class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     value: Effect
     side: Side | None = None
-    """None where there is nothing to be on either side of."""
+    """None where there is no value to compare with."""
 
 
 class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):
-    """The shadow against one primary. `failed`: copies without an answer, by what went wrong."""
+    """The shadow against one primary. `failed`: copies without an answer, by the failure."""
 
     primary: str
     compared: int
@@ -47,7 +47,7 @@ class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint's shadow, since it is one. Times are Unix seconds."""
+    """An endpoint's shadow, since it became one. Times are Unix seconds."""
 
     endpoint: str
     shadow: str
@@ -55,13 +55,13 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     at: float
     alpha: float
-    """For each interval, and for each event's evidence."""
+    """The error rate of each interval, and of each event's evidence."""
     copies: int
     """Copies that were sent."""
     tokens: int
-    """Tokens that they cost, as far as the engine said."""
+    """Tokens that they cost, as far as the engine reported them."""
     skipped: dict[str, int]
-    """Requests that were drawn and not copied, by why."""
+    """Requests that were drawn and not copied, by the reason."""
     primaries: list[ShadowOf]
     """The one with most copies first."""
     headline: str

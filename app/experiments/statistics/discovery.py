@@ -1,4 +1,4 @@
-"""Which of many metrics differ: e-BH, whose share of false discoveries is bounded under any dependence.
+"""Selects the metrics that differ, among many: e-BH, whose share of false discoveries is bounded under any dependence.
 
 Wang and Ramdas 2022, "False discovery rate control with e-values".
 """

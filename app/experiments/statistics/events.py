@@ -5,11 +5,11 @@ treatment's with probability at most p0 = w_T r0 / (w_T r0 + w_C), w being the w
 model of load, time of day or error rate is needed, and a cause that both arms share moves nothing. An absolute limit
 uses the same code: a trial is one exposure of the treatment, p0 the largest rate allowed.
 
-Against p0 stand 40 larger rates, averaged as e-values with weights 1/i. The whole-run e-process bounds the probability
-of ever raising a false alarm (Ville's inequality; Ramdas, Grünwald, Vovk and Shafer 2023, "Game-theoretic statistics
-and safe anytime-valid inference"). The detector starts anew with every trial, so that it forgets a long healthy past:
-it is the Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo 2022, "E-detectors: a nonparametric framework for
-sequential change detection", which bounds the rate of false alarms to one in so many trials as its threshold says.
+The alternatives to p0 are 40 larger rates, averaged as e-values with weights 1/i. The whole-run e-process bounds the
+probability of ever raising a false alarm (Ville's inequality; Ramdas, Grünwald, Vovk and Shafer 2023, "Game-theoretic
+statistics and safe anytime-valid inference"). The detector starts again with every trial, so that it forgets a long
+healthy past: it is the Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo 2022, "E-detectors: a nonparametric
+framework for sequential change detection", which bounds the rate of false alarms to one in `threshold` trials.
 """
 
 import math
@@ -23,7 +23,7 @@ Trials = Literal["events", "exposures"]
 """A trial is an event of either arm (relative limits), or an exposure of the treatment (absolute ones)."""
 
 MULTIPLES: Floats = np.exp(np.linspace(math.log(1.15), math.log(50.0), 40))
-"""The alternatives, as multiples of what is allowed."""
+"""The alternatives, as multiples of the allowed rate."""
 
 _LN_PRIOR: Floats = -np.log(np.arange(1.0, 41.0)) - math.log(float((1 / np.arange(1.0, 41.0)).sum()))
 
@@ -36,7 +36,8 @@ _LARGEST_RATIO = 1e6
 
 
 def chance(w_t: ArrayLike, w_c: ArrayLike, r0: float) -> Floats:
-    """p0 of an event, by the weights that assigned it: how likely it is the treatment's at the largest rate allowed.
+    """p0 of an event, by the weights that assigned it: the probability that it is the treatment's at the largest rate
+    allowed.
 
     NaN where both weights are 0; such an event is no evidence.
     """
@@ -79,7 +80,7 @@ class EventEvidence:
         self._largest = 0.0
 
     def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
-        """Take trials in, and return `ln_e` after each of them."""
+        """Adds trials, and returns `ln_e` after each of them."""
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
         path = self._sums + np.cumsum(ln_likelihood(hit, p0, self.trials), axis=0)
         ln_e = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
@@ -92,7 +93,7 @@ class EventEvidence:
         return ln_e
 
     def merge(self, other: "EventEvidence") -> None:
-        """Take in what another controller saw."""
+        """Adds the counts of another controller."""
         for value, (hits, misses) in other._counts.items():
             mine = self._counts.get(value, (0, 0))
             self._counts[value] = (mine[0] + hits, mine[1] + misses)
@@ -100,7 +101,7 @@ class EventEvidence:
         self._largest = max(self._largest, other._largest, self.ln_e)
 
     def _recompute(self) -> None:
-        """From the counts, so that rounding does not depend on the order either."""
+        """Recomputes the state from the counts, so that rounding does not depend on the order either."""
         values = sorted(self._counts)
         counts = np.array([self._counts[value] for value in values], dtype=np.float64).reshape(-1, 2)
         hits, misses = (ln_likelihood(np.full(len(values), hit), values, self.trials) for hit in (True, False))
@@ -127,8 +128,7 @@ class EventEvidence:
         return sum(misses for _, misses in self._counts.values())
 
     def detectable(self, r0: float, threshold: float) -> float | None:
-        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been seen by now.
-
+        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been detected by now.
         Its expected evidence reaches `threshold` (ln), given control's events so far (the treatment's exposures). `r0`
         is the ratio (or rate) that is allowed. None before anything is detectable.
         """
@@ -153,12 +153,12 @@ class EventEvidence:
         return high
 
     def state(self) -> EvidenceState:
-        """For the journal."""
+        """The state for the journal."""
         counts = [(value, *pair) for value, pair in sorted(self._counts.items())]
         return {"counts": counts, "largest": self._largest}
 
     def restore(self, state: EvidenceState) -> None:
-        """Continue from a `state`."""
+        """Continues from a `state`."""
         self._counts = {value: (hits, misses) for value, hits, misses in state["counts"]}
         self._recompute()
         self._largest = state["largest"]
@@ -173,7 +173,7 @@ class Detector:
         self._largest = 0.0
 
     def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
-        """Take trials in, and return `ln_sr` after each of them."""
+        """Adds trials, and returns `ln_sr` after each of them."""
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
         if not len(hit):
             return np.empty(0)

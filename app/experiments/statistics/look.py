@@ -23,7 +23,7 @@ Codes = NDArray[np.integer]
 LookScale = Literal["ratio", "difference"]
 
 MIN_UNITS = 30
-"""No claim before each arm has so many units."""
+"""The number of units that each arm must have before any claim."""
 
 # A variance below this share of the second moment is rounding: the values do not vary. With sums of squares the
 # subtraction loses half of the digits.
@@ -34,7 +34,7 @@ _ROUNDING_OF_MOMENTS = 1e-13
 class Lines(NamedTuple):
     """Sums of each (unit, stratum, arm): equally long arrays.
 
-    The same combination may stand in several lines. `unit` and `stratum` are codes from 0, without large gaps.
+    The same combination may occur in several lines. `unit` and `stratum` are codes from 0, without large gaps.
     """
 
     unit: Codes
@@ -91,7 +91,7 @@ class Look:
 
     @property
     def enough(self) -> bool:
-        """Both arms have the units that a claim needs."""
+        """Whether both arms have the units that a claim needs."""
         return min(self.units) >= MIN_UNITS
 
     def ln_e(self, *, effect: float, alpha: float) -> float:
@@ -129,7 +129,7 @@ def _cells(n: Floats, x: Floats, d: Floats) -> _Cells | None:
 
 
 def _multipliers(cells: _Cells, scale: LookScale) -> Floats | None:
-    """By how much an arm's residuals move the estimate: shape (2,). None where the ratio has no logarithm."""
+    """The factors by which the arms' residuals move the estimate: shape (2,). None where the ratio has no logarithm."""
     if scale == "difference":
         return np.array([-1.0, 1.0]) / cells.overlap
     if not (cells.s0 > 0 and cells.s1 > 0):
@@ -162,7 +162,9 @@ def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
 
 
 def sum_of_squares(values: Floats) -> float:
-    """Not as a product of vectors: BLAS would start threads for it, which wait busily while others need the cores."""
+    """The sum of squares, not as a product of vectors: BLAS would start threads, which wait busily while others need
+    the cores.
+    """
     return float(np.square(values).sum())
 
 
@@ -198,7 +200,7 @@ def look(lines: Lines, scale: LookScale) -> Look | None:
 
 
 def look_of_requests(moments: Moments, scale: LookScale) -> Look | None:
-    """As `look`, where every request is its own unit: second moments are enough."""
+    """Like `look`, where every request is its own unit: second moments are enough."""
     if not len(moments.n):
         return None
     with np.errstate(over="ignore", invalid="ignore"):

@@ -21,7 +21,7 @@ class PeekedTest:
         """The smallest p-value so far."""
 
     def add(self, look: Look | None) -> None:
-        """Take a look in; None is a look that says nothing."""
+        """Adds a look; None is a look without a result."""
         if look is not None and look.enough and math.isfinite(look.se):
             self.smallest = min(self.smallest, p_value(look))
 

@@ -1,4 +1,4 @@
-"""How much information, and how many units, a verdict needs."""
+"""The information, and the number of units, that a verdict needs."""
 
 import math
 from functools import lru_cache
@@ -38,7 +38,7 @@ def information_needed(
 
 
 def units_needed(information: float, sigma: float, share: float) -> int:
-    """Units of both arms that give so much information.
+    """The units of both arms that give this information.
 
     `sigma` is the residuals' standard deviation per unit (`Look.sigma`), `share` the treatment's, between 0 and 1.
     """

@@ -1,4 +1,4 @@
-"""How far a quantile is shifted, by inverting a test of proportions.
+"""The shift of a quantile, by inverting a test of proportions.
 
 Under a shift λ of the treatment's logarithms, control's values and the treatment's less λ share their p-quantile; the
 arms' shares above it differ by S(λ), stratified and clustered as in `look`, with variance V(λ). The estimate is where S
@@ -16,10 +16,10 @@ from app.experiments.statistics.look import MIN_UNITS, Codes, Floats, sum_of_squ
 from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
 
 MIN_ABOVE = 30
-"""No estimate before each arm has so many requests above the quantile."""
+"""The number of requests above the quantile that each arm must have before any estimate."""
 
 FARTHEST = 2.0
-"""Shifts are looked for between exp(-2) and exp(2)."""
+"""The range of the search for shifts: between exp(-2) and exp(2)."""
 
 _PRECISION = 2e-5
 
@@ -77,7 +77,7 @@ class _ShiftTest:
         return difference / math.sqrt(variance)
 
     def crossing(self, level: float, low: float = -FARTHEST, high: float = FARTHEST) -> tuple[float, float] | None:
-        """Between which two near shifts `z` falls through `level`; None if not between `low` and `high`."""
+        """The two near shifts between which `z` falls through `level`; None if not between `low` and `high`."""
         if not self.z(low) > level >= self.z(high):
             return None
         while high - low > _PRECISION:
@@ -88,7 +88,7 @@ class _ShiftTest:
 
 def _kth(one: Floats, other: Floats, k: int) -> float:
     """The k-th smallest (from 1) of two sorted arrays together."""
-    low, high = max(0, k - len(other)), min(k, len(one))  # how many of `one` are among the k smallest
+    low, high = max(0, k - len(other)), min(k, len(one))  # the number of elements of `one` among the k smallest
     while low < high:
         middle = (low + high) // 2
         if one[middle] < other[k - middle - 1]:
@@ -117,7 +117,7 @@ class QuantileLook:
 
     @property
     def enough(self) -> bool:
-        """Both arms have the units that a claim needs."""
+        """Whether both arms have the units that a claim needs."""
         return min(self.units) >= MIN_UNITS
 
     @property
@@ -141,7 +141,7 @@ class QuantileLook:
         return None if lower is None or upper is None else Interval(lower[0], upper[1])
 
     def _crossing(self, k: float) -> tuple[float, float] | None:
-        """Looked for where a normal estimate has it, first."""
+        """Searches first where a normal estimate has it."""
         near, far = (self.est - factor * k * self.se for factor in (0.75, 1.25))
         return self._test.crossing(k, min(near, far), max(near, far)) or self._test.crossing(k)
 

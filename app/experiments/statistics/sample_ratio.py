@@ -1,4 +1,4 @@
-"""Whether the arms' counts contradict the weights (sample-ratio mismatch), at every look.
+"""Tests whether the arms' counts contradict the weights (sample-ratio mismatch), at every look.
 
 The e-value is the Dirichlet-multinomial against the multinomial with the plan's own probabilities: Lindon and Malek
 2022, "Anytime-Valid Inference for Multinomial Count Data". A unit counts once, under the plan of its first exposure:
@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 CONCENTRATION = 1000.0
-"""kappa: how near the alternatives lie to the plan's probabilities."""
+"""kappa: the concentration of the alternatives around the plan's probabilities."""
 
 THRESHOLD = math.log(1000)
-"""It alarms at 1000, which is a false alarm in one of a thousand experiments."""
+"""The ln of the evidence at which it raises an alarm: 1000 gives a false alarm in one of a thousand experiments."""
 
 CERTAIN = 700.0
 """ln of the evidence of a unit in an arm that has no weight."""

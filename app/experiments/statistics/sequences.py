@@ -4,7 +4,7 @@ The process is an estimate with standard error `se` and `nu` degrees of freedom;
 The e-value against "no effect" mixes Student's t likelihood ratios over effects that are normal with variance 1/rho
 (Lindon, Ham, Tingley and Bojinov 2022, "Anytime-Valid Linear Models and Regression Adjusted Causal Inference"; with
 nu = ∞ the normal mixture of Howard, Ramdas, McAuliffe and Sekhon 2021, "Time-uniform, nonparametric, nonasymptotic
-confidence sequences"). rho follows from the smallest effect of interest alone, so that any look can be computed anew
+confidence sequences"). rho follows from the smallest effect of interest alone, so that any look can be computed again
 from data. Two scales, that effect and four times it, are averaged: it costs ln 2 of evidence and finds large effects in
 half the time.
 
@@ -28,14 +28,14 @@ SCALES = (1.0, 4.0)
 """The mixture's scales, in multiples of the smallest effect of interest."""
 
 MIN_NU = 10.0
-"""No claim with this many degrees of freedom or fewer: the asymptotics are not there yet."""
+"""The degrees of freedom that a claim must exceed: with fewer the asymptotics do not hold yet."""
 
 _DOUBLINGS = 64
 _HALVINGS = 60
 
 
 class Interval(NamedTuple):
-    """Both ends finite, on the estimate's scale."""
+    """An interval with finite ends, on the estimate's scale."""
 
     lower: float
     upper: float
@@ -79,7 +79,9 @@ def ln_e(t2: ArrayLike, v: ArrayLike, rho: ArrayLike, nu: ArrayLike) -> Floats:
 
 
 def usable(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.bool_]:
-    """Where a claim is possible at all: a finite estimate, a positive finite error, more than MIN_NU degrees."""
+    """The mask of the looks at which a claim is possible: a finite estimate, a positive finite error, more than MIN_NU
+    degrees.
+    """
     est, se, nu = (np.asarray(argument, dtype=np.float64) for argument in (est, se, nu))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         v = 1 / (se * se)
@@ -105,7 +107,7 @@ def ln_e_mix(est: ArrayLike, se: ArrayLike, nu: ArrayLike, *, effect: float, alp
 
 
 def boundary(se: ArrayLike, nu: ArrayLike, *, effect: float, alpha: float, scales: Sequence[float] = SCALES) -> Floats:
-    """k: how many standard errors the interval reaches, at each (se, nu); inf where no estimate would suffice.
+    """k: the half-width of the interval in standard errors, at each (se, nu); inf where no estimate would suffice.
 
     The root in k of ``ln_e_mix(k * se, se, nu) = ln(1 / alpha)``; `scales` replaces the mixture's.
     """

@@ -1,4 +1,4 @@
-"""Columns as Arrow tables and back. In files, names stand for themselves, and a value that is missing is null.
+"""Columns as Arrow tables and back. In files, names are written out, and a missing value is null.
 
 A plan is three columns there: `endpoint`, `plan` (its id) and `weights` (JSON).
 """
@@ -58,7 +58,7 @@ def from_arrow(table: pa.Table, kind: type[C], tables: Tables) -> C:
 
 
 def _dictionary(codes: npt.NDArray[np.int32], texts: Sequence[str]) -> pa.DictionaryArray:
-    """Only the texts that occur; -1 is null."""
+    """A dictionary of only the texts that occur; -1 is null."""
     used, indexes = np.unique(codes, return_inverse=True)
     missing = int(len(used) > 0 and used[0] < 0)
     dictionary = pa.array([texts[code] for code in used[missing:].tolist()], pa.string())

@@ -1,4 +1,4 @@
-"""An entry of the journal. Apart from the journal itself, so that routers, who read some, need not load pyarrow."""
+"""An entry of the journal, in a separate module so that routers, which read some, need not load pyarrow."""
 
 from typing import Any
 

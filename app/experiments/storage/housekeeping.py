@@ -1,4 +1,4 @@
-"""Keeps the directory tidy: merges past hours, deletes what is too old and what failures left behind."""
+"""Keeps the directory tidy: merges past hours, deletes old files and those that failures left behind."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ MERGED_RECORDS = 500_000
 """The most records of a merged segment, so that merging needs little memory."""
 
 ABANDONED_S = 3600.0
-"""After this long, a part without its commit or a temporary file is what a crash left."""
+"""The age at which a part without its commit, or a temporary file, counts as left by a crash."""
 
 _DAY = re.compile(RECORDINGS + r"/date=(\d{4}-\d\d-\d\d)/")
 
@@ -45,9 +45,9 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
 
 
 def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer | None:
-    """Writes the sources as one segment, each batch once, then deletes them. None: there is nothing left to merge.
+    """Writes the sources as one segment, each batch once, then deletes them. None: nothing is left to merge.
 
-    Raises StoreError; then nothing is lost, though records may be there twice.
+    Raises StoreError; then nothing is lost, though records may be stored twice.
     """
     tables, known, parts, read = Tables(), dict[int, Numbers](), list[Exposures](), list[Footer]()
     for source in sources:
@@ -84,7 +84,7 @@ def tidy(store: Store, *, now: float, retention_days: int) -> None:
         is_abandoned = file.path.endswith(TEMPORARY) and file.modified_at < now - ABANDONED_S
         if is_abandoned or (day is not None and day[1] < oldest):
             store.delete(file.path)
-    for kind in KINDS:  # commits first: what is left of a segment without one counts for nothing
+    for kind in KINDS:  # commits first: the remaining files of a segment without one are ignored
         for file in store.list(kind):
             segment = segments.segment_at(file.path)
             if segment is not None and segment.date < oldest:

@@ -1,4 +1,4 @@
-"""The journal: what happened, for good. It is the audit log, and what a controller that starts again resumes from.
+"""The journal: a permanent record of what happened. It is the audit log, and a restarted controller resumes from it.
 
 JSON lines in small files with unique names, `journal/date=2026-11-12/<writer>-<n>.jsonl`, never changed and never
 deleted.

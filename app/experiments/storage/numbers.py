@@ -1,4 +1,4 @@
-"""Which batches of one router are done: a set of numbers, kept as a few ranges, since they come almost in order."""
+"""The batches of one router that are done: a set of numbers, kept as a few ranges, since they come almost in order."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ class Numbers:
     """A set of whole numbers."""
 
     def __init__(self, numbers: Iterable[int] = (), *, ranges: Iterable[Sequence[int]] = ()) -> None:
-        """From single numbers, or from ranges: first and last."""
+        """`numbers`: single numbers, or ranges as first and last."""
         self._ranges: list[list[int]] = []
         for first, last in sorted([*([n, n] for n in numbers), *(list(it) for it in ranges)]):
             if self._ranges and first <= self._ranges[-1][1] + 1:

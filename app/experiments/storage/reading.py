@@ -1,4 +1,4 @@
-"""Finds again what the ledger's directory holds, also while another controller merges or deletes segments."""
+"""Reads the content of the ledger's directory, also while another controller merges or deletes segments."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -53,7 +53,7 @@ def history(
             try:
                 exposures = segments.read(store, segment, tables)[1]
             except UNREADABLE:
-                continue  # what it was merged into comes later
+                continue  # the segment into which it was merged comes later
             yield segments.fresh(exposures, known, of=of)
             segments.known_by(footer, known)
 
@@ -104,13 +104,14 @@ def scores(store: Store, rows: RowColumns) -> list[FeedbackItem]:
 
 
 def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
-    """Which scores are for one of these requests, by the id of either the request or its answer."""
+    """The mask of the scores for one of these requests, by the id of either the request or its answer."""
     return np.isin(feedback.request, np.concatenate([rows.request, rows.answer]))
 
 
 def _footers(store: Store, since: str) -> Iterator[tuple[Segment, Footer]]:
-    """Footers of all segments, listed until no new one appears: a segment that was merged in the meantime is found as
-    what it was merged into."""
+    """Footers of all segments, listed until no new one appears: a segment that was merged in the meantime is found in
+    the merged one.
+    """
     seen: set[Segment] = set()
     while found := [segment for segment in segments.committed(store, since) if segment not in seen]:
         yield from _read_footers(store, found)

@@ -1,12 +1,12 @@
-"""Segments: what the controller took from routers in about a minute, as Parquet files that it writes together.
+"""Segments: the records that the controller received from routers in about a minute, as Parquet files written together.
 
     exposures/date=2026-11-12/<writer>-<n>.parquet      rows; always there, written last: it commits the others
     starts/…  late/…  feedback/…  pairs/…               same date and name, if there are any; nothing without the first
 
-`date` is the day (UTC) on which the segment was written. The footer of the first file says which batches the segment
-holds, so that a controller that starts again knows what it need not take twice; every record names its router (a hash)
-and batch. Between the writing of a merged segment and the deletion of its sources records are there twice: readers that
-mind take each (router, seq) once.
+`date` is the day (UTC) on which the segment was written. The footer of the first file lists the batches that the
+segment holds, so that a restarted controller does not count them twice; every record names its router
+(a hash) and batch. Between the writing of a merged segment and the deletion of its sources records are there twice:
+readers that mind take each (router, seq) once.
 """
 
 import re
@@ -55,12 +55,12 @@ class Segment:
     name: str
 
     def path(self, kind: str) -> str:
-        """Where the file of this kind is."""
+        """The path of the file of this kind."""
         return f"{kind}/date={self.date}/{self.name}.parquet"
 
 
 class RouterState(msgspec.Struct, frozen=True):
-    """One router as a controller knew it: its stored batches (`Numbers.dump`), the rows that it said were lost."""
+    """One router as a controller knew it: its stored batches (`Numbers.dump`), the rows that it reported as lost."""
 
     stored: list[list[int]]
     lost: list[Lost]
@@ -74,7 +74,7 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     batches: dict[str, list[list[int]]]
     """The batches that it holds, by router id: ranges of numbers, first and last."""
     records: dict[str, int] = {}
-    """How many records there are, by kind; set by `write`."""
+    """The number of records by kind; set by `write`."""
     routers: dict[str, RouterState]
     """All routers that the controller knew, with this segment counted as stored."""
     merged: bool = False
@@ -120,7 +120,7 @@ def write(store: Store, segment: Segment, exposures: Exposures, tables: Tables, 
 
 
 def read_footer(store: Store, segment: Segment) -> Footer:
-    """Raises StoreError: Missing, or Damaged if the segment is none of ours."""
+    """Raises StoreError: Missing, or Damaged if another program wrote the segment."""
     with store.open(segment.path(EXPOSURES)) as file:
         return _footer(segment, pq.ParquetFile(file).schema_arrow.metadata)
 
@@ -139,7 +139,9 @@ def read(store: Store, segment: Segment, tables: Tables) -> tuple[Footer, Exposu
 
 
 def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:
-    """Without the records of batches that are `known` already, by router hash; with `of`, only those of its batches."""
+    """The exposures without the records of batches that are `known` already, by router hash; with `of`, only those of
+    its batches.
+    """
 
     def is_wanted(router: int, batch: int) -> bool:
         return batch not in known.get(router, _NONE) and (of is None or batch in of.get(router, _NONE))
@@ -159,7 +161,7 @@ def known_by(footer: Footer, known: dict[int, Numbers]) -> None:
 
 
 def delete(store: Store, segment: Segment) -> None:
-    """The commit first: what is left after a failure counts for nothing. Raises StoreError."""
+    """Deletes the commit first: after a failure the remaining files are ignored. Raises StoreError."""
     for kind in KINDS:
         store.delete(segment.path(kind))
 
@@ -183,7 +185,7 @@ def _footer(segment: Segment, metadata: Mapping[bytes, bytes] | None) -> Footer:
 
 
 def _of_batches(columns: Any, is_wanted: Callable[[int, int], bool]) -> Any:
-    """Records of a batch lie together, so that few of them need a look."""
+    """Records of a batch are adjacent, so that few of them need a check."""
     if not len(columns):
         return columns
     change = np.flatnonzero(np.diff(columns.batch) | np.diff(columns.router)) + 1

@@ -1,7 +1,7 @@
 """The ledger's directory: a local one, or an object store. Whole files only, so that no reader ever sees a part of one.
 
 Paths are relative to the directory, with slashes. Every failure is a StoreError: a full disk, a read-only directory and
-an object store that does not answer are the same to the controller, which keeps what it has and tries again.
+an object store that does not answer are the same to the controller, which keeps its data and tries again.
 """
 
 import os
@@ -18,15 +18,15 @@ TEMPORARY = ".tmp"
 
 
 class StoreError(Exception):
-    """The directory cannot be read or written now; the message says why, in one line."""
+    """The directory cannot be read or written now; the message gives the reason, in one line."""
 
 
 class Missing(StoreError):
-    """There is no such file."""
+    """The file does not exist."""
 
 
 class Damaged(StoreError):
-    """The file is there, and it is not what it should be."""
+    """The file exists, but its content is invalid."""
 
 
 class File(NamedTuple):
@@ -41,17 +41,18 @@ class Store(Protocol):
     """A directory of whole files. Every call may raise StoreError."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Makes `path` hold `data`, at once and for good; replaces what it held."""
+        """Writes `data` to `path`, atomically and durably; replaces earlier content."""
 
     def open(self, path: str) -> AbstractContextManager[Any]:
-        """A binary file for reading, at any position. Raises Missing if there is no such file; inside the block, what
-        reading it raises becomes a StoreError, and Damaged what pyarrow cannot read."""
+        """A binary file for reading, at any position. Raises Missing if there is no such file; inside the block, errors
+        of reading become a StoreError, and Damaged if pyarrow cannot read the content.
+        """
 
     def list(self, folder: str) -> list[File]:
         """Every file below `folder`, at any depth, sorted by path; none if there is no such folder."""
 
     def delete(self, path: str) -> None:
-        """It does not matter whether there was such a file."""
+        """Deletes the file if it exists."""
 
 
 class LocalStore:
@@ -139,7 +140,7 @@ class ObjectStore:
 def open_store(url: str, base: Path) -> Store:
     """The directory that `ledger.url` names: a path, relative to `base`, or s3://, gs:// or abfs://.
 
-    Raises StoreError if the address is none, or its credentials cannot be found.
+    Raises StoreError if the address is invalid, or its credentials cannot be found.
     """
     if "://" not in url:
         return LocalStore(base / url)

@@ -23,13 +23,13 @@ class Round:
     look_since: str | None = None
     """Look for segments from this day on that others have written, and for entries of theirs."""
     merge: tuple[list[Segment], Segment] | None = None
-    """The sources, and what they become."""
+    """The sources, and the segment into which they are merged."""
     tidy_days: int | None = None
-    """Delete what is older."""
+    """Delete older files."""
 
     @property
     def has_work(self) -> bool:
-        """Whether it would do anything."""
+        """Whether there is anything to do."""
         return any((self.segment, self.entries, self.snapshots, self.look_since, self.merge, self.tidy_days))
 
 
@@ -41,18 +41,18 @@ class Outcome:
     stored: Footer | None = None
     journalled: bool = False
     saved: bool = False
-    """All snapshots are written."""
+    """Whether all snapshots are written."""
     found: list[Segment] | None = None
     entries: list[Entry] = field(default_factory=list)
     """Entries of other writers, since the day."""
     has_merged: bool = False
     merged: Footer | None = None
-    """None with `has_merged`: the sources were gone."""
+    """None with `has_merged` means that the sources no longer existed."""
     tidied: bool = False
 
 
 def carry_out(store: Store, round_: Round, tables: Tables) -> Outcome:
-    """Does it. Raises nothing that a directory can cause."""
+    """Carries out the round. Raises no error that a directory can cause."""
     outcome = Outcome()
     try:
         _carry_out(store, round_, tables, outcome)

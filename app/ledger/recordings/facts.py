@@ -25,12 +25,13 @@ _NUMBERS = {
 _COUNTS = {"stop": "stop", "stop_sequences": "stop", "tools": "tools"}
 _INPUTS = {"completions": "prompt", "embeddings": "input", "rerank": "documents"}
 _LARGEST = 2**53
-"""JSON numbers are unbounded; one that is larger says nothing."""
+"""The largest number recorded. JSON numbers are unbounded, and a larger one is meaningless."""
 
 
 def parameters(task: str, body: Mapping[str, Any]) -> dict[str, int | float]:
-    """Sampling parameters as they are if they are numbers, `stop` and `tools` as counts; `inputs` is how many prompts
-    a batch has, if there are several. No text, whatever the request holds."""
+    """Sampling parameters as they are if they are numbers, `stop` and `tools` as counts; `inputs` is the number of
+    prompts of a batch, if there are several. Never any text.
+    """
     found: dict[str, int | float] = {}
     for name, recorded in _NUMBERS.items():
         value = body.get(name)

@@ -29,7 +29,7 @@ MOST_TEXT_BYTES = 256 * 1024
 
 Outcome = Literal["recorded", "without_text", "lost"]
 Redact = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any] | None]
-"""`redactor.Redactor.redacted`."""
+"""The type of `redactor.Redactor.redacted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,9 @@ class RecordedEndpoint:
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request whose line is to be written. `body` is the request in vLLM's fields; None once nothing needs it."""
+    """A request whose line is to be written. `body` is the request in vLLM's fields; None once it is not needed any
+    more.
+    """
 
     scope: RecordedEndpoint
     at: float
@@ -63,7 +65,7 @@ class PendingRequest:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line as it is sent, and what became of its request."""
+    """A line as it is sent, and its request's outcome."""
 
     endpoint: str
     outcome: Outcome
@@ -71,8 +73,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """`unit_of` returns the hash of a sticky key, `draw` 64 random bits. `enabled` False: no controller takes
-    recordings."""
+    """`unit_of` returns the hash of a sticky key, `draw` 64 random bits. `enabled` False: no controller accepts
+    recordings.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class Recorder:
         self._size = 0
 
     def configure(self, config: Config) -> None:
-        """Records what `config` says, from the next request on."""
+        """Applies the recording settings of `config`, from the next request on."""
         found = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
         self._scopes = {
             name: RecordedEndpoint(name, settings, round(settings.percent / 100 * 2**64))
@@ -110,7 +113,9 @@ class Recorder:
         return unit if _place(unit) < scope.limit else None
 
     def end(self, request: PendingRequest) -> None:
-        """The request is over: its line is written later, and its body kept until then if its text is recorded."""
+        """Records that the request is over: its line is written later, and its body kept until then if its text is
+        recorded.
+        """
         body = request.body or {}
         request.turn = turns(request.task, body)
         request.parameters = parameters(request.task, {"max_tokens": request.max_tokens, **body})
@@ -174,5 +179,5 @@ def _text(request: PendingRequest, redact: Redact) -> dict[str, Any] | None:
 
 
 def _place(unit: int) -> int:
-    """Where a unit lies among all: apart from the hash that draws its arm."""
+    """A unit's position among all units: independent of the hash that draws its arm."""
     return int.from_bytes(hashlib.blake2b(unit.to_bytes(8), person=b"recordings", digest_size=8).digest())

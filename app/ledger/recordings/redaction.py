@@ -1,4 +1,4 @@
-"""Takes out of a request's body what names its caller, and what matches the patterns of `redact`. Pure.
+"""Removes from a request's body what names its caller, and what matches the patterns of `redact`. Pure.
 
 A pattern may take exponential time, and Python's `re` holds the interpreter's lock meanwhile: with patterns, call this
 in the process of `redaction_worker` only.

@@ -45,7 +45,7 @@ def read_message(source: IO[bytes]) -> bytes | None:
 
 
 def write_message(target: IO[bytes], message: bytes) -> None:
-    """Raises OSError if the other side is gone."""
+    """Raises OSError if the other side has closed."""
     target.write(len(message).to_bytes(LENGTH_BYTES) + message)
     target.flush()
 

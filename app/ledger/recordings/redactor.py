@@ -1,4 +1,4 @@
-"""Redacts in a process of its own: a search takes the interpreter's lock, and no request may wait for one."""
+"""Redacts in a separate process: a search takes the interpreter's lock, and no request may wait for one."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from app.ledger.recordings.redaction_worker import read_message, write_message
 from app.telemetry.logs import event
 
 REST_S = 10.0
-"""After a pattern took too long, no text is written down for so long: it would at the next request, too."""
+"""The time for which no text is recorded after a pattern took too long: it would at the next request, too."""
 
 _log = logging.getLogger("switchyard")
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()

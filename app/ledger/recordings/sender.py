@@ -24,24 +24,25 @@ from app.telemetry.logs import event, where
 EVERY_S = 1.0
 FILE_S = 60.0
 FILE_BYTES = 4 * 1024 * 1024
-"""A file ends when its first line has waited so long, or when it has so many bytes."""
+"""A file ends when its first line has waited this long, or when it has this many bytes."""
 
 MOST_WAITING_BYTES = 16 * 1024 * 1024
 """The most bytes of compressed files that the controller does not have."""
 
 TIMEOUT_S = 10.0
 FLUSH_S = 5.0
-"""How long the end of the process may wait for the last file."""
+"""The longest wait for the last file when the process ends."""
 
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends an encoded `RecordingFile`; returns once it is written for good. Raises Broken if the file is refused for
-good, and may raise anything else."""
+"""Sends an encoded `RecordingFile`; returns once it is durable. Raises Broken if the file is refused permanently, and
+may raise any other error.
+"""
 
 
 class RecordingObserver(Protocol):
-    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+    """The counters of the sender: `telemetry.metrics.Telemetry`."""
 
     def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None: ...
 
@@ -49,11 +50,11 @@ class RecordingObserver(Protocol):
 class _Waiting(NamedTuple):
     message: bytes
     requests: Mapping[tuple[str, str], int]
-    """By endpoint and outcome."""
+    """The number of recordings by endpoint and outcome."""
 
 
 class RecordingSender:
-    """One file is under way at a time. A controller that fails is left alone for 1, 2, 4 … 30 seconds."""
+    """One file is under way at a time. After a failure the controller is not called for 1, 2, 4 … 30 seconds."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class RecordingSender:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sends while the block runs, and what is left at its end."""
+        """Sends while the block runs, and the rest at its end."""
         stopping = asyncio.Event()
         task = asyncio.create_task(self._run(stopping))
         try:
@@ -106,7 +107,7 @@ class RecordingSender:
                 _log.error("Recordings could not be sent", extra=event("recording_failed", traceback=where(error)))
 
     async def round(self, *, flush: bool = False) -> None:
-        """Writes the lines of what has ended, ends the file if it is time, sends what waits.
+        """Writes the lines of ended requests, ends the file if it is time, sends waiting files.
 
         `flush`: ends the file in any case, and tries the controller even if it has failed just now.
         """
@@ -180,7 +181,7 @@ class RecordingSender:
             self._observer.requests_recorded(endpoint, "lost", requests)
 
     def _lose_all(self) -> None:
-        """The process ends: what could not be handed over is lost with it."""
+        """Counts as lost what could not be handed over before the end of the process."""
         for file in self._waiting:
             self._lose(file)
         for it in self._lines:

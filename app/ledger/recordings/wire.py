@@ -30,7 +30,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     parameters: dict[str, int | float] = {}
     """Numeric parameters that decide the cost: `facts.parameters`."""
     body: dict[str, Any] | None = None
-    """With `text: full`: the request in vLLM's fields, redacted. Never headers, callers' names or keys."""
+    """The request in vLLM's fields, redacted; only with `text: full`. Never headers, callers' names or keys."""
 
 
 class RecordingFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ _files = msgspec.msgpack.Decoder(RecordingFile)
 
 
 def encode_file(file: RecordingFile) -> bytes:
-    """As MessagePack."""
+    """The file as MessagePack."""
     return msgspec.msgpack.encode(file)
 
 

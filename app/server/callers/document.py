@@ -19,7 +19,7 @@ def me_document(
     manages: bool,
     limits_are_shared: bool,
 ) -> dict[str, Any]:
-    """The caller's name, the endpoints it may use, and what is left of its limits there.
+    """The caller's name, the endpoints it may use, and its remaining limits there.
 
     `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
     """
@@ -46,8 +46,7 @@ def me_document(
 
 
 def callers_document(since: float, uses: Iterable[tuple[str, str, Use]]) -> dict[str, Any]:
-    """Every caller's use since `since` (Unix seconds). A caller that is None stands for all that are not counted
-    separately."""
+    """Every caller's use since `since` (Unix seconds). The caller None represents all not counted separately."""
     return {
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,

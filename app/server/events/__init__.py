@@ -1,1 +1,1 @@
-"""Journal events for API clients: each router polls the controller once a second, whatever the number of clients."""
+"""Journal events for API clients: each router polls the controller once a second, for any number of clients."""

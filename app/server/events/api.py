@@ -24,13 +24,13 @@ from app.telemetry.metrics import Telemetry
 
 HEARTBEAT_S = 15.0
 STREAM_S = 60.0
-"""How long a stream lasts. A stopping router waits for it, and a withdrawn key is only noticed at the next one."""
+"""The length of a stream. A stopping router waits for it, and a withdrawn key is only noticed at the next one."""
 
 RETRY_S = 5.0
-"""How long after a failure the controller is asked for past events again."""
+"""The delay after a failure before the controller is asked for past events again."""
 
 SEND_S = 10.0
-"""How long a client with a full connection may read nothing."""
+"""The time for which a client with a full connection may read nothing."""
 
 _BEGIN = b"retry: 1000\n: the journal's events\n\n"
 _AWAY = b": the controller of experiments does not answer; the stream goes on when it does\n\n"

@@ -17,7 +17,7 @@ from app.sse import encode
 
 EVERY_S = 1.0
 PATIENCE_S = 5.0
-"""How long a question waits for the controller."""
+"""The longest wait of a question for the controller."""
 
 MAX_LISTENERS = 64
 MAX_WAITING = 256
@@ -29,8 +29,9 @@ _REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One event as every listener gets it. `endpoint` as in `Event`. A mark only says where the journal ends, for
-    clients that have no event yet to go on from."""
+    """One event as every listener gets it. `endpoint` as in `Event`. A mark only gives the end of the journal, for
+    clients that have no event yet to resume from.
+    """
 
     id: str
     endpoint: str | None
@@ -48,7 +49,7 @@ class Listener:
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self.is_lagging = False
-        """It was too slow: events after the queued ones are missing."""
+        """Whether the client was too slow: events after the queued ones are missing."""
 
     async def next(self) -> Item:
         """The next event; waits for it."""
@@ -56,7 +57,7 @@ class Listener:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue is empty."""
         return self._waiting.empty()
 
     def give(self, item: Item) -> None:
@@ -68,7 +69,7 @@ class Listener:
 
 
 class EventFeed:
-    """One task asks, from the first listener to the last. `clock` is in Unix seconds."""
+    """The feed of one router. One task polls, from the first listener to the last. `clock` is in Unix seconds."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class EventFeed:
                 page = await self.after(query)
             except SwitchyardError:
                 self._lose()
-                # Listeners get what happens while the controller is away once it is back.
+                # Listeners get events from the time without a controller once it answers again.
                 query = query or {"since": f"{asked_at:.6f}"}
                 self._started.set()
                 await self._sleep(EVERY_S)

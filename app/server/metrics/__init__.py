@@ -1,1 +1,1 @@
-"""Metrics for scrapers: of this router, and of a whole cluster through any one of its routers."""
+"""Metrics for scrapers: this router's, and a whole cluster's through any one of its routers."""

@@ -1,4 +1,4 @@
-"""The routes below /metrics: of this router, and of everything in the cluster.
+"""The routes below /metrics: metrics of this router, and of everything in the cluster.
 
 GET /metrics                    this router and the cluster: for one machine
 GET /metrics/targets            the targets of a Prometheus server, for its HTTP service discovery
@@ -88,7 +88,7 @@ class MetricsApi:
 
     async def _metrics(self, request: Request) -> Response:
         view = await self._view(request)
-        # In a thread: of very many endpoints it takes seconds.
+        # In a thread: with very many endpoints it takes seconds.
         own = await asyncio.to_thread(self._own, view.visible if view is not None else None)
         return _text(own + await self._cluster.expose(view.whole, view.visible) if view is not None else own)
 
@@ -147,7 +147,7 @@ def _required(view: _View | None) -> _View:
 
 
 def _host(request: Request) -> str:
-    """The address at which the caller reached this server. Raises BadRequest if `Host` is none."""
+    """The address at which the caller reached this server. Raises BadRequest if `Host` is not an address."""
     host = request.headers.get("host")
     if host is None:  # HTTP/1.0
         address, port = request.scope.get("server") or ("", None)

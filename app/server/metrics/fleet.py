@@ -51,8 +51,9 @@ class FleetSource(Protocol):
     async def fleet(self) -> Fleet: ...
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
-        """The replica's metrics in Prometheus' text format. `endpoints`: of a router, only the samples of these. Raises
-        NotFound if there is no such replica."""
+        """The replica's metrics in Prometheus' text format. `endpoints`: for a router, only the samples of these.
+        Raises NotFound if there is no such replica.
+        """
         ...
 
     async def proxy_metrics(self, node: str) -> bytes:

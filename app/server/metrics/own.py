@@ -13,7 +13,7 @@ PLAN_INFO = "switchyard_plan_info"
 GAUGES: Mapping[str, str] = {
     PLAN_INFO: "1 for the plan that this router serves",
     "switchyard_traffic_share": "The percentage of an endpoint's traffic that the plan gives a deployment",
-    "switchyard_admission_slots": "How many of an endpoint's requests this router forwards at a time",
+    "switchyard_admission_slots": "The most requests of an endpoint that this router forwards at a time",
     "switchyard_admission_running": "Requests that hold one of these slots",
     "switchyard_admission_waiting": "Requests that wait for one of these slots",
 }

@@ -42,12 +42,12 @@ class VisibleTargets:
     def __init__(self, config: Config, *, is_restricted: bool) -> None:
         self._is_restricted = is_restricted
         self._deployments: defaultdict[str, list[str]] = defaultdict(list)
-        """By application."""
+        """The deployments by application."""
         for name, deployment in config.deployments.items():
             if deployment.app is not None:
                 self._deployments[deployment.app].append(name)
         self._endpoints: defaultdict[str, list[str]] = defaultdict(list)
-        """By deployment."""
+        """The endpoints by deployment."""
         for name, endpoint in config.endpoints.items():
             for listed in {*endpoint.traffic, *(endpoint.fallback or ())}:
                 self._endpoints[listed].append(name)

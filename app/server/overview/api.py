@@ -119,7 +119,7 @@ class OverviewApi:
         return window
 
     def _why_not(self, is_manager: bool) -> str | None:
-        """Why the caller cannot change traffic here; None if it can."""
+        """The reason why the caller cannot change traffic here; None if it can."""
         if not self._running.is_known:
             return "This router reads its traffic from its configuration file: change it there."
         return None if is_manager else "Managers change traffic; your key only shows it."

@@ -1,4 +1,4 @@
-"""The overview as a document: pure functions of the configuration and of what was counted."""
+"""The overview as a document: pure functions of the configuration and of the counts."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple

@@ -31,7 +31,8 @@ class RunningReplicas:
         if self._control is None:
             return None
         if self._clock() - self._asked_at >= EVERY_S:
-            # Marked before the call: others do not call meanwhile, and one that is away is not called all the time.
+            # Marked before the call: others do not call meanwhile, and one that does not answer is not called all the
+            # time.
             self._asked_at = self._clock()
             try:
                 async with asyncio.timeout(PATIENCE_S):

@@ -73,7 +73,7 @@ _log = logging.getLogger("switchyard")
 
 class TrafficApi:
     """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
-    `live_routing` returns what else decides on an endpoint's requests here.
+    `live_routing` returns the state that decides on an endpoint's requests here apart from the weights.
 
     `control` and `controller` are None where there is none: without the first nothing is changed, without the second
     there is no history.
@@ -216,7 +216,7 @@ class TrafficApi:
     def _plan_reply(
         self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
     ) -> Reply:
-        """The plan of `endpoint`, and how far it has come. `before`: what was served before `applied` was read."""
+        """The plan of `endpoint`, and its progress. `before`: the configuration served before `applied` was read."""
         view = self._view(name, endpoint, context)
         after = self._views().config
         served = plan_of(name, after.endpoints.get(name, endpoint)).id

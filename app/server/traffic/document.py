@@ -43,7 +43,7 @@ class TrafficDocument(BaseModel):
         default=[], description="Units with a deployment of their own. Default: none."
     )
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None = Field(
-        default=None, description="After so many seconds, the last lasting plan is restored."
+        default=None, description="The time in seconds after which the last lasting plan is restored."
     )
     reason: _Reason | None = Field(default=None, description="Why, for the history.")
 
@@ -94,7 +94,7 @@ def wanted_plan(
 
 
 def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, Any]:
-    """An endpoint's plan. Without `with_units` overrides lack their unit: its hash stands for a person."""
+    """An endpoint's plan. Without `with_units` overrides lack their unit: its hash identifies a person."""
     plan = endpoint.plan
     overrides = [
         {"unit": it.unit if with_units else None, "deployment": it.deployment, "until": it.until}

@@ -1,4 +1,4 @@
-"""Computes what a change of an endpoint's plan would move."""
+"""Computes the keys that a change of an endpoint's plan would move."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ def dry_run(
     that the change touches.
 
     Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one; `now` is
-    what decides on this router apart from the weights.
+    this router's state that decides apart from the weights.
     """
     return {
         "before": plan_view(name, before, with_units=True),
@@ -56,8 +56,9 @@ def moves(
     unit: Callable[[str], int],
     stops: Mapping[str, str] = NO_STOPS,
 ) -> dict[str, Any]:
-    """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`. `stops`:
-    the endpoint's stopped deployments, each with the one that gets its share."""
+    """The share of keys that would move, for each pair of deployments: among made-up keys, and among `recent_keys`.
+    `stops`: the endpoint's stopped deployments, each with the one that gets its share.
+    """
     still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
     keys = made_up_keys(max(len(before.traffic), len(after.traffic)))
     made_up = moved(keys, choice(before.traffic, stops=stops), choice(after.traffic, stops=still))

@@ -14,7 +14,7 @@ from app.server.api_operation import openai_words
 
 
 class InvalidDocument(BadRequest):
-    """`problems` are all that is wrong, one line each: ``path: what is wrong; the fix``."""
+    """An invalid document. `problems` lists every fault, one line each: ``path: what is wrong; the fix``."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems), param=problems[0].partition(":")[0])

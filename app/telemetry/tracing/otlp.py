@@ -19,18 +19,18 @@ from app.telemetry.tracing.request import RequestSpan
 from app.telemetry.tracing.spans import Spans, pair
 
 SERVICE: Final = "switchyard-router"
-"""Unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+"""The service name, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES set another."""
 
 _LIBRARY = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _SCOPE = InstrumentationScope(name="switchyard")
 
 
 class OtlpExporter:
-    """Sends spans to `endpoint`, None: as OpenTelemetry's variables say."""
+    """Sends spans to `endpoint`, None: to the one of OpenTelemetry's variables."""
 
     def __init__(self, endpoint: str | None) -> None:
         self._problem = _LastProblem()
-        # The library's own log lines are no JSON, and one for every batch: the sender logs changes instead.
+        # The library's own log lines are not JSON, and come for every batch: the sender logs changes instead.
         logger = logging.getLogger(_LIBRARY)
         logger.handlers, logger.propagate = [self._problem], False
         self._exporter = OTLPSpanExporter(endpoint)

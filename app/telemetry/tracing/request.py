@@ -104,7 +104,7 @@ class Trace:
         return headers_of(self.trace_id, parent, self.flags, self.state)
 
     def queued(self, task: str) -> None:
-        """Notes that the request is parsed; limits and the queue come next. `task`: "" if it uses no model."""
+        """Records that the request is parsed; limits and the queue come next. `task`: "" if it uses no model."""
         if self.span is not None:
             self.span.task, self.span.queued = task, time.perf_counter()
 

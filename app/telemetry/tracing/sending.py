@@ -1,6 +1,6 @@
 """The queue of requests whose spans are to be sent, and the thread that sends them.
 
-The event loop only appends to the queue. Requests that do not fit are dropped and counted: a collector that is away
+The event loop only appends to the queue. Requests that do not fit are dropped and counted: an unreachable collector
 delays no request, and costs no memory beyond the queue's.
 """
 
@@ -15,10 +15,10 @@ from app.telemetry.tracing.request import RequestSpan
 
 EXPORTED: Final = "exported"
 FAILED: Final = "failed"
-"""The collector did not take them."""
+"""The outcome of requests that the collector did not accept."""
 
 DROPPED: Final = "dropped"
-"""They did not fit into the queue, or were left in it at the end."""
+"""The outcome of requests that did not fit into the queue, or were left in it at the end."""
 
 _log = logging.getLogger("switchyard")
 
@@ -27,14 +27,14 @@ class Exporter(Protocol):
     """Makes spans of the notes, and sends them; `otlp.OtlpExporter` is the real one."""
 
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
-        """Sends them, waiting as long as it takes; returns the problem, None if the collector took them."""
+        """Sends them, waiting as long as it takes; returns the problem, None if the collector accepted them."""
 
     def close(self) -> None:
         """Ends an `export` that is under way soon. Called from another thread."""
 
 
 class Observer(Protocol):
-    """Counts what becomes of requests' spans: `telemetry.metrics.Telemetry`."""
+    """Counts the outcomes of requests' spans: `telemetry.metrics.Telemetry`."""
 
     def traces_sent(self, outcome: str, requests: int) -> None: ...
 
@@ -42,7 +42,7 @@ class Observer(Protocol):
 class SpanSender:
     """Sends what is `put`, from `start` to `stop`. `new_exporter` is called in the thread.
 
-    At most `queue` requests wait; they are sent every `every_s` seconds, `batch` at a time, sooner if so many wait.
+    At most `queue` requests wait; they are sent every `every_s` seconds, `batch` at a time, sooner if `batch` wait.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ _MOST = 1_000_000
 
 
 class Settings(NamedTuple):
-    """`endpoint`: the whole URL for spans, None: as OpenTelemetry's variables say. `share` of the requests, 0 to 1.
+    """`endpoint`: the whole URL for spans, None: from OpenTelemetry's variables. `share` of the requests, 0 to 1.
 
     Requests wait for the exporter in a queue of at most `queue`; every `every_s` seconds they are exported, `batch` at
     a time.

@@ -83,7 +83,7 @@ class Spans:
     def add(self, request: RequestSpan, to: ScopeSpans, offset_ns: int) -> None:
         """Adds one span for the request, and one below it for each call of a deployment.
 
-        `offset_ns`: what is added to `time.perf_counter_ns` for Unix time.
+        `offset_ns`: the difference to add to `time.perf_counter_ns` for Unix time.
         """
         trace, parent, record = request.trace, request.parent, request.record
         trace_id, span_id = trace.trace_id.to_bytes(16), trace.span_id.to_bytes(8)
@@ -150,7 +150,7 @@ class Spans:
 
 
 def _events(request: RequestSpan, offset_ns: int) -> Iterator[Span.Event]:
-    """In the order in which they happened."""
+    """The events in the order in which they happened."""
     if request.queued is not None:
         yield Span.Event(name="switchyard.queued", time_unix_nano=int(request.queued * 1e9) + offset_ns)
     for number, call in enumerate(request.calls, 1):

@@ -20,7 +20,8 @@ FLUSH_S = 2.0
 
 class Tracing:
     """`tracer` begins requests' traces; None while nothing is traced. Changes hold from the next request on; spans of
-    requests that have begun before go where the new settings say."""
+    requests that started earlier also go where the new settings send them.
+    """
 
     def __init__(self, observer: Observer, environment: Mapping[str, str] = os.environ) -> None:
         self.tracer: Tracer | None = None

@@ -41,7 +41,7 @@ def remote(headers: Mapping[str, str]) -> Remote | None:
     if (found := _PARENT.fullmatch(parent)) is None:
         return None
     version, trace_id, span_id, flags, more = found.groups()
-    # A later version may say more after the flags; what comes before them stays as it is.
+    # A later version may have more after the flags; what comes before them stays as it is.
     if version == "ff" or (version == "00" and more is not None):
         return None
     if not (trace := int(trace_id, 16)) or not (span := int(span_id, 16)):

@@ -25,7 +25,7 @@ class Addresses:
         self._lookups: dict[tuple[str, int], asyncio.Task[deque[AddrInfoType]]] = {}
 
     async def of(self, host: str, port: int) -> list[AddrInfoType]:
-        """All addresses of a host; the first is to be tried first. Raises OSError."""
+        """All addresses of a host, in the order in which to try them. Raises OSError."""
         loop, key = asyncio.get_running_loop(), (host, port)
         found = self._found.get(key)
         if found is None or found.until < loop.time():
@@ -45,7 +45,7 @@ class Addresses:
     def _ended(self, key: tuple[str, int], lookup: asyncio.Task[deque[AddrInfoType]]) -> None:
         del self._lookups[key]
         if not lookup.cancelled():
-            lookup.exception()  # whoever waited for it may have been cancelled
+            lookup.exception()  # the task that waited for it may have been cancelled
 
 
 async def _looked_up(host: str, port: int) -> deque[AddrInfoType]:

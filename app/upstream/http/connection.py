@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._transport: Any = None  # uvloop's is no asyncio.Transport by type
+        self._transport: Any = None  # uvloop's is not an asyncio.Transport by type
         self._parser: Any = HttpResponseParser(self)
         # As lenient as aiohttp's client, since engines and the proxies in front of them differ.
         self._parser.set_dangerous_leniencies(
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self, take: Take) -> None:
         waiter = self._waiter
-        if waiter is None or waiter.done():  # cancelled: its task will not go on
+        if waiter is None or waiter.done():  # cancelled: its task will not continue
             return
         try:
             unfinished = take(self._taken())

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Check(IntEnum):
-    """A decision as an exit code. Whatever prevents a report exits with 1, a wrong command line with 2."""
+    """A decision as an exit code. Anything that prevents a report exits with 1, a wrong command line with 2."""
 
     SHIP = 0
     NO_REPORT = 1

@@ -138,7 +138,7 @@ def aa(
 ) -> None:
     """Give the recorded units random labels, and count false verdicts.
 
-    Beside them: what t-tests that are repeated at every look would have said.
+    For comparison: the false verdicts of t-tests that are repeated at every look.
 
     \b
     Examples:
@@ -285,9 +285,7 @@ def replay(
     arms: Annotated[str, typer.Option(metavar="NAMES", help="Deployments of the endpoint, control first: blue,green.")],
     endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the recording's only one.")] = None,
     speed: Annotated[float, typer.Option(min=0.001, max=1000.0, help="2 sends twice as fast as recorded.")] = 1.0,
-    requests: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first so many. Default: all.")
-    ] = None,
+    requests: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N. Default: all.")] = None,
     concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, max=4096, help="Recorded requests under way at once, at most.")
     ] = 256,

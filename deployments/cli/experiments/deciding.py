@@ -26,15 +26,15 @@ def decide(
 ) -> None:
     """Decide about an experiment, as a manager.
 
-    Shows what holds and what the decision does, and asks. If the experiment has changed meanwhile, nothing is done;
-    with --yes, pause, rollback and stop are done all the same.
+    Shows the present state and the decision's effect, and asks for confirmation. If the experiment has changed
+    meanwhile, nothing is done; with --yes, pause, rollback and stop are done all the same.
 
     \b
     Actions:
       promote   a treatment gets all the traffic that the holdout leaves, and it is over
       advance   the ramp's next step, without waiting for it
       pause     no step is taken until it is resumed; the traffic stays
-      resume    it goes on
+      resume    it continues
       rollback  control gets the treatments' traffic at once, and the ramp pauses
       stop      nothing acts on it any more; the traffic stays
 

@@ -1,4 +1,4 @@
-"""Decisions about an experiment: what holds, what a decision will do, and the decision itself."""
+"""Decisions about an experiment: the present state, the effect of a decision, and the decision itself."""
 
 import json
 from collections.abc import Mapping
@@ -9,10 +9,11 @@ from deployments.cli.experiments.source import path_of
 from deployments.cli.router_client import RouterClient
 
 Summary = Mapping[str, Any]
-"""As `GET /api/experiments/{name}` answers it."""
+"""An experiment, as `GET /api/experiments/{name}` returns it."""
 
 _CAREFUL = ("pause", "rollback", "stop")
-"""Decisions that give no treatment more traffic: they are right whatever the ramp has done in the meantime."""
+"""Decisions that give no treatment more traffic: they are right regardless of what the ramp has done in the meantime.
+"""
 
 
 def seen(client: RouterClient, name: str) -> Summary:
@@ -40,9 +41,9 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
         "promote": f"{chosen} gets all the traffic that the holdout leaves, and the experiment is over.",
         "advance": f"{_names(treatments)} {get} {share} of the traffic, without waiting.",
         "pause": "No step is taken until it is resumed. The traffic stays as it is, and guardrails stay on.",
-        "resume": "It goes on. A ramp whose treatment has no traffic begins at its first step.",
+        "resume": "It continues. A ramp whose treatment has no traffic begins at its first step.",
         "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and the ramp pauses.",
-        "stop": "Nothing acts on it any more, for good. The traffic stays as it is.",
+        "stop": "Nothing acts on it any more, permanently. The traffic stays as it is.",
     }[action]
 
 
@@ -69,7 +70,8 @@ def _body(action: str, reason: str, treatment: str | None) -> dict[str, str]:
 def decide(
     client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None, *, anyway: bool
 ) -> Summary:
-    """Makes the decision if the experiment is still as it was `seen`; `anyway`: one that adds no traffic, if not, too.
+    """Makes the decision if the experiment is still as it was `seen`; `anyway`: makes a decision that adds no traffic
+    in any case.
 
     Raises CommandError.
     """

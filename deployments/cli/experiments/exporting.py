@@ -22,11 +22,11 @@ from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 
 Exposures = Callable[[Selection, ExposureFormat], Iterator[bytes]]
-"""Where exposures come from: the bytes of a file of them. Raises CommandError."""
+"""The source of exposures: yields the bytes of a file of them. Raises CommandError."""
 
 
 def of_server(client: RouterClient) -> Exposures:
-    """A running server's."""
+    """The exposures of a running server."""
     return lambda wanted, form: client.pieces("/api/exposures", {**wanted.query(), "format": form})
 
 
@@ -45,7 +45,7 @@ def of_directory(url: str) -> Exposures:
 
 
 def write_exposures(exposures: Exposures, output: Path | None, form: ExposureFormat, wanted: Selection) -> list[str]:
-    """Writes a file of exposures. Returns what there is to say of it. Raises CommandError."""
+    """Writes a file of exposures. Returns messages about it. Raises CommandError."""
     if form == "parquet" and output is None:
         raise CommandError("Parquet needs a file: --output exposures.parquet", ExitCode.USAGE)
     lines = 0
@@ -68,7 +68,7 @@ def write_trace(
 ) -> list[str]:
     """Writes a trace of the exposures of `wanted.experiment`, or of the recordings in `ledger`.
 
-    Returns what there is to say of it. Raises CommandError.
+    Returns messages about it. Raises CommandError.
     """
     if wanted.experiment is not None:
         requests = as_requests(exposures(wanted, "jsonl"))
@@ -102,7 +102,7 @@ def _write(pieces: Iterable[bytes], output: Path | None) -> None:
                 file.write(piece)
             file.flush()
     except BrokenPipeError:
-        # The reader, such as `head`, has enough. The buffer has nowhere to go, and Python would complain.
+        # The reader, such as `head`, has closed the pipe. Python would report an error when it flushes the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise CommandError(f"{output}: {error.strerror}") from None

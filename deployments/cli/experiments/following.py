@@ -10,7 +10,7 @@ from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 
 RETRY_S = 2.0
-"""How long after a server that did not answer it is asked again."""
+"""The delay before a server that did not answer is asked again."""
 
 
 class Frame(NamedTuple):
@@ -24,10 +24,10 @@ class Frame(NamedTuple):
 def follow(
     client: RouterClient, since: str | None, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[dict[str, Any]]:
-    """The data of each event, for ever. Streams end, and the next one goes on after the last event.
+    """Yields the data of each event, forever. Streams end, and the next one resumes after the last event.
 
     `since`: an event's id or Unix seconds; None: from now on. `say` gets other messages, each once. Raises
-    CommandError if the first stream cannot be had.
+    CommandError if the first stream cannot be opened.
     """
     last, is_first, said = since, True, ""
     while True:

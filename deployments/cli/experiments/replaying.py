@@ -26,7 +26,7 @@ from deployments.cli.experiments.source import path_of
 from deployments.cli.router_client import RouterClient
 
 TOTAL_S = 3600.0
-"""For one answer: as `timeouts.total_s`."""
+"""The timeout of one answer, the default of `timeouts.total_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def arms_of(text: str) -> list[str]:
 def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> bytes:
     """Replays against the server of `router`; returns the report. Raises CommandError."""
     chosen = _chosen(wanted)
-    router.readiness()  # the server is there
+    router.readiness()  # the server is ready
     name, declared, prices = _declared(wanted)
     try:
         section = section_of(wanted.arms, chosen, declared)
@@ -119,7 +119,7 @@ def _declared(wanted: Wanted) -> tuple[str, Experiment | None, Mapping[str, Any]
 
 
 def _journalled(recording: str, name: str) -> tuple[Experiment, Mapping[str, Any]] | None:
-    """The experiment's section and the prices, if the recording lies in the ledger's directory of its server."""
+    """The experiment's section and the prices, if the recording is in the ledger's directory of its server."""
     if "://" not in recording and Path(recording).is_file():
         return None
     try:
@@ -133,7 +133,7 @@ def _journalled(recording: str, name: str) -> tuple[Experiment, Mapping[str, Any
 
 @contextmanager
 def _directory(out: str | None) -> Iterator[str]:
-    """Where the replay's ledger is: a new directory, or one that is removed at the end."""
+    """Yields the directory of the replay's ledger: a new one, or one that is removed at the end."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="switchyard-replay-") as directory:
             yield directory

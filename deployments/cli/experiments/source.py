@@ -1,4 +1,4 @@
-"""Where experiments are read from: a running server, or a ledger directory."""
+"""The source from which experiments are read: a running server, or a ledger directory."""
 
 import json
 import time
@@ -16,7 +16,7 @@ _POLL_S = 0.5
 
 
 class Source(Protocol):
-    """Answers questions below ``/api``. Raises CommandError with what the answer says is wrong."""
+    """Answers questions below ``/api``. Raises CommandError with the error message of the answer."""
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> bytes: ...
 
@@ -29,7 +29,7 @@ class Server:
 
 
 class Directory:
-    """A ledger directory alone. `answer` is `app.experiments.answers.Answers.answer` on what it holds."""
+    """A ledger directory alone. `answer` is `app.experiments.answers.Answers.answer` on its content."""
 
     def __init__(self, answer: "Callable[[str, str, Mapping[str, str], bytes], Answer]") -> None:
         self._answer = answer
@@ -53,7 +53,7 @@ def false_verdicts(source: Source, name: str, runs: int, form: str) -> bytes:
     while (state := _state(source.ask("GET", path))) == "running":
         time.sleep(_POLL_S)
     if state == "failed":
-        raise CommandError("The runs failed; the controller's log says why")
+        raise CommandError("The runs failed; see the controller's log")
     return source.ask("GET", path, {"format": form})
 
 

@@ -84,7 +84,9 @@ class RankedSearch(Search):
         return max(self._promise(beam) for beam in (*self.live, *self._held)) <= self.value(self._finished[-1])
 
     def _promise(self, beam: Beam) -> float:
-        """transformers' guess at the best that can become of a beam: what its score is worth now, or at full length."""
+        """transformers' estimate of the best score that a beam can reach: its score at the present length, or at full
+        length.
+        """
         settings = self._settings
         at_full_length = settings.early_stopping == "never" and settings.length_penalty > 0 and beam.ending is None
         return settings.value(beam.score, settings.max_tokens if at_full_length else len(beam.tokens))

@@ -1,4 +1,4 @@
-"""Which tokens may follow a beam, and with what score.
+"""The tokens that may follow a beam, and their scores.
 
 The order is transformers': penalties and bans act on log-probabilities, then temperature, top_k and top_p where the
 search draws. Scores are not normalised again, except for the stochastic search, whose beams are probabilities.
@@ -53,7 +53,7 @@ class Scoring:
         self._keeps = 1 + len(settings.eos) if settings.kind is Kind.NAIVE_SAMPLING else 1
 
     def needed(self, answer: Tokens) -> int | None:
-        """How many of the likeliest tokens decide what follows `answer`; None: the whole vocabulary."""
+        """The number of likeliest tokens that decide what follows `answer`; None: the whole vocabulary."""
         settings = self._settings
         if (settings.samples and settings.top_k == 0) or self._raises:
             return None

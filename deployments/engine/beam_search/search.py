@@ -12,13 +12,13 @@ from deployments.engine.beam_search.settings import Settings, Tokens
 
 
 class FinishReason(StrEnum):
-    """Why a beam ended."""
+    """The reason why a beam ended."""
 
     EOS = "eos"
     STOP = "stop"
     LENGTH = "length"
     EXHAUSTED = "exhausted"
-    """Every token that could follow is forbidden."""
+    """No token may follow: all are forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BeamStep:
 class Beam:
     """An answer as far as it goes. `score` is the sum of its tokens' scores.
 
-    Once it has an `ending` it goes no further; its last `closing` tokens are what ended it. `perturbed` is of the
+    Once it has an `ending` it is not continued; its last `closing` tokens are what ended it. `perturbed` is of the
     stochastic search: the highest perturbed log-probability among all the answers that begin with this beam.
     """
 
@@ -56,7 +56,7 @@ class Search(ABC):
         self._held: Sequence[Beam] = ()  # ended, but still among the active beams
 
     def needed(self, beam: Beam) -> int | None:
-        """How many of the likeliest tokens after `beam` `advance` has to know; None: all of them."""
+        """The number of likeliest tokens after `beam` that `advance` needs; None: all of them."""
         return self._scoring.needed(beam.tokens)
 
     @abstractmethod

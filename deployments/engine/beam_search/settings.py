@@ -7,7 +7,7 @@ from typing import Literal
 
 
 class Kind(StrEnum):
-    """How the beams that survive a step are chosen. The names are Friendli's."""
+    """The method that chooses the beams that survive a step. The names are Friendli's."""
 
     DETERMINISTIC = "DETERMINISTIC"
     """The likeliest: transformers' `num_beams`."""
@@ -25,12 +25,12 @@ class Settings:
     """Lengths are in tokens of the answer, the ending token included.
 
     - `eos` ends a beam. A sequence of `stops` ends one too, but it keeps its place among the `width` active beams: the
-      search is over only when all of them contain a stop. Before `min_tokens` neither may come.
+      search is over only when all of them contain a stop. Before `min_tokens` neither may occur.
     - `forbidden` sequences never come in the answer; no n-gram of `no_repeat_ngram` tokens (1: off) comes again in
       prompt and answer.
-    - `repetition_penalty` multiplies the log-probability of what is in prompt and answer, as in transformers, which
+    - `repetition_penalty` multiplies the log-probability of tokens in prompt and answer, as in transformers, which
       hands log-probabilities to it where it searches; `frequency_penalty` (per occurrence) and `presence_penalty` are
-      taken from the log-probability of what is in the answer.
+      subtracted from the log-probability of tokens in the answer.
     - `temperature` (above 0), `top_k` (0: off) and `top_p` shape what the sampling kinds draw from, in this order;
       DETERMINISTIC leaves them out, as transformers does.
     - A finished beam is worth the sum of its scores divided by length ** `length_penalty`.
@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def breadth(self) -> int:
-        """How many continuations a ranked search considers: enough to keep `width` without all eos ids."""
+        """The number of continuations that a ranked search considers: enough to keep `width` without all eos ids."""
         return max(2, 1 + len(self.eos)) * self.width
 
     def value(self, score: float, length: int) -> float:

@@ -28,7 +28,7 @@ class StochasticSearch(Search):
         return sorted(self._held, key=self.value, reverse=True)
 
     def _continued(self, next_tokens: Sequence[NextToken]) -> list[Beam]:
-        """Of each live beam the best continuations: no more than `width` of them can stay."""
+        """The best continuations of each live beam: no more than `width` of them can stay."""
         continued = []
         for beam, found, next_token in zip(self.live, self._continuations(next_tokens), next_tokens, strict=True):
             if not len(found.ids):

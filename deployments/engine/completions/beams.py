@@ -28,7 +28,7 @@ from deployments.engine.completions.request import BeamSearch
 from deployments.engine.model_info import eos_token_ids
 
 MAX_FULL_VOCABULARY = 2
-"""How many beams request the log-probabilities of the whole vocabulary at a time."""
+"""The most beams that request the log-probabilities of the whole vocabulary at a time."""
 
 
 class BeamSearchEngine(Engine):
@@ -133,7 +133,7 @@ class BeamSearchEngine(Engine):
 
 
 class _OneToken(SamplingParams):  # type: ignore[misc]  # vLLM is not followed
-    """Without the check of `max_logprobs`, which bounds what clients may request."""
+    """Sampling parameters without the check of `max_logprobs`, which bounds what clients may request."""
 
     def _validate_logprobs(self, model_config: Any) -> None:
         pass
@@ -166,7 +166,7 @@ def _highest(ids: Sequence[Any]) -> int:
 
 
 def _logprobs(beam: Beam) -> list[dict[int, Logprob]]:
-    """In vLLM's form: a dictionary per token, the chosen token first."""
+    """The log-probabilities in vLLM's form: a dictionary per token, the chosen token first."""
     return [
         {token: Logprob(step.logprob)} | {id: Logprob(logprob) for id, logprob in step.favourites}
         for token, step in zip(beam.tokens, beam.steps, strict=True)

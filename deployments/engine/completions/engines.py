@@ -1,7 +1,7 @@
 """Wrappers of vLLM's engine for vLLM's completion server.
 
-The server calls `generate` with a rendered prompt and reads other attributes of the engine. What a wrapper cannot do it
-rejects at once, before the server has started its response.
+The server calls `generate` with a rendered prompt and reads other attributes of the engine. A wrapper rejects
+unsupported parameters at once, before the server has started its response.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -29,13 +29,13 @@ class Engine:
         return getattr(self._engine, name)
 
     def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
-        """As `AsyncLLM.generate`."""
+        """Like `AsyncLLM.generate`."""
         outputs: Outputs = self._engine.generate(prompt, params, request_id, **options)
         return outputs
 
 
 class SeededEngine(Engine):
-    """One choice per seed, each an engine request of its own. Closing the generator ends them all."""
+    """One choice per seed, each a separate engine request. Closing the generator ends them all."""
 
     def __init__(self, engine: Any, seeds: Sequence[int]) -> None:
         super().__init__(engine)

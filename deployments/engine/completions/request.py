@@ -20,7 +20,7 @@ class _Part(BaseModel):
 
 
 class BeamSearch(_Part):
-    """A beam search; `deployments.engine.beam_search.settings` says what each field means. Sequences are token ids."""
+    """A beam search; `deployments.engine.beam_search.settings` documents each field. Sequences are token ids."""
 
     width: int = Field(ge=1, le=MAX_BEAMS, strict=True)
     type: Kind = Kind.DETERMINISTIC

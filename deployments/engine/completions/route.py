@@ -17,22 +17,22 @@ fields are this route's own; `replace_embeddings` goes with either of the others
     - `width`: integer 1 to 31, required.
     - `type`: "DETERMINISTIC" (default), "NAIVE_SAMPLING" or "STOCHASTIC".
     - `length_penalty`: number -10 to 10, default 1: a beam's worth is its score / length ** `length_penalty`, and its
-      length what it has generated, the token that ended it included.
+      length that of the generated tokens, the token that ended it included.
     - `early_stopping`: true, false (default) or "never"; without effect on STOCHASTIC.
     - `seed`: integer from 0 to 2**64 - 1 for the two types that draw; random without.
     - `eos_token_ids`: the ids that end a beam, instead of the model's own; `[]` for none.
     - `stop_tokens`: list of sequences of ids, default `[]`. A beam that contains one goes no further, yet keeps its
       place among the active ones; the search is over when all active beams have ended. Where any of several ids is to
-      stop, each is a sequence of its own.
+      stop, each is a separate sequence.
     - `bad_word_tokens`: list of sequences of ids that never come in the answer, default `[]`.
     - `no_repeat_ngram`: integer, default 1 (off): no n-gram twice in prompt and answer.
 
-    From vLLM's fields: `max_tokens` (default 16), `min_tokens` (neither eos nor a stop before), `n` (so many of the
-    beams, the best first; default 1, at most `width`), `logprobs`, the three penalties, `temperature` (above 0 for the
-    types that draw; DETERMINISTIC ranks the same at any), `top_k` and `top_p` (only for the types that draw), and what
-    shapes the prompt and the text (`add_special_tokens`, `truncate_prompt_tokens`, `skip_special_tokens`,
-    `return_token_ids`, ...). Any other field is rejected unless it has its default, `stream` among them.
-    NAIVE_SAMPLING and STOCHASTIC without `top_k` read the whole vocabulary in every step, which is ten times slower.
+    From vLLM's fields: `max_tokens` (default 16), `min_tokens` (neither eos nor a stop before), `n` (the number of
+    beams to return, the best first; default 1, at most `width`), `logprobs`, the three penalties, `temperature` (above
+    0 for the types that draw; DETERMINISTIC ranks the same at any), `top_k` and `top_p` (only for the types that draw),
+    and what shapes the prompt and the text (`add_special_tokens`, `truncate_prompt_tokens`, `skip_special_tokens`,
+    `return_token_ids`, ...). Any other field is rejected unless it has its default, `stream` among them. NAIVE_SAMPLING
+    and STOCHASTIC without `top_k` read the whole vocabulary in every step, which is ten times slower.
 
 `replace_embeddings`: `{"indices": [int], "values": [float]}`
     The prompt's tokens at `indices` (from 0, each once) get embeddings of the client's: `values` holds hidden_size

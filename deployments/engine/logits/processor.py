@@ -9,13 +9,13 @@ from typing import Any, Protocol, Self
 import torch
 
 MAX_TOKEN_IDS = 16_384
-"""In one list. The process that serves all requests checks every id."""
+"""The most token ids in one list. The process that serves all requests checks every id."""
 
 LARGEST_ID = 2**31 - 1
 """The bound of token ids if the vocabulary's size is unknown."""
 
 GREEDY = 1e-5
-"""Below this temperature vLLM takes the likeliest token."""
+"""The temperature below which vLLM takes the likeliest token."""
 
 
 class Processor(Protocol):
@@ -29,8 +29,8 @@ class Processor(Protocol):
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Changes `scores` in place: the next token's logits, float32 of shape (vocabulary,).
 
-        `prompt` and `output` are the token ids so far. A step may repeat with the same output: vLLM discards what it
-        samples in the middle of a long prompt.
+        `prompt` and `output` are the token ids so far. A step may repeat with the same output: vLLM discards samples in
+        the middle of a long prompt.
         """
 
 

@@ -1,4 +1,4 @@
-"""Which engines load the processors, and which keys these support."""
+"""The engines that load the processors, and the keys that these support."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import Any

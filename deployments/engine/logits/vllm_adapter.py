@@ -75,8 +75,9 @@ class RawScores(BatchProcessor):
 
 
 class Sampling(BatchProcessor):
-    """After vLLM's temperature, the place of processors that declare themselves argmax-invariant. Greedy decoding is
-    done before."""
+    """A processor that acts after vLLM's temperature, the place of those that declare themselves argmax-invariant.
+    Greedy decoding is done before.
+    """
 
     processors = (Temperature, TypicalP, Xtc)
 

@@ -1,9 +1,9 @@
 """`watermark`: marks generated text, and detects the mark.
 
 Kirchenbauer et al., "A Watermark for Large Language Models", with the parameters and the seed of TGI's `watermark.py`:
-the token before chooses a random half of the vocabulary, the green list, whose raw scores gain 2. In text without
-the mark every second token is green; marked text has more. transformers' `WatermarkDetector` finds the mark too,
-with `WatermarkingConfig(greenlist_ratio=0.5, bias=2.0, hashing_key=15485863, seeding_scheme="lefthash")` on the CPU.
+the token before chooses a random half of the vocabulary, the green list, whose raw scores gain 2. In text without the
+mark about every second token is green; marked text has more. transformers' `WatermarkDetector` finds the mark too, with
+`WatermarkingConfig(greenlist_ratio=0.5, bias=2.0, hashing_key=15485863, seeding_scheme="lefthash")` on the CPU.
 """
 
 import math
@@ -51,7 +51,7 @@ class Watermark:
 
 @dataclass(frozen=True)
 class Detection:
-    """How many tokens were tested, how many of them are green, and the z-score of that count.
+    """The number of tested tokens, the number of green ones among them, and the z-score of that count.
 
     Unmarked text has a z above 4 once in 30,000 times.
     """

@@ -20,7 +20,7 @@ from app.errors import BadRequest, NotFound
 CREATOR = "serve_config.yaml"
 
 VERSION = "1"
-"""Of every served entity: declarations have no history here."""
+"""The version of every served entity: declarations have no history here."""
 
 DECLARED = "endpoints and their served entities are declared in serve_config.yaml; change them there"
 _CREATE = f"Creating an endpoint is not offered: {DECLARED}"
@@ -50,7 +50,7 @@ NOT_OFFERED_CALLS: Mapping[tuple[str, str], str] = {
     ("PATCH", "/api/2.0/permissions/serving-endpoints/{id}"): _PERMISSIONS,
     ("GET", "/api/2.0/permissions/serving-endpoints/{id}/permissionLevels"): _PERMISSIONS,
 }
-"""Documented calls that are not offered, by method and path, and why."""
+"""Documented calls that are not offered, by method and path, each with the reason."""
 
 _UPDATES: Mapping[Delivery, str] = {
     Delivery.DELIVERING: "IN_PROGRESS",
@@ -62,11 +62,11 @@ _UPDATES: Mapping[Delivery, str] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a response shows: the configuration in force, the deployments' health, a pending change.
+    """The content of a response: the configuration in force, the deployments' health, a pending change.
 
-    `since_ms` is when the last configuration was applied (Unix time, ms), `created_ms` since when each endpoint has
-    been declared: its served entities are as old as it is. `url` is this server's base URL. `may_manage`: the caller
-    may change the traffic.
+    `since_ms` is when the last configuration was applied (Unix time, ms), `created_ms` when each endpoint was first
+    declared: its served entities are as old as it is. `url` is this server's base URL. `may_manage`: the caller may
+    change the traffic.
     """
 
     config: Config

@@ -205,7 +205,7 @@ class Responses(Request):
         STREAM_OPTIONS_WITH_STREAM, either(values({"tool_choice": [None, "none", "auto"]}), SOME_TOOLS)
     )
 
-    refused: ClassVar[Mapping[str, str]] = {  # whatever the value: `store` false, too
+    refused: ClassVar[Mapping[str, str]] = {  # with any value, even `store` false
         "background": "not supported; every response is generated while the client waits",
         "conversation": "not supported; send the conversation's items in `input`",
         "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",

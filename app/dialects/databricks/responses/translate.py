@@ -104,7 +104,7 @@ def _input(conversation: str | list[fields.Item]) -> str | list[dict[str, Any]]:
 
 
 def _item(item: fields.Item, path: str) -> Iterator[dict[str, Any]]:
-    """An item for vLLM; a message's calls become items of their own."""
+    """An item for vLLM; a message's calls become separate items."""
     if isinstance(item, fields.Message):
         yield from _message(item, path)
     elif isinstance(item, fields.Reasoning):

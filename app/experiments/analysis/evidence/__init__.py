@@ -1,1 +1,1 @@
-"""Exposures, summed up so that a look is quick: who belongs, what each metric says of a request, and the sums."""
+"""Exposures, summed up so that a look is quick: membership, the value of each metric for a request, and the sums."""

@@ -1,4 +1,4 @@
-"""Which exposures belong to an experiment, and to which of its arms.
+"""Assigns exposures to an experiment and to one of its arms.
 
 An exposure belongs if its plan is one of the experiment's endpoint, it came at or after the start, and its deployment
 is an arm. In mode `aa` the arms are labels, drawn by a salted hash among the units of control's own traffic.
@@ -31,7 +31,7 @@ class Placement(NamedTuple):
     """The plan's weights: a row of `Arms.weights`."""
 
     def take(self, which: Mask) -> "Placement":
-        """Only these exposures."""
+        """The placement of these exposures only."""
         return Placement(self.belongs[which], self.arm[which], self.weights[which])
 
 
@@ -49,7 +49,7 @@ class Arms:
         self._current: Plan | None = None
         self._latest = -np.inf
         self.names = experiment.arms
-        """Control first."""
+        """The arms' names, control first."""
 
     @property
     def current(self) -> Plan | None:

@@ -29,7 +29,7 @@ class Growing(Generic[T]):
         return self._data[: self._size]
 
     def resize(self, size: int) -> None:
-        """At least `size` rows from now on."""
+        """Makes room for at least `size` rows."""
         if size > len(self._data):
             grown: NDArray[T] = np.zeros((max(size, 2 * len(self._data)), *self._data.shape[1:]), self._data.dtype)
             grown[: self._size] = self.values
@@ -43,7 +43,7 @@ class Growing(Generic[T]):
         self._data[start : self._size] = rows
 
     def keep(self, rows: NDArray[Any]) -> None:
-        """Only these rows: a mask or indexes."""
+        """Keeps only these rows: a mask or indexes."""
         self._data = self.values[rows]
         self._size = len(self._data)
 
@@ -75,7 +75,7 @@ def combined(hashes: Hashes, codes: NDArray[Any]) -> Hashes:
 
 
 def kept_share(units: Hashes, bits: int) -> Mask:
-    """Which units are among the 2 ** -bits that thinning keeps: the same ones everywhere."""
+    """The mask of the units among the 2 ** -bits that thinning keeps: the same ones everywhere."""
     if not bits:
         return np.ones(len(units), np.bool_)
     return np.asarray(mix(units, 2) >> np.uint64(64 - bits) == 0, np.bool_)

@@ -1,7 +1,7 @@
-"""Sums per unit, stratum and arm, and per stratum and arm: everything that a look needs.
+"""Sums per unit, stratum and arm, and per stratum and arm: all the data that a look needs.
 
-`Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments
-of single requests: what a look needs where the request is the unit, and what shows how much the clustering matters.
+`Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments of
+single requests: a look needs them where the request is the unit, and they show how much the clustering matters.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Block(NamedTuple):
     d: Floats
 
     def take(self, rows: NDArray[np.bool_]) -> "Block":
-        """Only these."""
+        """These cells only."""
         return Block._make(column[rows] for column in self)
 
 
@@ -101,9 +101,9 @@ class Cells:
         )
 
     def recorded(self, metric: int, strata: I32, most: int) -> tuple[Lines, Hashes]:
-        """At most about `most` units of all arms that have a value, ordered by unit, and the units' hashes.
-
-        Units are codes from 0, in the order in which they were first seen. A part of too many is taken by hash.
+        """The lines of at most about `most` units of all arms that have a value, ordered by unit, and the units'
+        hashes. Units are codes from 0, in the order in which they were first seen. If there are more, a sample is taken
+        by hash.
         """
         kept = self._n.values[:, metric] > 0
         hashes = self._units.keys[self._unit.values]
@@ -131,7 +131,7 @@ class Cells:
         return round(int(seen.sum()) / self.share)
 
     def _positions(self, part: "Cells") -> tuple[Ints, Ints]:
-        """Where lines of `part` stand here, and their own positions; without those that were thinned here."""
+        """The positions here of `part`'s lines, and their positions in `part`; without those that were thinned here."""
         where = self._lines.find(part._lines.keys)
         rows = np.flatnonzero(where >= 0)
         return where[rows], rows
@@ -148,7 +148,7 @@ class Cells:
 
 
 class Totals:
-    """Per stratum and arm: n, Σx, Σd, Σx², Σxd, Σd² of each metric."""
+    """Sums per stratum and arm: n, Σx, Σd, Σx², Σxd, Σd² of each metric."""
 
     def __init__(self, metrics: int, arms: int) -> None:
         self._arms = arms

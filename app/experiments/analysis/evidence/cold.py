@@ -45,7 +45,7 @@ class ColdMinutes(Generic[S]):
 
     @property
     def minutes(self) -> Ints:
-        """The cold ones, counted from 1970."""
+        """The cold minutes, counted from 1970."""
         return self._minutes
 
     @property

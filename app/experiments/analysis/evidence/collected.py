@@ -22,11 +22,13 @@ from app.experiments.statistics.quantile import QuantileLook, quantile_shift
 AnyLook = Look | QuantileLook
 
 _SAMPLED_REQUESTS = 50_000
-"""Kept one by one where requests are the units: A/A runs draw their arms anew."""
+"""The number of requests kept one by one where requests are the units: A/A runs draw their arms again."""
 
 
 class Collected:
-    """`returning`: units come back, and results are clustered by them; else every request is a unit of its own."""
+    """The evidence of one experiment. `returning`: units come back, and results are clustered by them; else every
+    request is a separate unit.
+    """
 
     def __init__(
         self, measures: Sequence[Measure], arms: Arms, facts: Facts, strata: tuple[Stratum, ...], *, returning: bool
@@ -49,7 +51,8 @@ class Collected:
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
 
     def add(self, rows: RowColumns, placed: Placement) -> tuple[I32, list[Values | None]]:
-        """Analysed rows. Returns their strata, and what each measure says of them (None: feedback, which comes later).
+        """Adds analysed rows. Returns their strata, and each measure's values for them (None: feedback, which comes
+        later).
 
         Every row belongs to the experiment.
         """
@@ -111,7 +114,7 @@ class Collected:
         return self._cold_cells if self._returning else self._cold_totals
 
     def strata_for(self, treatment: int) -> I32:
-        """By recorded stratum: the stratum in which control and a treatment are compared."""
+        """For each recorded stratum, the one in which control and a treatment are compared."""
         return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
 
     def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyLook | None:
@@ -126,7 +129,7 @@ class Collected:
         return look(self._cells.lines(column, strata, treatment, cold), _scale(measure))
 
     def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
-        """The same look, as if every request were a unit of its own."""
+        """The same look, as if every request were a separate unit."""
         cold = self._cold_totals.sums if without_cold else None
         moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))
@@ -139,7 +142,9 @@ class Collected:
         return None if single is None else clustered.se**2 * self._cells.share / single.se**2
 
     def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes]]:
-        """At most about `most` units of all arms, for every measure but quantiles; as `Cells.recorded`."""
+        """Yields the lines of at most about `most` units of all arms, for every measure except quantiles, like
+        `Cells.recorded`.
+        """
         strata = self.strata_for(1)
         for column, measure in enumerate(self.measures):
             if measure.kind != "quantile":

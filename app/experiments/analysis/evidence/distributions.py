@@ -1,6 +1,6 @@
-"""How a few metrics are distributed over the requests of each arm: counted in bins, so that their size is fixed.
+"""The distributions of a few metrics over the requests of each arm: counted in bins, so that their size is fixed.
 
-Bins are equally wide in the logarithm: a quantile is within 2 % of the recorded values, whatever their unit. Nothing is
+Bins are equally wide in the logarithm: a quantile is within 2 % of the recorded values, in any unit. Nothing is
 inferred from them; they show where an effect lies, in the middle or in the tail.
 """
 
@@ -20,10 +20,10 @@ SHARES = (0.01, 0.025, *(number / 20 for number in range(1, 20)), 0.975, 0.99)
 """Shares of an arm's requests: the points of its curve."""
 
 _LOWEST, _WIDTH, _BINS = math.log(1e-4), 0.04, 576
-"""From 0.0001 to a million: seconds and tokens."""
+"""The range of the bins, from 0.0001 to a million: seconds and tokens."""
 
 _COUNTS = {"output_tokens"}
-"""Whole numbers."""
+"""The metrics that are whole numbers."""
 
 
 class Distributions:
@@ -61,7 +61,7 @@ class Distributions:
 
 
 def _values(counts: Ints, whole: bool) -> list[float]:
-    """At each of `SHARES`, to three digits; empty without requests."""
+    """The quantiles at each of `SHARES`, to three digits; empty without requests."""
     below = np.cumsum(counts)
     if not below[-1]:
         return []

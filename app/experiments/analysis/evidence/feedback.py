@@ -20,10 +20,10 @@ MAX_PENDING = 5_000_000
 """Exposures, about 150 bytes each. Above, the oldest ones count at once, without waiting for a score."""
 
 GRACE_S = 5.0
-"""The longest way of a score from the router to here."""
+"""The longest time that a score takes from the router to the controller."""
 
 UNKNOWN_S = 60.0
-"""A score of an answer that is not known yet waits so long: its request may still run."""
+"""The time for which a score of an unknown answer is kept: its request may still run."""
 
 _MAX_WAITING = 100_000
 
@@ -41,7 +41,7 @@ class MaturedExposures(NamedTuple):
 class _Waiting(NamedTuple):
     item: FeedbackItem
     since: float | None
-    """When it was first looked up in vain."""
+    """The time of the first lookup without a match."""
 
 
 class PendingFeedback:
@@ -53,7 +53,7 @@ class PendingFeedback:
         self._max = max_pending
         self._keys = HashIndex()
         self._latest = Growing(np.int64)
-        """By position in `_keys`: the latest exposure of that key."""
+        """The latest exposure of each key, by position in `_keys`."""
         self._at = Growing(np.float64)
         self._unit = Growing(np.uint64)
         self._caller = Growing(np.uint64)

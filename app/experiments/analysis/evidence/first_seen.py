@@ -1,4 +1,4 @@
-"""Each unit's earliest exposure, or earliest event: what counts once per unit."""
+"""Each unit's earliest exposure, or earliest event, which counts once per unit."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ MAX_UNITS = 8_000_000
 
 
 class FirstSeen:
-    """Counts units by the group and arm of their earliest exposure, whatever the order in which exposures come.
+    """Counts units by the group and arm of their earliest exposure, in whatever order exposures come.
 
     A group is a small number: a plan, or a set of weights.
     """

@@ -39,7 +39,7 @@ class HashIndex:
         return found
 
     def add(self, keys: Hashes) -> Ints:
-        """The position of each key; unknown ones are added, in order. No key may stand there twice."""
+        """The position of each key; unknown ones are added, in order. No key may occur twice in the argument."""
         found = self.find(keys)
         new = found < 0
         if new.any():
@@ -53,7 +53,7 @@ class HashIndex:
         return found
 
     def keep(self, positions: Ints) -> None:
-        """Only these, which get the positions 0, 1, 2 …"""
+        """Keeps only these keys, which get the positions 0, 1, 2 …"""
         self._keys.keep(positions)
         self._rebuild()
 

@@ -1,4 +1,4 @@
-"""Each metric's value of a request: a numerator x and a denominator d, or that it has no value.
+"""Each metric's value for a request: a numerator x and a denominator d, or none.
 
 A mean or a proportion has d = 1; a geometric mean x = ln(value), d = 1; a ratio of sums its two sums; a quantile
 x = ln(value), kept one by one. A request to which a metric does not apply (a whole answer has no time to its first
@@ -32,7 +32,7 @@ SHORTEST_S = 1e-4
 """Shorter times count as this long: below, a logarithm measures the clock and not the server."""
 
 RESPONSE_RATE = "response_rate"
-"""The statistic of a feedback metric that counts who answers at all."""
+"""The statistic of a feedback metric that counts the users who answer at all."""
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _STREAMS_ONLY = {"ttft", "itl", "itl_max", "tokens_per_second", *STREAMS_ONLY}
@@ -79,12 +79,12 @@ class Facts:
 
     total_s: float
     prices: Mapping[str, tuple[float, float]]
-    """Per deployment: a prompt token's and a completion token's price."""
+    """The prices of a prompt token and of a completion token, by deployment."""
     tables: Tables
 
 
 def facts_of(config: Config, tables: Tables) -> Facts:
-    """From the configuration."""
+    """The facts from the configuration."""
     prices = {
         name: (deployment.price.input_per_million / 1e6, deployment.price.output_per_million / 1e6)
         for name, deployment in config.deployments.items()
@@ -94,7 +94,7 @@ def facts_of(config: Config, tables: Tables) -> Facts:
 
 
 def measures_of(experiment: Experiment) -> list[Measure]:
-    """The primary metrics first. A feedback metric brings the rate of those who answer along, as a secondary one."""
+    """The primary metrics first. A feedback metric adds the response rate as a secondary metric."""
     found = [_measure(metric, "primary", experiment) for metric in experiment.primary]
     found += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
     rates = dict[str, Measure]()
@@ -189,7 +189,7 @@ def _duration(rows: RowColumns, _: Facts) -> Floats:
 
 
 def _cost(rows: RowColumns, facts: Facts) -> Floats:
-    """At the price of who answered. Embeddings have no completion tokens."""
+    """The cost at the prices of the deployment that answered. Embeddings have no completion tokens."""
     prices = np.array([facts.prices.get(name, (np.nan, np.nan)) for name in (*facts.tables.names, "")])
     price = prices[rows.served]  # -1, no deployment answered, is the last one
     return np.asarray(rows.prompt_tokens * price[:, 0] + np.nan_to_num(rows.completion_tokens) * price[:, 1])

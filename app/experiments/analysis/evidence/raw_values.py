@@ -10,7 +10,7 @@ MAX_VALUES = 1_000_000
 """Values of all quantile metrics of an experiment together, 25 bytes each. Above, half of the units are left out, by
 hash.
 
-A look at as many takes two seconds, in which the controller takes no batch.
+A look at as many takes two seconds, in which the controller accepts no batch.
 """
 
 
@@ -35,7 +35,7 @@ class RawValues:
         return 0.5**self._bits
 
     def add(self, value: Floats, unit: Hashes, stratum: I32, arm: NDArray[np.int8], at: Floats) -> None:
-        """Values with what is known of their requests: equally long arrays."""
+        """Values with their requests' units, strata and arms: equally long arrays."""
         kept = kept_share(unit, self._bits)
         self._unit.append(unit[kept])
         self._value.append(value[kept])

@@ -12,7 +12,7 @@ from app.experiments.analysis.evidence.arrays import Floats, Growing, Ints
 from app.experiments.columns import I32, RowColumns
 
 MAX_SHARES = 12
-"""More than so many different shares are merged into as many bands, of equal numbers of requests."""
+"""The most bands: more different shares than this are merged into as many bands, of equal numbers of requests."""
 
 _PROMPT_BYTES = np.array([256, 1024, 4096, 16384])
 _BITS = {"prompt_bytes": 3, "hour": 5, "dialect": 20, "stream": 1}
@@ -64,7 +64,7 @@ class Strata:
 
 
 def _code(name: str, rows: RowColumns) -> Ints:
-    """One declared stratum's value, of as many bits as `_BITS` says."""
+    """One declared stratum's value, in `_BITS` bits."""
     if name == "prompt_bytes":
         return np.searchsorted(_PROMPT_BYTES, rows.prompt_bytes, side="right").astype(np.int64)
     if name == "hour":

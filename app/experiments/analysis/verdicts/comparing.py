@@ -1,4 +1,4 @@
-"""One measure of one treatment against control: looks, the verdict that stays, and what reports say of it."""
+"""One measure of one treatment against control: looks, the lasting verdict, and its part of reports."""
 
 import math
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Comparator:
     names: tuple[str, str]
     alpha: float
     rare: RareEvents | None
-    """For proportions that are not feedback."""
+    """The exact test, for proportions that are not feedback."""
     known: LatestLook = field(default_factory=LatestLook)
     ln_e_max: float = 0.0
     stays: Verdict | None = None
@@ -56,7 +56,7 @@ class Comparator:
 
     @property
     def key(self) -> str:
-        """For the journal: the metric and the treatment."""
+        """The key in the journal: the metric and the treatment."""
         return f"{self.measure.key} {self.names[1]}"
 
     @property
@@ -123,7 +123,7 @@ class Comparator:
         return effect_of(look.est, look.interval(effect=self.delta, alpha=self.alpha), self.measure.scale)
 
     def latch(self, now: float) -> bool:
-        """Keeps a verdict that stays. Only while nothing makes it invalid. True if it is new."""
+        """Keeps a lasting verdict, only while nothing makes it invalid. Returns whether it is new."""
         if self.stays is not None or self.known.verdict not in STAYS:
             return False
         self.stays, self.since = self.known.verdict, now
@@ -140,8 +140,9 @@ class Comparator:
     def comparison(
         self, collected: Collected, *, invalid: str, units_per_day: float | None, with_values: bool = True
     ) -> Comparison:
-        """For a report. `invalid`: why no verdict counts, empty if nothing is wrong. `with_values`: what the metric is
-        in each arm, which for quantiles takes a while."""
+        """The comparison for a report. `invalid`: the reasons why no verdict counts, empty if nothing is wrong.
+        `with_values`: includes the metric's value in each arm, which for quantiles takes a while.
+        """
         known, measure = self.known, self.measure
         verdict: Verdict = "invalid" if invalid else self.stays or known.verdict
         needed = self.units_needed() if verdict == "undecided" else None

@@ -34,7 +34,7 @@ class History:
             self._every *= 2
 
     def state(self) -> dict[str, Any]:
-        """As plain data."""
+        """The history as plain data."""
         points = [
             [point.at, point.effect.estimate, point.effect.lower, point.effect.upper, point.ln_e, point.verdict]
             for point in self._points

@@ -1,4 +1,4 @@
-"""How many units a verdict needs, from the spread of what is recorded."""
+"""The number of units that a verdict needs, from the spread of the recorded values."""
 
 import math
 
@@ -10,7 +10,7 @@ from app.experiments.statistics.sequences import effect_size
 
 
 def planned(comparing: Comparator, effect: float, power: float, units_per_day: float | None) -> Planned:
-    """For an effect in the direction of more; the other one needs as much. From the latest look.
+    """The plan for an increase, from the latest look; a decrease needs the same number of units.
 
     Raises Conflict before there is an estimate.
     """

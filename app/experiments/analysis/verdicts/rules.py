@@ -11,7 +11,7 @@ STAYS: tuple[Verdict, ...] = ("better", "worse", "equivalent")
 
 
 def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale) -> Effect:
-    """From the estimate's scale, a logarithm if `scale` is relative, to lifts."""
+    """Converts from the estimate's scale, a logarithm if `scale` is relative, to lifts."""
     convert = math.expm1 if scale == "relative" else float
     lower, upper = (None, None) if bounds is None else (convert(bounds[0]), convert(bounds[1]))
     return Effect(estimate=convert(estimate), lower=lower, upper=upper)
@@ -20,7 +20,7 @@ def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale)
 def verdict_of(effect: Effect, measure: Measure) -> Verdict:
     """The verdict of the present interval.
 
-    For a metric of which neither direction is better, a difference is worse: the treatment was to be the same.
+    For a metric of which neither direction is better, a difference is worse: the treatment was meant to be the same.
     """
     low, high = _good_direction(effect, measure.better)
     within = low > -measure.minimal_effect and high < measure.minimal_effect
@@ -34,13 +34,13 @@ def verdict_of(effect: Effect, measure: Measure) -> Verdict:
 
 
 def is_not_worse(effect: Effect, measure: Measure) -> bool:
-    """At most the minimal effect worse."""
+    """Whether the treatment is worse by at most the minimal effect."""
     low, high = _good_direction(effect, measure.better)
     return low > -measure.minimal_effect and (measure.better != "neither" or high < measure.minimal_effect)
 
 
 def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
-    """The interval with what is good above 0. An end that is missing is infinitely far."""
+    """The interval with the good direction above 0. A missing end is infinite."""
     low = -math.inf if effect.lower is None else effect.lower
     high = math.inf if effect.upper is None else effect.upper
     return (-high, -low) if better == "lower" else (low, high)

@@ -33,7 +33,7 @@ _UNITS = {"conversation": "conversations", "user": "users", "api_key": "keys", "
 
 
 def noun_of_units(endpoint: Endpoint) -> str:
-    """The noun for what is drawn at random, in the plural."""
+    """The noun for the units drawn at random, in the plural."""
     return "requests" if endpoint.sticky is None else _UNITS[endpoint.sticky.by]
 
 
@@ -119,7 +119,7 @@ def _standing(report: Report, treatment: str) -> str:
 
 
 def details(report: Report, alpha: float, units: str) -> list[str]:
-    """The sentences after the headline. `units` is what is drawn at random, in the plural."""
+    """The sentences after the headline. `units` is the noun for the units drawn at random, in the plural."""
     effects = [
         (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
     ]

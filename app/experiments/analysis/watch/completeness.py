@@ -37,7 +37,7 @@ class Completeness:
         return self._events.units
 
     def is_new_alarm(self) -> bool:
-        """The evidence has reached the threshold since the last call, and there was no alarm before."""
+        """Whether the evidence has reached the threshold since the last call, without an alarm before."""
         if self.alarmed_at is not None or not self._is_new:
             return False
         self._is_new = False

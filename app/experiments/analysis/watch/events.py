@@ -1,6 +1,7 @@
 """Events of units: the evidence about a treatment's rate against control's.
 
-An event counts once per unit. Only whose it was matters: `app.experiments.statistics.events` has the mathematics.
+An event counts once per unit. Only the arm of its unit matters: `app.experiments.statistics.events` has the
+mathematics.
 """
 
 import math
@@ -17,7 +18,9 @@ from app.experiments.report import Effect
 from app.experiments.statistics.events import EventEvidence, chance, two_sided
 
 MAX_UNITS = 2_000_000
-"""Units with an event of one kind. Above, half of them are forgotten, by hash: no small effect is left to be found."""
+"""Units with an event of one kind. Above, half of them are dropped, by hash: the rest suffices for any effect of
+interest.
+"""
 
 _LARGEST_RATIO = 1e4
 _HALVINGS = 40
@@ -103,7 +106,7 @@ def _evidence(hits: Floats, misses: Floats, p0: Floats) -> EventEvidence:
 
 
 def _crossing(holds: Callable[[float], bool]) -> float | None:
-    """The largest ratio for which something holds that holds up to there; None if not even for the smallest."""
+    """The largest ratio for which a condition holds that holds for every smaller one; None if for no ratio."""
     low, high = 1 / _LARGEST_RATIO, _LARGEST_RATIO
     if not holds(low):
         return None
@@ -114,7 +117,9 @@ def _crossing(holds: Callable[[float], bool]) -> float | None:
 
 
 class OncePerPeriod:
-    """Finds what is new in its period (an hour or a day). The latest two periods are remembered, older ones closed."""
+    """Finds units that are new in a period (an hour or a day). The latest two periods are remembered, older ones
+    closed.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -23,7 +23,7 @@ from app.experiments.report import GuardrailStatus
 from app.experiments.statistics.events import DETECTOR_THRESHOLD, Detector, EventEvidence, chance
 
 MIN_UNITS = 3
-"""No alarm before so many distinct units had the event on the treatment."""
+"""The number of distinct units that must have had the event on the treatment before an alarm."""
 
 _DAY_S = 86400.0
 
@@ -90,12 +90,12 @@ class GuardrailWatch:
 
     @property
     def key(self) -> str:
-        """For the journal."""
+        """The key in the journal."""
         return f"{self.rail.event} ({self.limit}) {self._names[1]}"
 
     @property
     def limit(self) -> str:
-        """In words."""
+        """The limit in words."""
         if self.rail.max_rate is not None:
             return f"at most {100 * self.rail.max_rate:g} % of requests"
         return f"at most {self.rail.tolerance:g} times control's rate"

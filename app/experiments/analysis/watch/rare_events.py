@@ -1,4 +1,4 @@
-"""Proportions of which so few events are known that only the exact test says something."""
+"""Proportions with so few known events that only the exact test is informative."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from app.experiments.columns import F64, I32
 from app.experiments.report import Effect
 
 FEW = 10
-"""With fewer events in an arm, an interval from the look would promise too much."""
+"""The fewest events per arm for an interval from the look: with fewer it would be too narrow."""
 
 _MAX_UNITS = 1_000_000
 """Units of an arm that has many events while the other one stays below `FEW`; later ones are not counted."""

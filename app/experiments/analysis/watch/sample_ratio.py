@@ -1,4 +1,4 @@
-"""Sample ratio: whether the arms' units contradict the weights; and what differs by arm if they do.
+"""Sample ratio: checks whether the arms' units contradict the weights, and finds what differs by arm if they do.
 
 A unit counts once, under the plan of its first exposure. Requests that may belong to conversations of an earlier plan
 are left out, as they are from the analysis.
@@ -19,7 +19,7 @@ _HOURS_KEPT = 48
 
 
 class SampleRatioWatch:
-    """Units by plan and arm. `returning`: units come back; else every request is a unit of its own."""
+    """Units by plan and arm. `returning`: units come back; else every request is a separate unit."""
 
     def __init__(self, arms: Arms, tables: Tables, *, returning: bool) -> None:
         self._arms = arms
@@ -80,7 +80,7 @@ class SampleRatioWatch:
         return [round(count / self.share) for count in self._counts.sum(axis=0).tolist()]
 
     def is_new_alarm(self) -> bool:
-        """The evidence has reached the threshold, and there was no alarm before."""
+        """Whether the evidence has reached the threshold, without an alarm before."""
         return self.alarmed_at is None and self._evidence >= THRESHOLD
 
     def status(self, attribution: list[str]) -> SampleRatio:

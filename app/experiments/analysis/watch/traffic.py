@@ -13,7 +13,7 @@ from app.experiments.rendering import words
 from app.ledger.wire import Flag, LateKind
 
 LOST_SHARE = 0.05
-"""With a larger share of an arm's rows lost, no verdict counts."""
+"""The largest share of an arm's rows that may be lost: above it no verdict counts."""
 
 _STANDARD_ERRORS = 4.0
 _ENOUGH = 30.0
@@ -75,7 +75,7 @@ class Traffic:
 
     @property
     def carried(self) -> dict[str, int]:
-        """Requests of conversations that may have begun under an earlier plan."""
+        """Requests of conversations that may have started under an earlier plan."""
         return self._by_name(self._carried)
 
     @property
@@ -96,7 +96,7 @@ class Traffic:
         }
 
     def too_many_lost(self) -> str:
-        """In words, empty if not."""
+        """The problem in words, empty if there is none."""
         for name, lost, rows in zip(self._names, self._lost.tolist(), self._rows.tolist(), strict=True):
             if lost > LOST_SHARE * (lost + rows):
                 return f"{words.percent(lost / (lost + rows))} of the rows of {name} were lost"

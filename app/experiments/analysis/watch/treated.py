@@ -21,7 +21,7 @@ class DistinctUnits:
         self._units = HashIndex()
 
     def add(self, units: Hashes) -> None:
-        """Any units, in any order."""
+        """Adds units, in any order."""
         if len(self._units) < self._limit:
             self._units.add(np.unique(units))
 
@@ -49,21 +49,21 @@ class TreatedWatch:
         return [DistinctUnits(self._min_units) for _ in self._treatments]
 
     def add_starts(self, starts: StartColumns, placed: Placement) -> None:
-        """Random ones."""
+        """Adds records of randomised units."""
         self._units.add(starts.unit[placed.arm > 0])
         present = starts.at >= self._since
         for number, units in enumerate(self._at_step, 1):
             units.add(starts.unit[present & (placed.arm == number)])
 
     def add_rows(self, rows: RowColumns, placed: Placement) -> None:
-        """Random ones."""
+        """Adds records of randomised units."""
         treated = placed.arm > 0
         self._errors += int((treated & happened("error", rows, Limits())).sum())
         self._tokens += int(np.nansum(rows.prompt_tokens[treated]) + np.nansum(rows.completion_tokens[treated]))
 
     @property
     def total(self) -> Treated:
-        """Since the start."""
+        """The counts since the start."""
         return Treated(units=len(self._units), errors=self._errors, tokens=self._tokens)
 
     @property

@@ -15,13 +15,13 @@ from app.experiments.statistics.events import Detector, EventEvidence
 _HOUR_S = 3600.0
 
 _ENOUGH_TRIALS = 20
-"""Control is judged by its latest two hours if they have so many trials."""
+"""The number of trials from which control is judged by its latest two hours alone."""
 
 Arm = NDArray[np.int8]
 
 
 class Trials:
-    """Control's and one treatment's."""
+    """The trials of control and of one treatment."""
 
     def __init__(self, max_rate: float, treatment: int) -> None:
         self._max_rate = max_rate
@@ -67,11 +67,11 @@ class Trials:
 
     @property
     def control_exceeds(self) -> bool:
-        """Control does not keep the limit itself."""
+        """Whether control itself exceeds the limit."""
         return (self.rate(0) or 0.0) > self._max_rate
 
     def detectable(self, threshold: float) -> float | None:
-        """The smallest rate that would have been seen by now."""
+        """The smallest rate that would have been detected by now."""
         return self.evidence.detectable(self._max_rate, threshold)
 
 

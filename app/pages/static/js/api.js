@@ -45,7 +45,7 @@ export class Api {
     else sessionStorage.removeItem(STORED);
   }
 
-  /** Sends this token of the issuer for so many seconds (null: unknown). It is stored nowhere. */
+  /** Sends this token of the issuer for this number of seconds (null: unknown). It is stored nowhere. */
   useToken(token, lifetime_s) {
     this.useKey(token);
     this.#isToken = true;

@@ -23,7 +23,7 @@ export function svg(tag, props, ...children) {
 function build(element, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) set(element, name, value);
   element.append(...flat(children).map(placeholder));
-  // A select's value can only be set once its options are there.
+  // A select's value can only be set once its options exist.
   if (props && "value" in props && element.tagName === "SELECT") element.value = props.value;
   return element;
 }

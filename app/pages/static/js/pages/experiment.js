@@ -119,7 +119,7 @@ export async function mount(root, context) {
     return h("div", { class: "ramp" }, h("div", { class: "share-bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share}\u00a0% of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share}\u00a0%`}.`));
   }
 
-  /** What to write in the configuration file, for an experiment that it keeps from running. */
+  /** The configuration to write in the file, for an experiment that the file keeps from running. */
   function howToStart({ experiment, state: declared, acting }) {
     if (declared === "running" || acting?.state === "stopped") return null;
     const effect = { draft: "It is a draft: it records and compares nothing.", paused: "Its configuration pauses it.", stopped: "Its configuration has stopped it." }[declared];

@@ -66,7 +66,7 @@ export class Answer {
     return this.pieces.some((it) => it.tokens.length > 0);
   }
 
-  /** The engine's count of the answer's tokens; until it is there, the number of pieces so far. */
+  /** The engine's count of the answer's tokens; until that arrives, the number of pieces so far. */
   get tokens() {
     return this.usage?.completion_tokens ?? this.#parts;
   }

@@ -25,7 +25,7 @@ export function diff(before, after) {
   return joined([...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))]);
 }
 
-/** How alike two texts are: the share of their words, spaces left out, that stay the same; 1 for two empty texts. */
+/** The similarity of two texts: the share of their words, spaces apart, that stay the same; 1 for two empty texts. */
 export function likeness(pieces) {
   const count = (kinds) =>
     pieces.filter((it) => kinds.includes(it.kind)).reduce((sum, it) => sum + words(it.text).filter((word) => word.trim()).length, 0);
@@ -38,10 +38,10 @@ function edits(a, b) {
   const replaced = [...a.map((text) => ({ kind: "removed", text })), ...b.map((text) => ({ kind: "added", text }))];
   if (!a.length || !b.length) return replaced;
   const most = Math.min(a.length + b.length, MOST_EDITS);
-  const zero = most + 1; // where diagonal 0 is
+  const zero = most + 1; // the position of diagonal 0
   const reach = new Int32Array(2 * most + 3).fill(-1);
   reach[zero + 1] = 0;
-  const trace = []; // of each number of edits, diagonals -d - 1 to d + 1 before it
+  const trace = []; // for each number of edits, diagonals -d - 1 to d + 1 before it
   for (let d = 0; d <= most; d++) {
     trace.push(reach.slice(zero - d - 1, zero + d + 2));
     for (let k = -d; k <= d; k += 2) {

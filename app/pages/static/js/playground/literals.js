@@ -23,7 +23,7 @@ function pythonString(text) {
   });
 }
 
-/** Code that is put into a literal as it stands. */
+/** Code that is put into a literal unchanged. */
 export class Code {
   constructor(text) {
     this.text = text;

@@ -1,4 +1,4 @@
-// Which deployment a key gets, and why.
+// The deployment that a key gets, and the reason.
 
 import { h, morph } from "../dom.js";
 import { number, or } from "../format.js";
