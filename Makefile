@@ -36,13 +36,16 @@ SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/client
 LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 
-# The rest of the fast layer in parts of like length. A process for each imports less than workers that share all tests.
+# The fast layer in parts: a process for each imports less than workers that share all tests. Those of the router wait
+# a lot; the unit tests, at a lower priority, take the time between.
 EXPERIMENT_TESTS := tests/unit/app/experiments tests/unit/app/ledger tests/unit/app/mirror
 SERVER_TESTS := tests/router/ledger tests/router/operations
+PYTEST := $(BIN)/python -m pytest
 but = $(addprefix --ignore ,$(SDK_TESTS) $(1))
-FAST = "$(SDK_TESTS)" "$(HOSTILE_TESTS)" "$(SERVER_TESTS) $(call but)" \
-	"tests/router $(call but,$(HOSTILE_TESTS) $(LONG_TESTS) $(SERVER_TESTS))" "$(EXPERIMENT_TESTS) $(call but)" \
-	"tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)" "tests/unit/app $(call but,$(EXPERIMENT_TESTS))"
+FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(HOSTILE_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
+	"$(PYTEST) tests/router $(call but,$(HOSTILE_TESTS) $(LONG_TESTS) $(SERVER_TESTS))" \
+	"nice $(PYTEST) $(EXPERIMENT_TESTS) $(but)" "nice $(PYTEST) tests/unit/app $(call but,$(EXPERIMENT_TESTS))" \
+	"nice $(PYTEST) tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)"
 
 # Ctrl-C does not reach what runs in the background.
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
@@ -77,7 +80,7 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
-	@printf '%s\n' $(FAST) | xargs -P $$(($(CPUS) + 2)) -I{} sh -c 'exec $(BIN)/python -m pytest {}'
+	@printf '%s\n' $(FAST) | xargs -P 7 -I{} sh -c 'exec {}'
 
 # Below the priority of Ray's workers (15): the engine tests must not keep the application from starting.
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights

@@ -393,7 +393,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("talk", REQUIRED["embeddings"], "expects `messages`"),
     ("embed", REQUIRED["chat"], r"expects `input` \(llm/v1/embeddings\); `messages` is another task's"),
     ("rank", {"query": "a", "documents": ["b"]}, "has no task of this API"),
-    ("chat", {"temperature": 1}, "expects `messages` .* or `prompt` .* or `input` .*none of its task's fields"),
+    ("chat", {"temperature": 1}, "expects `messages` .* or `prompt` .* or `input` .*no field of its task"),
 ]
 
 
