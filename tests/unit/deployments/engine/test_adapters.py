@@ -31,5 +31,5 @@ def test_an_engine_without_adapters_has_no_such_arguments() -> None:
 
 
 def test_adapters_that_cannot_be_served_are_rejected() -> None:
-    with pytest.raises(ValueError, match="enable_prompt_embeds: vLLM dies"):
+    with pytest.raises(ValueError, match="enable_prompt_embeds: vLLM crashes"):
         adapter_kwargs(of(lora_modules=MODULES, enable_prompt_embeds=True))
