@@ -15,7 +15,7 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
-from tests.support.clients.conversations import MESSAGES, answers
+from tests.support.clients.conversations import MESSAGES, STRUCTURED, answers
 
 pytestmark = pytest.mark.real
 
@@ -102,7 +102,9 @@ def test_a_required_tool_is_called(client: Any) -> None:
 
 def test_json_mode_gives_json(client: Any) -> None:
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
-    answer = client.complete(**GREEDY, response_format=JsonSchemaFormat(name="c", schema=schema, strict=True))
+    answer = client.complete(
+        **{**GREEDY, **STRUCTURED}, response_format=JsonSchemaFormat(name="c", schema=schema, strict=True)
+    )
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
     free = client.complete(**{**GREEDY, "max_tokens": 200}, response_format="json_object")
     assert free.choices[0].message.content.lstrip().startswith("{")

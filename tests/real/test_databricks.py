@@ -18,7 +18,7 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application, eventually
 from tests.support.clients.conversations import MESSAGES as USER
-from tests.support.clients.conversations import QUESTION, TOOL, answers
+from tests.support.clients.conversations import QUESTION, STRUCTURED, TOOL, answers
 
 pytestmark = pytest.mark.real
 
@@ -95,7 +95,7 @@ def test_a_tool_is_called_and_its_answer_read(sdk: Any, choice: Any) -> None:
 def test_a_json_schema_is_kept_to(application: Application) -> None:
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
     result = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema, "strict": True}}
-    answer = invoke(application, messages=USER, max_tokens=40, response_format=result).json()
+    answer = invoke(application, messages=USER, **STRUCTURED, response_format=result).json()
     assert json.loads(answer["choices"][0]["message"]["content"])["color"] in ("red", "blue")
     assert answer["choices"][0]["finishReason"] == answer["choices"][0]["finish_reason"]
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
-from tests.support.clients.conversations import MESSAGES, QUESTION, answers
+from tests.support.clients.conversations import MESSAGES, QUESTION, STRUCTURED, answers
 
 pytestmark = pytest.mark.real
 
@@ -286,7 +286,7 @@ def test_beams_follow_the_sampling_fields(application: Application) -> None:
 def test_answers_follow_the_response_format(application: Application, friendli: Any) -> None:
     schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "type": "object"}
     form: dict[str, Any] = {"type": "json_object", "schema": json.dumps(schema)}
-    (result,) = answer(application, prompt="A JSON object:", response_format=form, max_tokens=120, temperature=0)[
+    (result,) = answer(application, prompt="A JSON object:", response_format=form, **STRUCTURED, temperature=0)[
         "choices"
     ]
     assert set(json.loads(result["text"])) == {"a", "b"}
@@ -294,7 +294,7 @@ def test_answers_follow_the_response_format(application: Application, friendli: 
     (result,) = answer(application, prompt="A colour and a number:", response_format=form)["choices"]
     assert re.fullmatch("(red|blue)-[0-9]{3}", result["text"])
     form = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["a"]}}}
-    result = complete(friendli, prompt="A JSON object:", response_format=form, max_tokens=120).choices[0]
+    result = complete(friendli, prompt="A JSON object:", response_format=form, **STRUCTURED).choices[0]
     assert isinstance(json.loads(result.text)["a"], int)
     refused = post(application, prompt="x", response_format={"type": "regex", "schema": "("})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.real.conftest import Application
-from tests.support.clients.conversations import MESSAGES, QUESTION, TOOL, answers
+from tests.support.clients.conversations import MESSAGES, QUESTION, STRUCTURED, TOOL, answers
 
 pytestmark = pytest.mark.real
 
@@ -120,7 +120,7 @@ def test_a_json_schema_is_kept_to(application: Application) -> None:
         "additionalProperties": False,
     }
     answer = application.sdk.chat.completions.create(
-        **{**GREEDY, "model": "smollm2-blue", "max_tokens": 64},  # green fills its tokens with white space
+        **{**GREEDY, **STRUCTURED},
         response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
     )
     found = json.loads(answer.choices[0].message.content)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from text_generation import AsyncClient, Client
 
 from tests.real.conftest import Application, eventually
-from tests.support.clients.conversations import MESSAGES, answers
+from tests.support.clients.conversations import MESSAGES, STRUCTURED, answers
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
 
@@ -105,7 +105,7 @@ def test_the_clients_chat(client: Client, hf: Any) -> None:
     assert answers("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    answer = hf.chat_completion(MESSAGES, temperature=0, max_tokens=40, response_format=form)
+    answer = hf.chat_completion(MESSAGES, temperature=0, **STRUCTURED, response_format=form)
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
 
 
