@@ -1,6 +1,7 @@
 """A model of engines with prefix caches, behind a policy, with a simulated clock."""
 
 import heapq
+import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Cache:
 @dataclass(eq=False)
 class _Running:
     request: Request
+    router: int
     arrived: float
     prefill: int = 0
     answer: int = 0
@@ -116,13 +118,15 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
     peaks: list[float] = []
     events: list[tuple[float, int, int]] = []
     under_way = 0
+    arrivals = random.Random(seed)
 
     def admit(now: float) -> None:
         nonlocal could, calls, under_way
         while under_way < workload.at_once and (request := conversations.next()) is not None:
-            loads = [len(it.queue) for it in replicas]
+            router = arrivals.randrange(workload.routers)
+            known = [sum(workload.knows_all or one.router == router for one in it.queue) for it in replicas]
             # Another seed gives the keys other home replicas.
-            number = policy(conversations.key(request, seed * 100_003), loads)
+            number = policy(conversations.key(request, seed * 100_003, router), known)
             replica = replicas[number]
             cached = replica.cache.hit(request)
             could += everything.hit(request)
@@ -130,9 +134,9 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
             calls += request.tokens
             replica.hits += cached
             replica.served += 1
-            replica.queue.append(_Running(request, now, max(1, request.tokens - cached), request.adds[1]))
+            replica.queue.append(_Running(request, router, now, max(1, request.tokens - cached), request.adds[1]))
             under_way += 1
-            loads[number] += 1
+            loads = [len(it.queue) for it in replicas]
             peaks.append(max(loads) - mean(loads))
             if not replica.stepping:
                 replica.stepping = True

@@ -1,4 +1,4 @@
-"""Policies: choose the replica for a key. An ingress knows only its own running requests on each replica."""
+"""Policies: choose the replica for a key, by the running requests on each replica that the router knows of."""
 
 import hashlib
 import math
@@ -9,12 +9,18 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """`beginning`: the system prompt; `running`: whether the conversation has had a turn."""
+    """`beginning`: the system prompt; `running`: whether the conversation has had a turn; `router`: the
+    one that chooses."""
 
     conversation: int
     beginning: int
     running: bool
+    router: int
 
+
+WAITING_SHARE = 0.2
+"""How much a running request delays the next one's first token, as a share of computing the prompt. Prompts in these
+workloads are alike."""
 
 Policy = Callable[[Key, Sequence[int]], int]
 """(key, running requests on each replica) -> replica."""
@@ -100,7 +106,8 @@ def two_choices(lead: int) -> Policy:
 
 
 def table(seed: int = 0) -> Policy:
-    """With state, for comparison: a new key goes to the replica with the fewest requests, and stays there."""
+    """With state, for comparison: a new key goes to the replica with the fewest requests, and stays there. All routers
+    know the same table."""
     rng = random.Random(seed)
     known: dict[int, int] = {}
 
@@ -108,6 +115,27 @@ def table(seed: int = 0) -> Policy:
         if key.conversation not in known:
             known[key.conversation] = least(loads, range(len(loads)), rng)
         return known[key.conversation]
+
+    return choose
+
+
+def soonest(*, remembers: bool) -> Policy:
+    """The replica that is expected to answer first: it computes what it has not cached, after a part of each running
+    request's prompt. The cached prompt is on the replica to which this router sent the conversation's last turn
+    (`remembers`), or on the first one in the key's order.
+    """
+    rng = random.Random(0)
+    sent: dict[tuple[int, int], int] = {}
+
+    def choose(key: Key, loads: Sequence[int]) -> int:
+        at = (key.router, key.conversation)
+        home = sent.get(at) if remembers else order(key.conversation, len(loads))[0]
+
+        def waits(replica: int) -> tuple[float, float]:
+            return (replica != home) + WAITING_SHARE * loads[replica], rng.random()
+
+        sent[at] = chosen = min(range(len(loads)), key=waits)
+        return chosen
 
     return choose
 
@@ -133,4 +161,6 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "1.5 roots more, two replicas for a system prompt": lambda: within_group(2, 1.5),
     "the key alone": lambda: bounded(1e9),
     "a table of keys (has state)": table,
+    "answers soonest, cached where the key says": lambda: soonest(remembers=False),
+    "answers soonest, cached where it was sent (has state)": lambda: soonest(remembers=True),
 }

@@ -12,6 +12,7 @@ class Workload:
     """`at_once` requests run at any time; the conversation that has waited longest has the next turn. In tokens:
     `shared` is a system prompt, of which there are `prompts`; `first` is the first user message, `turn` each later one,
     `answer` each answer. `keys`: the number of different beginnings of conversations; None: each has its own.
+    Each request comes to one of `routers` by chance, which knows its own running requests, or all (`knows_all`).
     """
 
     name: str
@@ -25,6 +26,8 @@ class Workload:
     turn: int = 100
     answer: int = 60
     keys: int | None = None
+    routers: int = 1
+    knows_all: bool = False
 
 
 WORKLOADS: Sequence[Workload] = (
@@ -34,6 +37,8 @@ WORKLOADS: Sequence[Workload] = (
     Workload("64 conversations, 16 system prompts of 2,000 tokens, 16 at once", 64, 6, 16, 4, shared=2000, prompts=16),
     Workload("64 conversations, 4 at once", 64, 6, 4, 4),
     Workload("1,000 conversations, 128 at once, 8 replicas", 1000, 6, 128, 8),
+    Workload("64 conversations, 16 at once, over three routers", 64, 6, 16, 4, routers=3),
+    Workload("64 conversations, 16 at once, over three routers that know all", 64, 6, 16, 4, routers=3, knows_all=True),
     Workload("one beginning of 1,000 tokens for all, single turns, 40 at once", 600, 1, 40, 4, keys=1, first=1000),
 )
 
@@ -61,10 +66,10 @@ class Conversations:
         self._ready = [(number, 0) for number in range(workload.conversations)]
         self._chains: dict[int, tuple[tuple[str, int], ...]] = {}
 
-    def key(self, request: Request, salt: int) -> Key:
+    def key(self, request: Request, salt: int, router: int) -> Key:
         """The request's key; another `salt` gives all keys other home replicas."""
         number = request.conversation
-        return Key(self._beginning(number) + salt, number % self._workload.prompts + salt, request.turn > 0)
+        return Key(self._beginning(number) + salt, number % self._workload.prompts + salt, request.turn > 0, router)
 
     def _beginning(self, conversation: int) -> int:
         keys = self._workload.keys

@@ -1,6 +1,7 @@
 """The statements of docs/performance.md about the policies, in fewer runs: the default keeps conversations on their
 replica at any load."""
 
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -24,6 +25,14 @@ def test_conversations_find_their_prefix_and_no_replica_is_overloaded(workload: 
 def test_a_beginning_that_all_share_is_spread_over_the_replicas() -> None:
     (workload,) = (it for it in WORKLOADS if it.keys == 1)
     assert simulate(workload, POLICIES[OURS](), 0).busiest <= 1.4
+
+
+def test_routers_that_remember_conversations_do_not_find_each_others() -> None:
+    remembers = POLICIES["answers soonest, cached where it was sent (has state)"]
+    for workload in (it for it in WORKLOADS if it.routers > 1):
+        alone = replace(workload, routers=1)
+        assert simulate(alone, remembers(), 0).hits > 0.95
+        assert simulate(workload, remembers(), 0).hits < 0.8 < simulate(workload, POLICIES[OURS](), 0).hits
 
 
 def test_a_new_replica_takes_its_share_and_no_other_keys_move() -> None:
