@@ -61,6 +61,9 @@ class Upstream(asyncio.Protocol):
         self._streams.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
+        if data.startswith(b"GET "):  # a health check
+            self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            return
         self._body += data
         if self._body.endswith(b"}"):  # the body of a request ends with one, and no header does
             tokens = json.loads(self._body.partition(b"\r\n\r\n")[2])["max_tokens"]

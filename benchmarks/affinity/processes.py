@@ -145,10 +145,10 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def router(serve_url: str, directory: Path) -> Iterator[str]:
-    """This project's router, with the endpoints `ours` and `least`."""
+def router(serve_url: str, directory: Path, direct: Sequence[str] = ()) -> Iterator[str]:
+    """This project's router, with the endpoints `to-ours` and `to-least`, and `to-direct` for the replicas' URLs."""
     port, log = free_port(), directory / "router.log"
-    with _process([sys.executable, "-m", "benchmarks.affinity.router", port, serve_url], log):
+    with _process([sys.executable, "-m", "benchmarks.affinity.router", port, serve_url, *direct], log):
         url = f"http://{HOST}:{port}"
         wait_for(f"{url}/health", log)
         yield url

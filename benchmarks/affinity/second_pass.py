@@ -1,0 +1,74 @@
+"""The CPU time of a request's second way through HAProxy, from the router to a replica.
+
+Four canned upstreams behind HAProxy, as four replicas are, and the router in front of it; the same router also calls
+them directly. The ways take turns, and short and long answers separate the cost of a request from that of a
+token.
+
+    python -m benchmarks.affinity.second_pass [--rounds N]        prints a table
+"""
+
+import argparse
+import statistics
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import uvloop
+
+from benchmarks.affinity import processes
+from benchmarks.load import HOST, burst
+from benchmarks.programs import cpu_seconds, family, free_ports
+from benchmarks.relay import ANSWERS, running
+from benchmarks.serving import TOKENS, Way, request
+
+WAYS = {"to-ours": "through HAProxy, with a key", "to-least": "through HAProxy, without", "to-direct": "directly"}
+REPLICAS, STREAMS = 4, 16
+
+
+def _pids(name: str) -> list[int]:
+    """This benchmark's processes with `name` in their command line."""
+    return [pid for pid in family(psutil.Process().pid)[1:] if name in " ".join(psutil.Process(pid).cmdline())]
+
+
+def _cost_us(way: str, tokens: int, port: int, processes_of: dict[str, list[int]]) -> dict[str, float]:
+    """The CPU time for an answer in each part, in microseconds."""
+    sent = request(Way("router", "ours", "", way), "", tokens=tokens)
+    before = {part: cpu_seconds(pids) for part, pids in processes_of.items()}
+    if failures := uvloop.run(burst(sent, port, streams=STREAMS, requests=ANSWERS[tokens])).failures:
+        raise SystemExit(f"no answer through {way}: {failures[0]}")
+    return {part: (cpu_seconds(pids) - before[part]) / ANSWERS[tokens] * 1e6 for part, pids in processes_of.items()}
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.affinity.second_pass")
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="sy-", dir="/tmp") as folder, ExitStack() as started:
+        ports = free_ports(REPLICAS)
+        for port in ports:
+            started.enter_context(running(port, "benchmarks.relay", "--upstream", "--port", str(port)))
+        urls = [f"http://{HOST}:{port}" for port in ports]
+        haproxy = started.enter_context(processes.ingress(urls, Path(folder)))
+        router = started.enter_context(processes.router(haproxy, Path(folder), urls))
+        parts = {"router": _pids("benchmarks.affinity.router"), "HAProxy": _pids("haproxy.cfg")}
+        for number in range(rounds):
+            for way in [*WAYS][number % len(WAYS) :] + [*WAYS][: number % len(WAYS)]:
+                for tokens in ANSWERS:
+                    cost = _cost_us(way, tokens, int(router.rpartition(":")[2]), parts)
+                    found.setdefault((way, tokens), []).append(cost)
+    print("| CPU | router, per request | HAProxy | router, per token | HAProxy |")
+    print("| --- | --- | --- | --- | --- |")
+    for way, title in WAYS.items():
+        short, long = (
+            {part: statistics.median(cost[part] for cost in found[way, tokens]) for part in parts} for tokens in ANSWERS
+        )
+        token = {part: (long[part] - short[part]) / (TOKENS - 1) for part in parts}
+        cells = [f"{short[part] - token[part]:.0f} us" for part in parts] + [f"{token[part]:.1f} us" for part in parts]
+        print(f"| {title} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
