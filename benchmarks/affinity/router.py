@@ -1,4 +1,4 @@
-"""The router of the comparison in a process of its own: `python -m benchmarks.affinity.router PORT INGRESS [REPLICA…]`."""
+"""The comparison's router, in a separate process: `python -m benchmarks.affinity.router PORT INGRESS [REPLICA…]`."""
 
 import sys
 from typing import Any
