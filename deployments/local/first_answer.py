@@ -9,9 +9,9 @@ from app.config.schema import Config, Task
 from deployments.local.ports import HOST
 
 _REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
-    "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Name three primary colors."}]}),
-    "completions": ("completions", {"prompt": "The primary colors are", "max_tokens": 20}),
-    "responses": ("responses", {"input": "Name three primary colors."}),
+    "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Name the capital of France."}]}),
+    "completions": ("completions", {"prompt": "The capital of France is", "max_tokens": 20}),
+    "responses": ("responses", {"input": "Name the capital of France."}),
     "embeddings": ("embeddings", {"input": "a first sentence"}),
     "rerank": ("rerank", {"query": "a color", "documents": ["blue", "seven"]}),
 }
