@@ -92,6 +92,7 @@ async def _turn(sdk: Any, session: int, question: str) -> Turn:
         messages=[{"role": "user", "content": question}],
         max_tokens=4,
         stream=True,
+        extra_body={"ignore_eos": True},
         extra_headers={"x-session-id": f"session-{session}"},
     )
     ids = {chunk.id async for chunk in answer.parse()}
