@@ -158,6 +158,11 @@ def costs(streams: int = 16) -> tuple[float, float]:
             running(ROUTER_PORT, *router) as process,
         ):
             short, long = (uvloop.run(cpu_us(process, streams=streams, tokens=tokens)) for tokens in (1, TOKENS))
+    return separated(short, long)
+
+
+def separated(short: float, long: float) -> tuple[float, float]:
+    """The cost per request and per token, from the costs of answers of one token and of `TOKENS`."""
     per_token = (long - short) / (TOKENS - 1)
     return short - per_token, per_token
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """`beginning`: the system prompt; `running`: whether the conversation has had a turn; `router`: the
-    one that chooses."""
+    """`beginning`: the system prompt; `running`: whether the conversation has had a turn; `router`: which one
+    chooses."""
 
     conversation: int
     beginning: int

@@ -1,17 +1,18 @@
 """The CPU time of a request's second way through HAProxy, from the router to a replica.
 
 Four canned upstreams behind HAProxy, as four replicas are, and the router in front of it; the same router also calls
-them directly. The ways take turns, and short and long answers separate the cost of a request from that of a
-token.
+them directly. The ways take turns, and short and long answers separate the cost of a request from that of a token.
 
     python -m benchmarks.affinity.second_pass [--rounds N]        prints a table
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import psutil
 import uvloop
@@ -19,8 +20,8 @@ import uvloop
 from benchmarks.affinity import processes
 from benchmarks.load import HOST, burst
 from benchmarks.programs import cpu_seconds, family, free_ports
-from benchmarks.relay import ANSWERS, running
-from benchmarks.serving import TOKENS, Way, request
+from benchmarks.relay import ANSWERS, running, separated
+from benchmarks.serving import Way, request
 
 WAYS = {"to-ours": "through HAProxy, with a key", "to-least": "through HAProxy, without", "to-direct": "directly"}
 REPLICAS, STREAMS = 4, 16
@@ -28,7 +29,7 @@ REPLICAS, STREAMS = 4, 16
 
 def _pids(name: str) -> list[int]:
     """This benchmark's processes with `name` in their command line."""
-    return [pid for pid in family(psutil.Process().pid)[1:] if name in " ".join(psutil.Process(pid).cmdline())]
+    return [pid for pid in family(os.getpid())[1:] if name in " ".join(psutil.Process(pid).cmdline())]
 
 
 def _cost_us(way: str, tokens: int, port: int, processes_of: dict[str, list[int]]) -> dict[str, float]:
@@ -54,8 +55,9 @@ def main() -> None:
         haproxy = started.enter_context(processes.ingress(urls, Path(folder)))
         router = started.enter_context(processes.router(haproxy, Path(folder), urls))
         parts = {"router": _pids("benchmarks.affinity.router"), "HAProxy": _pids("haproxy.cfg")}
-        for number in range(rounds):
-            for way in [*WAYS][number % len(WAYS) :] + [*WAYS][: number % len(WAYS)]:
+        order = Random(0)
+        for _ in range(rounds):
+            for way in order.sample([*WAYS], len(WAYS)):
                 for tokens in ANSWERS:
                     cost = _cost_us(way, tokens, int(router.rpartition(":")[2]), parts)
                     found.setdefault((way, tokens), []).append(cost)
@@ -65,8 +67,8 @@ def main() -> None:
         short, long = (
             {part: statistics.median(cost[part] for cost in found[way, tokens]) for part in parts} for tokens in ANSWERS
         )
-        token = {part: (long[part] - short[part]) / (TOKENS - 1) for part in parts}
-        cells = [f"{short[part] - token[part]:.0f} us" for part in parts] + [f"{token[part]:.1f} us" for part in parts]
+        per_request, per_token = zip(*(separated(short[part], long[part]) for part in parts), strict=True)
+        cells = [f"{cost:.0f} us" for cost in per_request] + [f"{cost:.1f} us" for cost in per_token]
         print(f"| {title} | {' | '.join(cells)} |")
 
 
