@@ -37,7 +37,7 @@ def test_an_image_has_no_compiler_no_installer_and_no_root(image: str) -> None:
     for argument in (argument for stage in last for argument in stage.all("COPY")):
         source, path, target = re.fullmatch(r"--from=(\S+) (\S+) (\S+)", argument).groups()  # type: ignore[union-attr]
         assert source == f"build-{image}"
-        assert path == target in ("/opt/venv", "/app")
+        assert path == target in ("/venv", "/app")
 
 
 @pytest.mark.parametrize(("image", "inputs"), [("cpu", {"router", "cpu"}), ("weights", {"router", "cpu", "weights"})])
@@ -125,10 +125,10 @@ class Directory:
 
     @property
     def venv(self) -> Path:
-        return self.root / "opt/venv"
+        return self.root / "venv"
 
     def below(self, text: str) -> str:
-        return re.sub(r"(?<![\w.])/(app|opt)\b", lambda found: f"{self.root}/{found[1]}", text)
+        return re.sub(r"(?<![\w.])/(app|venv)\b", lambda found: f"{self.root}/{found[1]}", text)
 
 
 def copy(source: Path, target: Path) -> None:
