@@ -120,7 +120,7 @@ def test_a_json_schema_is_kept_to(application: Application) -> None:
         "additionalProperties": False,
     }
     answer = application.sdk.chat.completions.create(
-        **{**GREEDY, **STRUCTURED},
+        **{**GREEDY, **STRUCTURED, "model": "smollm2-blue"},
         response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
     )
     found = json.loads(answer.choices[0].message.content)
