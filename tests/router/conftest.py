@@ -1,6 +1,8 @@
 """The real router on uvicorn, in front of fake deployments `blue`, `green` (chat) and `mini` (embeddings)."""
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -104,8 +106,12 @@ def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
 
 @pytest.fixture
 def access_timing() -> AccessTiming:
-    """The rig's clock and times. A test that needs others parametrizes this fixture."""
-    return PROMPT
+    """The rig's clock and times. A test that needs others parametrizes this fixture.
+
+    Limits are counted at one moment, 30 s into a minute, so that a slow machine returns nothing to them.
+    """
+    now = time.time() // 60 * 60 + 30
+    return replace(PROMPT, clock=lambda: now)
 
 
 @pytest.fixture

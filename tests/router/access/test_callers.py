@@ -1,7 +1,6 @@
 """A caller's identity, access and remaining limits, and for managers everyone's usage: `/api/me` and `/api/callers`."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +8,12 @@ import httpx
 import pytest
 
 from app.access.api_keys import create
-from app.access.guard import AccessTiming
 from app.access.key_file import append
 from app.config.access import Limits
-from tests.router.conftest import PROMPT, Rig
+from tests.router.conftest import Rig
 from tests.support.processes.servers import free_port
 
 USER = [{"role": "user", "content": "x" * 40}]  # estimated at 10 tokens
-
-
-@pytest.fixture
-def access_timing() -> AccessTiming:
-    """Limits are counted at one moment, 30 s into a minute, so that a slow machine does not move the window."""
-    now = time.time() // 60 * 60 + 30
-    return replace(PROMPT, clock=lambda: now)
 
 
 class Callers:

@@ -2,9 +2,7 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ import openai
 import pytest
 from starlette.responses import JSONResponse
 
-from app.access.guard import AccessTiming
 from app.config.access import Limits
 from tests.router.access.test_access import DIALECTS, DialectRequest, Keys, ask, every_dialect, tokenizers
-from tests.router.conftest import PROMPT, Rig
+from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chunk, refuse, stream
 
 CHAT: dict[str, Any] = {
@@ -29,13 +26,6 @@ REQUESTS = "x-ratelimit-remaining-requests"
 
 
 __all__ = ["tokenizers"]  # a fixture
-
-
-@pytest.fixture
-def access_timing() -> AccessTiming:
-    """Limits are counted at one moment, 30 s into a minute, so that a slow machine does not move the window."""
-    now = time.time() // 60 * 60 + 30
-    return replace(PROMPT, clock=lambda: now)
 
 
 def limit(rig: Rig, **limits: int) -> None:
