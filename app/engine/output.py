@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from app.internal_api import EXTENDED_PATH
 
-_UNSURE = frozenset(b'"\\ ')
+_CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
+_VISIBLE_TEXT = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
+_TEXT = re.compile(_VISIBLE_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,10 @@ class OutputPatterns:
     def is_visible(self, payload: bytes) -> bool:
         """Whether there is visible output in a piece of an answer."""
         at = payload.find(self.content)
-        # Nearly always, and ten times as fast.
-        if 0 <= at < len(payload) - len(self.content) and payload[at + len(self.content)] not in _UNSURE:
+        if at >= 0 and _TEXT.match(payload, at + len(self.content)):  # nearly always, and several times as fast
             return True
         return self.visible.search(payload) is not None
 
-
-_CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
-_VISIBLE_TEXT = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
 
 _FIELDS = OutputPatterns(
     token=re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking|refusal)": ?"[^"]|' + _CALLS),
@@ -84,11 +82,16 @@ def find_finish(payload: bytes) -> str | None:
     return None
 
 
+_MOST_ID_BYTES = 256
 _ID = re.compile(rb'"id": ?"([^"\\]{1,256})"')
 _HEAD_BYTES = 512
 
 
-def find_id(payload: bytes) -> str | None:
-    """The id of an answer, from its beginning."""
+def find_id(payload: bytes) -> bytes | None:
+    """The id of an answer in UTF-8, from its beginning."""
+    begin = 13 if payload.startswith(b'data: {"id":"') else 7 if payload.startswith(b'{"id":"') else 0
+    end = payload.find(b'"', begin, begin + _MOST_ID_BYTES + 1)
+    if 0 < begin < end and b"\\" not in (id := payload[begin:end]):  # nearly always, and twice as fast
+        return id
     found = _ID.search(payload, 0, _HEAD_BYTES)
-    return found[1].decode("utf-8", "replace") if found else None
+    return found[1] if found else None

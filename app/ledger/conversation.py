@@ -60,8 +60,11 @@ def _until_the_user(task: str, body: Mapping[str, Any]) -> Iterator[tuple[str, A
 
 def turns(task: str, body: Mapping[str, Any]) -> int:
     """The model's earlier turns that a request holds."""
-    count, before = 0, False
-    for is_models in _by_the_model(task, body):
+    count, before, has_items = 0, False, task == "responses"
+    for item in _parts(task, body)[1]:
+        is_models = isinstance(item, dict) and (
+            item.get("role") == "assistant" or (has_items and item.get("type") in _BY_THE_MODEL)
+        )
         if is_models and not before:
             count += 1
         before = is_models
@@ -70,15 +73,7 @@ def turns(task: str, body: Mapping[str, Any]) -> int:
 
 def is_running(task: str, body: Mapping[str, Any]) -> bool:
     """Whether a request holds a turn of the model's."""
-    return any(_by_the_model(task, body))
-
-
-def _by_the_model(task: str, body: Mapping[str, Any]) -> Iterator[bool]:
-    has_items = task == "responses"
-    for item in _parts(task, body)[1]:
-        yield isinstance(item, dict) and (
-            item.get("role") == "assistant" or (has_items and item.get("type") in _BY_THE_MODEL)
-        )
+    return turns(task, body) > 0
 
 
 def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:

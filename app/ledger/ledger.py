@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from app.config.schema import Config
 from app.engine.promised_output import is_kept
 from app.ledger.backlog import Backlog
@@ -18,7 +20,7 @@ from app.ledger.open_batch import Arm, OpenBatch
 from app.ledger.plans import Scope, plans_of, scopes
 from app.ledger.rows import RequestEnd, row_of
 from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, SealedBatch, Start, encode_sealed
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, SealedBatch, encode_sealed
 
 MOST_ENTRIES = 4096
 """The most entries of one batch (starts, rows and the rest), apart from the last few."""
@@ -118,7 +120,8 @@ class Ledger:
         self._seq = seq = self._seq + 1
         in_flight = self._in_flight.get(assigned, 0)
         self._in_flight[assigned] = in_flight + 1
-        exposure = self._requests[seq] = Exposure(scope, arrival, seq, in_flight)
+        due = scope.first_due[arrival.stream]
+        exposure = self._requests[seq] = Exposure(scope, arrival, seq, in_flight, due)
         self._started.append(exposure)
         if len(self._started) >= 2 * AT_ONCE:
             self.catch_up()
@@ -137,8 +140,8 @@ class Ledger:
         """Makes entries of the requests that have started and ended since the last time."""
         started, ended = self._started, self._ended
         self._started, self._ended = [], []
-        for exposure in started:
-            self._record_start(exposure)
+        if started:
+            self._record_starts(started)
         for exposure, ending in ended:
             exposure.conclude()
             if exposure.kept and ending.complete and len(self.unchecked) < _MOST_UNCHECKED:
@@ -162,7 +165,7 @@ class Ledger:
         ended = self.unchecked[: len(invalid)]
         del self.unchecked[: len(invalid)]
         for (exposure, ending), is_invalid in zip(ended, invalid, strict=True):
-            self._record(exposure, ending._replace(invalid=is_invalid))
+            self._record(exposure, msgspec.structs.replace(ending, invalid=is_invalid))
         self._seal_if_full()
 
     def unit_of(self, exposure: Exposure) -> int:
@@ -241,31 +244,21 @@ class Ledger:
         """An empty batch, to get the controller's stops and pins."""
         return OpenBatch().sealed(0)
 
-    def _record_start(self, exposure: Exposure) -> None:
-        exposure.identity = identity = self._identity(exposure)
-        batch, assigned = self._open, exposure.arrival.assigned
-        at, unit, reason, flags = identity.at, identity.unit, identity.reason, identity.flags
-        plan = batch.plan(exposure.scope.plan)
-        entry = (exposure.seq, at, unit, plan, batch.names[assigned], reason, flags)
-        batch.starts.add(tuple.__new__(Start, entry))
-
-    def _identity(self, exposure: Exposure) -> Identity:
+    def _record_starts(self, started: Sequence[Exposure]) -> None:
         assert self.hashes is not None, "there is a scope"
-        arrival, carried_until = exposure.arrival, exposure.scope.carried_until
-        (reason, flags), key = _REASONS[arrival.reason], arrival.key
-        turn, at = turns(arrival.task, arrival.body), self._epoch + arrival.started
-        if turn and carried_until is not None and at < carried_until:
-            flags |= Flag.CARRIED.value
-        facts = (
-            at,
-            request_hash(arrival.request_id),
-            self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}"),  # as `unit_of`
-            self.hashes.caller(arrival.caller),
-            reason,
-            turn if turn < _MAX_U16 else _MAX_U16,
-            flags,
-        )
-        return tuple.__new__(Identity, facts)
+        batch, epoch, unit_hash, caller_hash = self._open, self._epoch, self.hashes.unit, self.hashes.caller
+        names, starts = batch.names, batch.starts
+        for exposure in started:
+            arrival, scope, seq = exposure.arrival, exposure.scope, exposure.seq
+            (reason, flags), key = _REASONS[arrival.reason], arrival.key
+            turn, at = turns(arrival.task, arrival.body), epoch + arrival.started
+            if turn and scope.carried_until is not None and at < scope.carried_until:
+                flags |= Flag.CARRIED.value
+            unit = unit_hash(key if key is not None else f"\0{self.router}:{seq}")  # as `unit_of`
+            turn = turn if turn < _MAX_U16 else _MAX_U16
+            request, caller = request_hash(arrival.request_id), caller_hash(arrival.caller)
+            exposure.identity = Identity(at, request, unit, caller, reason, turn, flags)
+            starts.add((seq, at, unit, batch.plan(scope.plan), names[arrival.assigned], reason, flags))
 
     def _record(self, exposure: Exposure, ending: RequestEnd) -> None:
         batch, arm = self._open, (exposure.scope.plan.endpoint, exposure.arrival.assigned)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from app.ledger.wire import FeedbackItem, Late, Pair, Plan, Row, SealedBatch, Start, encoder
+from app.ledger.wire import FeedbackItem, Plan, SealedBatch, encoder
 
 Arm = tuple[str, str]
 """An endpoint and the assigned deployment."""
@@ -27,7 +27,8 @@ class _Entries:
         self.count = 0
         self._encoded = bytearray()
 
-    def add(self, entry: Start | Row | Late | FeedbackItem | Pair) -> None:
+    def add(self, entry: tuple[object, ...] | FeedbackItem) -> None:
+        """Adds an entry: feedback, or the fields of a `wire.Start`, `Row`, `Late` or `Pair`."""
         self.count += 1
         encoder.encode_into(entry, self._encoded, -1)
 

@@ -1,16 +1,17 @@
 """Makes the row of an exposure that has ended. Pure."""
 
-from typing import NamedTuple
+import msgspec
 
 from app.engine.usage import Usage
 from app.ledger.exposure import Exposure
 from app.ledger.open_batch import OpenBatch
-from app.ledger.wire import Failure, Flag, Row
+from app.ledger.wire import Failure, Flag
 
 _MAX_U8, _MAX_U16, _MAX_U32 = 2**8 - 1, 2**16 - 1, 2**32 - 1
+_NO_FAILURE = Failure.NONE.value
 
 
-class RequestEnd(NamedTuple):
+class RequestEnd(msgspec.Struct, frozen=True):
     """The end of a request.
 
     `complete`: the client has a whole answer. `gone`: it closed the connection.
@@ -27,8 +28,8 @@ class RequestEnd(NamedTuple):
     invalid: bool = False
 
 
-def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> Row:
-    """The row, with indexes into `batch`."""
+def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[object, ...]:
+    """The fields of a `wire.Row`, with indexes into `batch`: a plain tuple is made in half the time."""
     arrival, identity, usage = exposure.arrival, exposure.identity, ending.usage
     assert identity is not None, "starts are recorded before rows"
     names, prompt_tokens, completion_tokens = batch.names, None, None
@@ -36,7 +37,10 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> Row:
         prompt_tokens = usage.prompt_tokens if usage.prompt_tokens < _MAX_U32 else _MAX_U32
         completion_tokens = usage.completion_tokens if usage.completion_tokens < _MAX_U32 else _MAX_U32
     first_token, attempts, flags = exposure.first_token, ending.attempts, identity.flags
-    prompt_bytes, in_flight = arrival.prompt_bytes, exposure.in_flight
+    prompt_bytes, in_flight, max_tokens = arrival.prompt_bytes, exposure.in_flight, ending.max_tokens
+    if max_tokens is not None:
+        # JSON numbers are unbounded; the columns are not.
+        max_tokens = min(max_tokens, _MAX_U32) if type(max_tokens) is int and max_tokens >= 0 else None
     if ending.gone:
         flags |= Flag.CLIENT_GONE
     if ending.invalid:
@@ -44,9 +48,9 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> Row:
     if ending.complete and exposure.path and not (exposure.is_visible or exposure.is_broken):
         flags |= Flag.EMPTY
     failure = exposure.failure
-    if ending.status >= 500 and failure is Failure.NONE:  # a bug of the router's
-        failure = Failure.OTHER
-    columns = (
+    if ending.status >= 500 and failure == _NO_FAILURE:  # a bug of the router's
+        failure = Failure.OTHER.value
+    return (
         exposure.seq,
         identity.at,
         identity.request,
@@ -64,7 +68,7 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> Row:
         failure,
         attempts if attempts < _MAX_U8 else _MAX_U8,
         prompt_bytes if prompt_bytes < _MAX_U32 else _MAX_U32,
-        _u32(ending.max_tokens) if ending.max_tokens is not None else None,
+        max_tokens,
         prompt_tokens,
         completion_tokens,
         first_token,
@@ -77,9 +81,3 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> Row:
         exposure.is_cold,
         flags,
     )
-    return tuple.__new__(Row, columns)  # its own constructor takes twice as long
-
-
-def _u32(value: object) -> int | None:
-    """JSON numbers are unbounded; the columns are not."""
-    return min(value, _MAX_U32) if type(value) is int and value >= 0 else None

@@ -4,14 +4,15 @@ import hashlib
 from functools import lru_cache
 
 _EMPTY = hashlib.blake2b(digest_size=8)
+_number = int.from_bytes  # looked up once: that takes longer than the conversion
 
 
-def request_hash(id: str) -> int:
-    """The hash of a request id or of the id in an answer's body: not keyed, so that the id is enough to find its
-    exposure."""
+def request_hash(id: str | bytes) -> int:
+    """The hash of a request id or of the id in an answer's body, as text or in UTF-8: not keyed, so that the id is
+    enough to find its exposure."""
     digest = _EMPTY.copy()
-    digest.update(id.encode("utf-8", "surrogatepass"))
-    return int.from_bytes(digest.digest())
+    digest.update(id if isinstance(id, bytes) else id.encode("utf-8", "surrogatepass"))
+    return _number(digest.digest())
 
 
 def secret_of(internal_key: str) -> bytes:
@@ -32,15 +33,15 @@ class Hashes:
         """The hash of a sticky key."""
         digest = self._unit.copy()
         digest.update(key.encode("utf-8", "surrogatepass"))
-        return int.from_bytes(digest.digest())
+        return _number(digest.digest())
 
     def conversation(self, caller: str, key: str) -> int:
         """The hash of a caller's conversation: two callers' equal keys are two conversations."""
         digest = self._conversation.copy()
         digest.update(f"{len(caller)}:{caller}{key}".encode("utf-8", "surrogatepass"))
-        return int.from_bytes(digest.digest())
+        return _number(digest.digest())
 
     def _caller_hash(self, id: str) -> int:
         digest = self._caller.copy()
         digest.update(id.encode("utf-8", "surrogatepass"))
-        return int.from_bytes(digest.digest())
+        return _number(digest.digest())

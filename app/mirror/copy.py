@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from app.config.schema import Timeouts
 from app.engine.errors import ENDED_EARLY
 from app.engine.promised_output import Promise
@@ -95,7 +97,7 @@ class Copy:
     async def send(self, upstream: Upstream, room: Room, request_id: str) -> ShadowResult:
         """Calls the shadow. Raises nothing but CancelledError."""
         loop, original = asyncio.get_running_loop(), self.original
-        arrival = original.exposure.arrival._replace(started=time.perf_counter())
+        arrival = msgspec.structs.replace(original.exposure.arrival, started=time.perf_counter())
         watch = Exposure(original.exposure.scope, arrival, 0, 0)
         watch.sent(original.path, {})
         longest = MOST_BYTES + (_GROWTH * original.kept.total if self.has_vectors else 0)
@@ -171,13 +173,13 @@ class Copy:
         original, seen = self.original, self.original.exposure
         answer, rate = bytes(original.kept.head), _rate(seen, self.usage)
         return MeasuredAnswer(
-            answer, original.is_stream, seen.finish, seen.is_visible, original.ttft_s, original.duration_s, rate
+            answer, original.is_stream, Finish(seen.finish), seen.is_visible, original.ttft_s, original.duration_s, rate
         )
 
     def _shadow(self, result: ShadowResult, answer: bytes) -> MeasuredAnswer:
         seen, rate = result.watch, _rate(result.watch, result.usage)
         ttft_s, stream = seen.first_token, self.original.is_stream
-        return MeasuredAnswer(answer, stream, seen.finish, seen.is_visible, ttft_s, result.duration_s, rate)
+        return MeasuredAnswer(answer, stream, Finish(seen.finish), seen.is_visible, ttft_s, result.duration_s, rate)
 
 
 def estimated_tokens(original: Original, usage: Usage | None) -> float:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from app.config.mirror import Mirror
 from app.ledger.exposure import Exposure
 from app.mirror.answer_buffer import AnswerBuffer, Room
@@ -45,7 +47,7 @@ class Original:
     def forget_request(self) -> None:
         """Drops the request's content while a copy waits; the ledger has already read it."""
         self.body = {}
-        self.exposure.arrival = self.exposure.arrival._replace(body={})
+        self.exposure.arrival = msgspec.structs.replace(self.exposure.arrival, body={})
 
     @property
     def duration_s(self) -> float:

@@ -190,7 +190,7 @@ class Replay:
             ending = await client.send(request, arm, exposure, body)
             self.statuses[ending.status] += 1
         finally:
-            ledger.finish(exposure, ending._replace(duration_s=time.perf_counter() - started))
+            ledger.finish(exposure, msgspec.structs.replace(ending, duration_s=time.perf_counter() - started))
 
 
 def _first(group: BaseExceptionGroup[ReplayRefused]) -> ReplayRefused:

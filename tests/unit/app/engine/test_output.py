@@ -142,7 +142,7 @@ def test_finish_reasons(answer: list[dict[str, Any]], finish: str | None) -> Non
 
 
 def test_ids_are_found_at_the_beginning_only() -> None:
-    assert find_id(b'data: {"id":"chatcmpl-1","choices":[]}') == "chatcmpl-1"
-    assert find_id(b'{"type":"message_start","message":{"id":"msg_1"}}') == "msg_1"
+    assert find_id(b'data: {"id":"chatcmpl-1","choices":[]}') == b"chatcmpl-1"
+    assert find_id(b'{"type":"message_start","message":{"id":"msg_1"}}') == b"msg_1"
     assert find_id(b'{"token":{"id":12}}') is None
     assert find_id(b" " * 600 + b'{"id":"x"}') is None

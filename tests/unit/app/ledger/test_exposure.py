@@ -36,7 +36,7 @@ ERROR = b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
 def exposure(*, stream: bool = True, slow: Any = (), unfinished: Any = ()) -> Exposure:
     scope = Scope(PLAN, slow, unfinished)
     arrival = Arrival("req", None, "ann", "blue", "traffic", "openai", "chat", stream, 10, {}, time.perf_counter())
-    return Exposure(scope, arrival, 1, 0)
+    return Exposure(scope, arrival, 1, 0, scope.first_due[stream])
 
 
 def streamed(
@@ -89,7 +89,7 @@ def test_the_engines_error_event_is_a_failure() -> None:
     seen = streamed((1.0, TOKEN), (1.1, ERROR), (1.1, DONE))
     assert (seen.failure, seen.is_broken) == (Failure.BROKEN, True)
     talk = TOKEN.replace(b'"x"', b'"{\\"error\\": 1}"')
-    assert streamed((1.0, talk), (1.1, DONE)).failure is Failure.NONE
+    assert streamed((1.0, talk), (1.1, DONE)).failure == Failure.NONE
 
 
 def test_a_whole_answer_gives_its_finish_reason_and_id() -> None:
@@ -127,18 +127,18 @@ def test_embeddings_are_never_empty_and_have_no_finish_reason() -> None:
 def test_only_failures_of_the_assigned_deployment_count(error: SwitchyardError, failure: Failure) -> None:
     seen = exposure()
     seen.failed("green", error)
-    assert seen.failure is Failure.NONE
+    assert seen.failure == Failure.NONE
     seen.failed("blue", error)
-    assert seen.failure is failure
+    assert seen.failure == failure
     seen.failed("blue", Broken("x"))
-    assert seen.failure is (failure if failure else Failure.BROKEN)
+    assert seen.failure == (failure if failure else Failure.BROKEN)
 
 
 def test_a_deployment_that_is_passed_over_was_unavailable() -> None:
     seen = exposure()
     seen.diverted()
     seen.failed("green", Broken("x"))
-    assert seen.failure is Failure.UNAVAILABLE
+    assert seen.failure == Failure.UNAVAILABLE
 
 
 def test_only_answers_with_a_promise_are_kept_and_only_short_ones() -> None:
