@@ -58,8 +58,8 @@ def _until_the_user(task: str, body: Mapping[str, Any]) -> Iterator[tuple[str, A
             return
 
 
-def turns(task: str, body: Mapping[str, Any]) -> int:
-    """The model's earlier turns that a request holds."""
+def turns(task: str, body: Mapping[str, Any], most: int | None = None) -> int:
+    """The model's earlier turns that a request holds; no more than `most` are counted."""
     count, before, has_items = 0, False, task == "responses"
     for item in _parts(task, body)[1]:
         is_models = isinstance(item, dict) and (
@@ -67,13 +67,15 @@ def turns(task: str, body: Mapping[str, Any]) -> int:
         )
         if is_models and not before:
             count += 1
+            if count == most:
+                break
         before = is_models
     return count
 
 
 def is_running(task: str, body: Mapping[str, Any]) -> bool:
     """Whether a request holds a turn of the model's."""
-    return turns(task, body) > 0
+    return turns(task, body, most=1) > 0
 
 
 def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
