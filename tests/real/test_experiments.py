@@ -29,7 +29,7 @@ EXPERIMENT: dict[str, Any] = {
         {"metric": "tokens_per_second", "minimal_effect": 0.5},
         {"metric": "thumbs", "minimal_effect": 0.05},
     ],
-    "feedback": {"thumbs": {"type": "boolean", "window_s": 8}},
+    "feedback": {"thumbs": {"type": "boolean", "window_s": 40}},  # longer than an answer takes on a busy machine
 }
 SESSIONS = 80
 
@@ -82,7 +82,7 @@ async def _talk(url: str) -> list[Turn]:
                 assert (answer.status_code, answer.json()["accepted"]) == (202, 1)
 
     async with sdk, httpx.AsyncClient(base_url=url, timeout=30) as http:
-        await asyncio.gather(*(work() for _ in range(12)))
+        await asyncio.gather(*(work() for _ in range(6)))
     return turns
 
 
@@ -176,7 +176,7 @@ def test_feedback_counts_once_its_window_is_over(experiment: Application, turns:
         values = _compared(experiment, "thumbs")["values"]
         return bool(sum(value["requests"] for value in values) == len(turns))
 
-    assert eventually(scored, within_s=60), json.dumps(report_of(experiment))
+    assert eventually(scored, within_s=120), json.dumps(report_of(experiment))
     for value in _compared(experiment, "thumbs")["values"]:
         scores = [turn.session % 2 == 0 for turn in turns if turn.deployment == value["arm"]]
         assert (value["response_rate"], value["requests"]) == (1.0, len(scores))
