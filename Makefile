@@ -36,16 +36,16 @@ SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/client
 LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 
-# The fast layer in parts: a process for each imports less than workers that share all tests. Those of the router wait
-# a lot; the unit tests, at a lower priority, take the time between.
+# The fast layer in parts: a process for each imports less than workers that share all tests. Those that hardly wait, at
+# a lower priority, take the time in which the others do.
 EXPERIMENT_TESTS := tests/unit/app/experiments tests/unit/app/ledger tests/unit/app/mirror
 SERVER_TESTS := tests/router/ledger tests/router/operations
 PYTEST := $(BIN)/python -m pytest
 but = $(addprefix --ignore ,$(SDK_TESTS) $(1))
-FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(HOSTILE_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
+FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 	"$(PYTEST) tests/router $(call but,$(HOSTILE_TESTS) $(LONG_TESTS) $(SERVER_TESTS))" \
-	"nice $(PYTEST) $(EXPERIMENT_TESTS) $(but)" "nice $(PYTEST) tests/unit/app $(call but,$(EXPERIMENT_TESTS))" \
-	"nice $(PYTEST) tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)"
+	"$(PYTEST) tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)" "nice $(PYTEST) $(HOSTILE_TESTS)" \
+	"nice $(PYTEST) $(EXPERIMENT_TESTS) $(but)" "nice $(PYTEST) tests/unit/app $(call but,$(EXPERIMENT_TESTS))"
 
 # Ctrl-C does not reach what runs in the background.
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;

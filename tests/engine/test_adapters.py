@@ -1,11 +1,7 @@
-"""Two LoRA adapters and the model that they adapt: three deployments of one real vLLM, behind the router.
-
-One adapter comes from a directory, the other from a model hub.
-"""
+"""Two LoRA adapters and the model that they adapt: three deployments of one real vLLM, behind the router."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,40 +10,14 @@ import pytest
 from app.internal_api import APP_PREFIX, EXTENDED_PATH, INTERNAL_KEY_HEADER
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from deployments.weights.cache import prepare_tiny
-from tests.support.engine.fake_hub import OWNER, hub
-from tests.support.engine.lora_adapters import write_adapter
-from tests.support.engine.model_application import KEY, model_application
-from tests.support.processes.project import ROOT
+from tests.engine.conftest import ADAPTERS
+from tests.support.engine.model_application import KEY
 from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]  # vLLM starts while the whole application's engines run
 
-ADAPTERS = ("french", "german")
 DEPLOYMENTS = ("base", *ADAPTERS)
 PROMPT = "Hello world"
-
-
-def llm_config(folder: Path) -> dict[str, Any]:
-    model = prepare_tiny(ROOT / ".models")
-    for name in ADAPTERS:
-        write_adapter(folder / name, model, seed=ord(name[0]))
-    modules = [
-        {"name": "french-lora", "path": str(folder / "french")},
-        {"name": "german-lora", "path": f"{OWNER}/german"},
-    ]
-    return {
-        "model_loading_config": {"model_id": "tiny", "model_source": f"package:{model.name}"},
-        "accelerator_config": {"kind": "cpu"},
-        "engine_kwargs": {
-            "dtype": "float32",
-            "max_model_len": 512,
-            "max_num_seqs": 8,
-            "enforce_eager": True,
-            "max_lora_rank": 8,
-            "lora_modules": modules,
-        },
-    }
 
 
 def configuration() -> dict[str, Any]:
@@ -62,17 +32,6 @@ def configuration() -> dict[str, Any]:
         "defaults": {"chat": "chat", "completions": "chat", "responses": "chat"},
         "tgi": {"profile": "tgi"},
     }
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("engine")
-    models = folder / "models"
-    args = {"llm_config": llm_config(models)}
-    with serve(hub(models)) as there:
-        environment = {"HF_ENDPOINT": there, "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "0"}
-        with model_application("tiny", args, folder / "log", environment) as url:
-            yield url
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,55 @@
+"""One real vLLM for these tests: a tiny model and two LoRA adapters, without Ray.
+
+One adapter comes from a directory, the other from a model hub.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.weights.cache import prepare_tiny
+from tests.support.engine.fake_hub import OWNER, hub
+from tests.support.engine.lora_adapters import write_adapter
+from tests.support.engine.model_application import model_application
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import serve
+
+ADAPTERS = ("french", "german")
+CONTEXT = 512
+"""The number of tokens of a prompt and its answer."""
+
+
+def llm_config(folder: Path) -> dict[str, Any]:
+    model = prepare_tiny(ROOT / ".models")
+    for name in ADAPTERS:
+        write_adapter(folder / name, model, seed=ord(name[0]))
+    modules = [
+        {"name": "french-lora", "path": str(folder / "french")},
+        {"name": "german-lora", "path": f"{OWNER}/german"},
+    ]
+    return {
+        "model_loading_config": {"model_id": "tiny", "model_source": f"package:{model.name}"},
+        "accelerator_config": {"kind": "cpu"},
+        "engine_kwargs": {
+            "dtype": "float32",
+            "max_model_len": CONTEXT,
+            "max_num_seqs": 8,
+            "enforce_eager": True,
+            "max_lora_rank": 8,
+            "lora_modules": modules,
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of its model application, which is named `tiny`."""
+    folder = tmp_path_factory.mktemp("engine")
+    models = folder / "models"
+    args = {"llm_config": llm_config(models)}
+    with serve(hub(models)) as there:
+        environment = {"HF_ENDPOINT": there, "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "0"}
+        with model_application("tiny", args, folder / "log", environment) as url:
+            yield url
