@@ -71,13 +71,19 @@ async def test_the_last_router_stops_soon_after_the_alarm_though_the_control_pla
         await asyncio.sleep(0.005)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    (alarm,) = (it.at for it in journal.read(LocalStore(tmp_path / "hosted" / "ledger")) if it.kind == "alarm")
+    await hosted.until(lambda: bool(alarms(tmp_path)))  # routers may stop before it is on disk
+    (alarm,) = alarms(tmp_path)
     treated = len(hosted.green.requests)
     after = sorted(at - alarm for at in stopped.values())
     _log.info("Stopped %s s after the alarm, %d empty answers", " ".join(f"{it:.2f}" for it in after), treated)
     assert after[-1] < GENEROUS_S
     assert hosted.weight == 50, "the plan has not followed yet"
     assert failed(await hosted.send(30)) == []
+
+
+def alarms(directory: Path) -> list[float]:
+    """The times of the alarms in the hosted controller's journal on disk."""
+    return [it.at for it in journal.read(LocalStore(directory / "hosted" / "ledger")) if it.kind == "alarm"]
 
 
 async def keep_sending(rig: ActingRig) -> None:
