@@ -81,7 +81,11 @@ def _running(directory: Path) -> Iterator[Address]:
 
 
 def _name(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Its command line; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 class _SharedApplication:
