@@ -199,4 +199,4 @@ def test_closing_a_stream_ends_the_engines_work(application: Application, client
     assert next(iter(stream)).choices
     assert application.running("smollm2-blue") >= 1
     stream.close()
-    assert eventually(lambda: application.running("smollm2-blue") == 0, within_s=1)
+    assert eventually(lambda: application.running("smollm2-blue") == 0, within_s=10)

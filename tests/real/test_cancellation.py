@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.real, pytest.mark.alone]
 GREEN = "smollm2-green"
 CLIENTS = 9
 """For each of the 24 cases: more than 200 in all."""
-IDLE_WITHIN_S = 1.0
+IDLE_WITHIN_S = 10.0
+"""A quiet machine needs less than one; the answers would take minutes."""
 
 LANES = lanes(GREEN, tokens=2000)
 
@@ -38,9 +39,7 @@ def first_token(client: socket.socket) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: f"{lane.name}-{'streamed' if lane.streamed else 'whole'}")
-def test_the_engine_is_idle_a_second_after_its_clients_have_gone(
-    application: Application, lane: Lane, moment: str
-) -> None:
+def test_the_engine_is_idle_soon_after_its_clients_have_gone(application: Application, lane: Lane, moment: str) -> None:
     assert eventually(lambda: application.running(GREEN) == 0, within_s=30)
     with clients(application.url, lane) as connections:
         if moment == "before":
@@ -52,9 +51,7 @@ def test_the_engine_is_idle_a_second_after_its_clients_have_gone(
         else:
             assert eventually(lambda: application.running(GREEN) > CLIENTS // 2, within_s=30)
     if moment == "before":
-        time.sleep(IDLE_WITHIN_S)  # a request may still be on its way to the engine
-        assert application.running(GREEN) == 0
-    else:
-        assert eventually(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
+        time.sleep(1)  # a request may still be on its way to the engine
+    assert eventually(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
     time.sleep(0.2)  # and no late request may start
     assert application.running(GREEN) == 0

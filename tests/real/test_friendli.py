@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application, at_once, eventually
 from tests.support.clients.conversations import MESSAGES, QUESTION, STRUCTURED, answers
 
 pytestmark = pytest.mark.real
@@ -101,20 +101,28 @@ def free(unhindered: Any) -> list[list[int]]:
 def test_greedy_answers_equal_the_openai_apis_in_every_form(
     application: Application, friendli: Any, prompt: str
 ) -> None:
-    result = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=24, temperature=0)
-    expected = result.choices[0].text
     fields: dict[str, Any] = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
-    whole = complete(friendli, **fields).choices[0]
+
+    def streamed() -> list[Any]:
+        with complete(friendli, **fields, stream=True) as stream:
+            return [event.data.choices[0] for event in stream]
+
+    openai, sdk, of_tokens, chunks, (tokens, last), reference = at_once(
+        lambda: application.sdk.completions.create(model=GREEN, **fields),
+        lambda: complete(friendli, **fields),
+        lambda: complete(friendli, tokens=ids_of(friendli, prompt), max_tokens=24, temperature=0),
+        streamed,
+        lambda: events(application, **fields),
+        lambda: answer(application, **fields),
+    )
+    expected, whole = openai.choices[0].text, sdk.choices[0]
     assert whole.text == expected
-    assert complete(friendli, tokens=ids_of(friendli, prompt), max_tokens=24, temperature=0).choices[0].text == expected
-    with complete(friendli, **fields, stream=True) as stream:
-        chunks = [event.data.choices[0] for event in stream]
+    assert of_tokens.choices[0].text == expected
     assert "".join(chunk.text for chunk in chunks) == expected
     assert [chunk.token for chunk in chunks[:-1]] == whole.tokens
-    tokens, last = events(application, **fields)
     assert "".join(event["text"] for event in tokens) == expected == last["choices"][0]["text"]
     assert [event["token"] for event in tokens] == whole.tokens == last["choices"][0]["tokens"]
-    assert last["usage"] == {**answer(application, **fields)["usage"]}
+    assert last["usage"] == {**reference["usage"]}
 
 
 async def test_the_async_sdk(application: Application) -> None:
@@ -176,8 +184,8 @@ def test_nothing_comes_after_a_stop_token(application: Application, free: list[l
     stops = [id for id, _ in counted.most_common(3)]
     listed = [{"tokens": stops[:2]}, {"tokens": stops[2:]}]
     fields = {**MANY, "stop_tokens": listed}
-    found = answer(application, **fields)["choices"]
-    tokens, last = events(application, **fields)
+    whole, (tokens, last) = at_once(lambda: answer(application, **fields), lambda: events(application, **fields))
+    found = whole["choices"]
     for choice, streamed, before in zip(found, last["choices"], free, strict=True):
         until = next(position for position, id in enumerate(before) if id in stops)
         assert choice["tokens"] == streamed["tokens"] == before[:until]
@@ -188,8 +196,9 @@ def test_nothing_comes_after_a_stop_token(application: Application, free: list[l
 
 def test_nothing_comes_after_a_stop_phrase(application: Application, unhindered: Any) -> None:
     phrases = ["ird", " the", "."]
-    found = answer(application, **MANY, stop=phrases)["choices"]
-    tokens, last = events(application, **MANY, stop=phrases)
+    fields = {**MANY, "stop": phrases}
+    whole, (tokens, last) = at_once(lambda: answer(application, **fields), lambda: events(application, **fields))
+    found = whole["choices"]
     for choice, streamed, before in zip(found, last["choices"], unhindered["choices"], strict=True):
         expected = re.split("|".join(map(re.escape, phrases)), before["text"], maxsplit=1)[0]
         assert choice["text"] == streamed["text"] == expected
@@ -241,8 +250,9 @@ def test_a_tokens_own_embedding_changes_nothing_and_another_one_does(application
     for indices in ([3], [4, 0], everywhere):
         values = embedding(*(ids[index] for index in indices))
         replaced = {"token_index_to_replace": indices, "embedding_to_replace": values}
-        assert tokens_of(answer(application, **fields, **replaced)) == [expected]
-        assert tokens_of(events(application, **fields, **replaced)[1]) == [expected]
+        body = {**fields, **replaced}
+        whole, (_, last) = at_once(lambda it=body: answer(application, **it), lambda it=body: events(application, **it))
+        assert tokens_of(whole) == tokens_of(last) == [expected]
     (italy,) = ids_of(friendli, " Italy")
     france = ids.index(*ids_of(friendli, " France"))
     replaced = {"token_index_to_replace": [france], "embedding_to_replace": embedding(italy)}
