@@ -47,7 +47,7 @@ def test_vllm_reads_times_lengths_and_texts(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in trace(recorded, "vllm-bench", Estimates())))
     tokenizer.write_text(MODEL.tokenizer.to_str())
     command = [sys.executable, "-c", READ, str(path), str(tokenizer)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.rpartition("RESULT")[2])
     timed = found["timed"]

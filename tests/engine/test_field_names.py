@@ -45,7 +45,7 @@ print(json.dumps({
 
 def test_the_names_of_vllms_fields_are_current() -> None:
     output = subprocess.run(
-        [sys.executable, "-c", READ], check=True, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", READ], check=True, capture_output=True, text=True, timeout=1200
     ).stdout
     assert json.loads(output.splitlines()[-1]) == {
         "chat": sorted(openai_fields_ENGINE_CHAT),

@@ -34,7 +34,7 @@ def test_vllms_spans_are_children_of_the_routers_with_the_same_sampling() -> Non
             [sys.executable, "-c", ENGINE, f"{url}/v1/traces", json.dumps([sampled, unsampled, others])],
             check=True,
             capture_output=True,
-            timeout=200,
+            timeout=1200,
             env={
                 "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
                 "OTEL_TRACES_SAMPLER": "parentbased_always_off",
