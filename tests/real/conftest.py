@@ -137,25 +137,27 @@ def pytest_sessionfinish() -> None:
         _started.pop().stop()
 
 
-_BESIDE_OTHERS = ("test_docs_alone.py", "test_experiments.py", "test_acting.py")
-"""Files whose tests run alone, take long, and wait more than they compute."""
-
-_LONGEST = "test_friendli.py"
-"""The longest of the files that share the application: it comes first, so that no worker is left with it at the end."""
-
-_APART = 12
-"""The number of files between them, so that the next tests do not wait for them on every worker."""
+_LONGEST = ("test_friendli.py", "test_databricks.py", "test_logits.py")
+"""The longest of the files that share the application: they come first, so that no worker is left with one at the
+end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files that run alone start while tests without this application run, so that no core is idle. The other
-    files that run alone come last, since all others would wait for them."""
-    others = list(dict.fromkeys(item.path for item in items if not item.path.is_relative_to(_HERE)))
+    """Files whose tests run alone wait more than they compute: they run beside tests without this application, far
+    enough from each other that no two workers wait for them. Tests that share the application come last."""
+    own = {item.path: True for item in items if item.path.is_relative_to(_HERE)}
+    for item in items:
+        if item.path in own:
+            own[item.path] &= _is_alone(item)
+    alone = [path for path, every in own.items() if every]
+    others = list(dict.fromkeys(item.path for item in items if item.path not in own))
     first = sum(path.parent.name == "launcher" for path in others)  # while this application starts
+    apart = (len(others) - first) / max(1, len(alone))
     place = {path: float(number) for number, path in enumerate(others)}
-    place |= {_HERE / name: first + number * _APART - 0.5 for number, name in enumerate(_BESIDE_OTHERS)}
-    places = {item: place.get(item.path, len(place) + _is_alone(item)) for item in items}
-    items.sort(key=lambda item: (places[item], item.path.name != _LONGEST))
+    place |= {path: first + number * apart - 0.5 for number, path in enumerate(alone)}
+    last = {name: number for number, name in enumerate(_LONGEST, start=len(others))}
+    end = len(others) + len(_LONGEST)
+    items.sort(key=lambda item: (place.get(item.path, last.get(item.path.name, end)), _is_alone(item)))
 
 
 def _is_alone(item: pytest.Item) -> bool:

@@ -4,7 +4,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -83,10 +84,27 @@ def ngrams(ids: Ids, n: int) -> list[tuple[int, ...]]:
     return [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
 
 
+class Stories(NamedTuple):
+    """Answers to MANY, from one batch of the engine."""
+
+    prompt: list[int]
+    """The ids of the second one's prompt."""
+    unhindered: Any
+    without_repeats: Any
+
+
 @pytest.fixture(scope="module")
-def unhindered(application: Application) -> Any:
+def stories(application: Application, friendli: Any) -> Stories:
+    prompt = ids_of(friendli, STORY.partition(".")[0])  # without the field the story repeats
+    fields = {**MANY, "prompt": None, "tokens": prompt, "no_repeat_ngram": 2}
+    answers = at_once(lambda: answer(application, **MANY), lambda: answer(application, **fields))
+    return Stories(prompt, *answers)
+
+
+@pytest.fixture(scope="module")
+def unhindered(stories: Stories) -> Any:
     """The answer to MANY with nothing forbidden."""
-    return answer(application, **MANY)
+    return stories.unhindered
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +171,11 @@ def test_a_reported_seed_draws_the_same_tokens_again(application: Application) -
     assert tokens_of(last) == [choice["tokens"] for choice in listed]
 
 
-@pytest.mark.parametrize("n", [2])
-def test_no_ngram_comes_twice(application: Application, friendli: Any, free: list[list[int]], n: int) -> None:
-    prompt = ids_of(friendli, STORY.partition(".")[0])  # without the field the story repeats
-    result = answer(application, **{**MANY, "prompt": None, "tokens": prompt}, no_repeat_ngram=n)
-    for ids in tokens_of(result):
-        seen = ngrams([*prompt, *ids], n)
+def test_no_ngram_comes_twice(stories: Stories, free: list[list[int]]) -> None:
+    for ids in tokens_of(stories.without_repeats):
+        seen = ngrams([*stories.prompt, *ids], 2)
         assert len(set(seen)) == len(seen)
-    assert sum(len(ngrams(ids, n)) - len(set(ngrams(ids, n))) for ids in free) > 15
+    assert sum(len(ngrams(ids, 2)) - len(set(ngrams(ids, 2))) for ids in free) > 15
 
 
 def test_forbidden_sequences_and_words_do_not_appear(
@@ -251,7 +266,7 @@ def test_a_tokens_own_embedding_changes_nothing_and_another_one_does(application
         values = embedding(*(ids[index] for index in indices))
         replaced = {"token_index_to_replace": indices, "embedding_to_replace": values}
         body = {**fields, **replaced}
-        whole, (_, last) = at_once(lambda it=body: answer(application, **it), lambda it=body: events(application, **it))
+        whole, (_, last) = at_once(partial(answer, application, **body), partial(events, application, **body))
         assert tokens_of(whole) == tokens_of(last) == [expected]
     (italy,) = ids_of(friendli, " Italy")
     france = ids.index(*ids_of(friendli, " France"))

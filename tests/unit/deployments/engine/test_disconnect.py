@@ -65,7 +65,7 @@ async def test_an_application_that_does_not_end_by_itself_is_cancelled() -> None
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request
-    await asyncio.wait_for(ended.wait(), timeout=60)
+    await asyncio.wait_for(ended.wait(), timeout=30)
 
 
 async def test_an_error_of_the_application_passes() -> None:
