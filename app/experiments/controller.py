@@ -108,6 +108,7 @@ class Controller:
         self._config = config
         self._keeper.settings = config.ledger
         self._recover()
+        self._write(self.now())  # a run whose beginning is not on disk begins later if the controller dies
 
     def ingest(self, data: bytes) -> bytes:
         """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.

@@ -419,6 +419,12 @@ def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> N
     ]
 
 
+def test_a_controller_that_dies_before_its_first_tick_keeps_the_beginning_of_its_run(desk: Desk) -> None:
+    desk.clock.now += 0.5
+    desk.start()
+    assert desk.analysis.started_at == START
+
+
 def test_another_primary_metric_is_another_run(desk: Desk) -> None:
     desk.send(full(1))
     desk.pass_time(30)
