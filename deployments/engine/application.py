@@ -31,6 +31,10 @@ ENGINE_KWARGS: Mapping[str, Any] = {
 
 ENVIRONMENT: Mapping[str, str] = {"VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS)}
 
+EAGER_ON_CPUS: Mapping[str, str] = {"TORCH_COMPILE_DISABLE": "1"}
+"""With `enforce_eager`, too, vLLM compiles functions of its sampler when the first answer needs them. On CPUs all
+answers wait for this, up to 18 s, and on a machine without a C++ compiler, like our image, it ends the engine."""
+
 
 class EngineArgs(BaseModel):
     """`args` of an engine's application: `{llm_config: {...}}`, with the fields of Ray's LLMConfig."""
@@ -61,9 +65,15 @@ def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -
         **given,
         "deployment_config": {"graceful_shutdown_timeout_s": GRACE_S, **(given.get("deployment_config") or {})},
         "engine_kwargs": {**engine_kwargs, **(given.get("engine_kwargs") or {})},
-        "runtime_env": {**runtime_env, "env_vars": {**ENVIRONMENT, **(runtime_env.get("env_vars") or {})}},
+        "runtime_env": {**runtime_env, "env_vars": {**_environment(given), **(runtime_env.get("env_vars") or {})}},
     }
     source = (given.get("model_loading_config") or {}).get("model_source")
     if isinstance(source, str) and source.startswith(PACKAGE_PREFIX):
         config["callback_config"] = {"callback_class": PACKAGED_WEIGHTS}
     return config
+
+
+def _environment(given: Mapping[str, Any]) -> Mapping[str, str]:
+    on_cpus = (given.get("accelerator_config") or {}).get("kind") == "cpu"
+    is_eager = bool((given.get("engine_kwargs") or {}).get("enforce_eager"))
+    return {**ENVIRONMENT, **(EAGER_ON_CPUS if on_cpus and is_eager else {})}

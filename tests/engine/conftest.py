@@ -1,6 +1,6 @@
 """One real vLLM for these tests: a tiny model and two LoRA adapters, without Ray.
 
-One adapter comes from a directory, the other from a model hub.
+One adapter comes from a directory, the other from a model hub. Like our image, the engine has no C++ compiler.
 """
 
 from collections.abc import Iterator
@@ -50,6 +50,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     models = folder / "models"
     args = {"llm_config": llm_config(models)}
     with serve(hub(models)) as there:
-        environment = {"HF_ENDPOINT": there, "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "0"}
+        hub_here = {"HF_ENDPOINT": there, "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "0"}
+        environment = {**hub_here, "CXX": "no-compiler", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
         with model_application("tiny", args, folder / "log", environment) as url:
             yield url

@@ -74,10 +74,13 @@ async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
 
     from deployments import llm
     from deployments.engine.application import EngineArgs, engine_config
-    from deployments.engine.server import EngineServer
 
     given = EngineArgs.model_validate(args)
-    server = EngineServer.sync_init(engine_config(given, **llm.engine_kwargs(given)))
+    config = engine_config(given, **llm.engine_kwargs(given))
+    os.environ |= config.runtime_env["env_vars"]  # as Ray does, before anything imports vLLM
+    from deployments.engine.server import EngineServer
+
+    server = EngineServer.sync_init(config)
     await server.start()
     try:
         app = Starlette(routes=[Mount(f"{APP_PREFIX}{name}", await server.__serve_build_asgi_app__())])
