@@ -1,5 +1,7 @@
 """Sampling on a machine without a C++ compiler, for which vLLM would compile parts of its sampler."""
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -10,7 +12,14 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # `make test` gives 
 
 
 def test_sampled_answers_and_logprobs_need_no_compiler(engine: str) -> None:
-    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True, "temperature": 1, "n": 2}
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": "Hello",
+        "max_tokens": 4,
+        "ignore_eos": True,
+        "temperature": 1,
+        "n": 2,
+    }
     for fields in ({}, {"seed": 3}, {"logprobs": 2}, {"logprobs": 2, "temperature": 0, "n": 1}):
         answer = httpx.post(
             f"{engine}{APP_PREFIX}tiny/v1/completions",
