@@ -20,6 +20,7 @@ TOKEN = "ray_token"
 DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",  # at its 0.1 s, an idle controller takes 6 % of a core
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",  # one carries far more than a laptop's engines give; a second takes their core
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(draining.DEREGISTRATION_S),
     **haproxy.SETTINGS,

@@ -52,24 +52,25 @@ class Application:
     internal_key: str
     directory: Path
 
-    def engine_metric(self, deployment: str, name: str) -> float:
-        """The sum of one of vLLM's own metrics."""
+    def engine_metric(self, deployment: str, *names: str) -> float:
+        """The sum of one of vLLM's own metrics, or of several."""
         headers = {INTERNAL_KEY_HEADER: self.internal_key}
         text = httpx.get(f"{self.url}/deployments/{deployment}/metrics", headers=headers).raise_for_status().text
-        lines = [line for line in text.splitlines() if line.startswith((name + "{", name + " "))]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
+        beginnings = tuple(name + end for name in names for end in "{ ")
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(beginnings))
 
     def running(self, deployment: str) -> float:
         """The number of requests that the engine works on or has in its queue."""
-        waiting = self.engine_metric(deployment, "vllm:num_requests_waiting")
-        return self.engine_metric(deployment, "vllm:num_requests_running") + waiting
+        return self.engine_metric(deployment, "vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 @contextmanager
 def _running(directory: Path) -> Iterator[Address]:
     """An application that is started and stopped with the users' commands."""
     key = secrets.token_urlsafe(16)
-    with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
+    # One thread for each engine: the tests use all of them at once, and threads would wait for each other.
+    variables = {INTERNAL_KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
+    with launched(ROOT / "serve_config.yaml", directory, variables) as launcher:
         yield Address(launcher.url, key, str(directory))
         engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` must find the engines by the run's marker"
@@ -227,10 +228,10 @@ def settled(application: Application) -> bool:
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:
-    """Whether `condition()` becomes true in time, checked every 50 ms."""
+    """Whether `condition()` becomes true in time, checked every 100 ms: the cores have other tests to run."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.05)
+        time.sleep(0.1)
     return True

@@ -122,7 +122,7 @@ class Talk:
                     answered.append(self.begin()[1])
                 except Exception as error:  # noqa: BLE001  whatever a client sees
                     failures.append(error)
-                time.sleep(0.05)
+                time.sleep(0.2)
 
         thread = threading.Thread(target=talk)
         thread.start()

@@ -44,7 +44,7 @@ def complete(application: Application, xargs: dict[str, Any] | None, **fields: A
     return [(choice["prompt_token_ids"], choice["token_ids"]) for choice in answer.json()["choices"]]
 
 
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 150}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 110}
 SAMPLED: dict[str, Any] = {"temperature": 1, "seed": 7, "max_tokens": 150}
 N = 3
 

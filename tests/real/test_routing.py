@@ -60,12 +60,15 @@ def test_the_named_engine_did_the_work(application: Application) -> None:
     assert application.engine_metric("smollm2-blue", name) == before["smollm2-blue"]
 
 
+SENT = 120
+
+
 def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) -> None:
     with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as pool:
         url = f"{application.url}/v1/chat/completions"
-        answers = pool.map(lambda _: client.post(url, json=SHORT), range(200))
+        answers = pool.map(lambda _: client.post(url, json=SHORT), range(SENT))
         seen = Counter(answer.headers[HEADER] for answer in answers)
-    assert binomtest(seen["smollm2-green"], 200, 0.1).pvalue > 1e-6
+    assert binomtest(seen["smollm2-green"], SENT, 0.1).pvalue > 1e-6
 
 
 def test_model_deployments_need_the_internal_key(application: Application) -> None:
