@@ -68,9 +68,7 @@ class Application:
 def _running(directory: Path) -> Iterator[Address]:
     """An application that is started and stopped with the users' commands."""
     key = secrets.token_urlsafe(16)
-    # One thread for each engine: the tests use all of them at once, and threads would wait for each other.
-    variables = {INTERNAL_KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
-    with launched(ROOT / "serve_config.yaml", directory, variables) as launcher:
+    with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
         yield Address(launcher.url, key, str(directory))
         engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` must find the engines by the run's marker"
@@ -144,21 +142,29 @@ end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests run alone wait more than they compute: they run beside tests without this application, far
-    enough from each other that no two workers wait for them. Tests that share the application come last."""
-    own = {item.path: True for item in items if item.path.is_relative_to(_HERE)}
-    for item in items:
-        if item.path in own:
-            own[item.path] &= _is_alone(item)
-    alone = [path for path, every in own.items() if every]
-    others = list(dict.fromkeys(item.path for item in items if item.path not in own))
-    first = sum(path.parent.name == "launcher" for path in others)  # while this application starts
-    apart = (len(others) - first) / max(1, len(alone))
+    """Groups tests for workers, in this order: those that run alone, as one group, since they wait more than they
+    compute; beside it the files that need no application, or start one; last the files that share the application.
+    """
+    others = list(dict.fromkeys(item.path for item in items if not item.path.is_relative_to(_HERE)))
+    starting = [path for path in others if path.parent.name == "launcher"]
+    others = [path for path in others if path not in starting]
     place = {path: float(number) for number, path in enumerate(others)}
-    place |= {path: first + number * apart - 0.5 for number, path in enumerate(alone)}
-    last = {name: number for number, name in enumerate(_LONGEST, start=len(others))}
-    end = len(others) + len(_LONGEST)
-    items.sort(key=lambda item: (place.get(item.path, last.get(item.path.name, end)), _is_alone(item)))
+    # The start of an application takes all cores: not all at once.
+    place |= {path: number * len(others) / len(starting) - 0.75 for number, path in enumerate(starting)}
+    longest = {name: number for number, name in enumerate(_LONGEST, start=len(others))}
+
+    def key(item: pytest.Item) -> float:
+        if _is_alone(item):
+            return -0.5
+        return place.get(item.path, longest.get(item.path.name, len(others) + len(_LONGEST)))
+
+    items.sort(key=key)
+    for item in items:
+        group = _ALONE if _is_alone(item) else str(item.path.relative_to(ROOT))
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+_ALONE = "alone"
 
 
 def _is_alone(item: pytest.Item) -> bool:
@@ -171,8 +177,8 @@ _turn: list[AbstractContextManager[None]] = []
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Waits until the test may run; its timeout starts then. A module whose tests run alone has one turn for all of
-    them, since its fixtures last longer than a test."""
+    """Waits until the test may run; its timeout starts then. Tests that run alone one after another have one turn
+    together, since their fixtures last longer than a test."""
     shared, alone = os.environ.get(SHARED), _is_alone(item)
     if shared is not None and not _turn and item.path.is_relative_to(_HERE):  # pytest calls this for other folders, too
         _shared_address(Path(shared))
@@ -181,7 +187,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     try:
         return (yield)
     finally:
-        keeps = alone and nextitem is not None and nextitem.path == item.path and _is_alone(nextitem)
+        keeps = alone and nextitem is not None and _is_alone(nextitem)
         if _turn and not keeps:
             _turn.pop().__exit__(None, None, None)
 

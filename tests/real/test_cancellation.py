@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 GREEN = "smollm2-green"
 CLIENTS = 9
-"""For each of the 24 cases: more than 200 in all."""
+"""Of each dialect, in each case: more than 200 in all."""
 IDLE_WITHIN_S = 10.0
 """A quiet machine needs less than one; the answers would take minutes."""
 
@@ -22,10 +22,10 @@ LANES = lanes(GREEN, tokens=2000)
 
 
 @contextmanager
-def clients(url: str, lane: Lane) -> Iterator[list[socket.socket]]:
-    """CLIENTS requests, whose clients have disconnected at the end of the block."""
+def clients(url: str, lanes: Sequence[Lane]) -> Iterator[list[socket.socket]]:
+    """CLIENTS requests of each lane, whose clients have disconnected at the end of the block."""
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(sent(url, lane))) for _ in range(CLIENTS)]
+        yield [stack.enter_context(closing(sent(url, lane))) for lane in lanes for _ in range(CLIENTS)]
 
 
 def first_token(client: socket.socket) -> None:
@@ -37,21 +37,29 @@ def first_token(client: socket.socket) -> None:
         received += chunk
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: f"{lane.name}-{'streamed' if lane.streamed else 'whole'}")
-def test_the_engine_is_idle_soon_after_its_clients_have_gone(application: Application, lane: Lane, moment: str) -> None:
+def test_the_engine_is_idle_soon_after_its_clients_have_gone(application: Application, lane: Lane) -> None:
     assert eventually(lambda: application.running(GREEN) == 0, within_s=30)
-    with clients(application.url, lane) as connections:
-        if moment == "before":
-            time.sleep(0.05)
-        elif lane.streamed:
+    with clients(application.url, [lane]) as connections:
+        if lane.streamed:
             for connection in connections:
                 first_token(connection)
             assert application.running(GREEN) > 0
         else:
             assert eventually(lambda: application.running(GREEN) > CLIENTS // 2, within_s=30)
-    if moment == "before":
-        time.sleep(1)  # a request may still be on its way to the engine
+    assert_idle_soon(application)
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+def test_the_engine_is_idle_soon_after_clients_that_left_at_once(application: Application, streamed: bool) -> None:
+    assert eventually(lambda: application.running(GREEN) == 0, within_s=30)
+    with clients(application.url, [lane for lane in LANES if lane.streamed == streamed]):
+        time.sleep(0.05)
+    time.sleep(1)  # a request may still be on its way to the engine
+    assert_idle_soon(application)
+
+
+def assert_idle_soon(application: Application) -> None:
     assert eventually(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
     time.sleep(0.2)  # and no late request may start
     assert application.running(GREEN) == 0

@@ -24,6 +24,7 @@ from app.ledger.ledger import Ledger
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Turn
 from app.routing.traffic import rendezvous
+from tests.conftest import NIGHTLY
 
 PIN_S = 100.0
 CONTROL, TREATMENTS = "a", ["b", "c"]
@@ -226,7 +227,7 @@ class RunningConversations(RuleBasedStateMachine):
 
 
 TestRunningConversations = RunningConversations.TestCase
-TestRunningConversations.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestRunningConversations.settings = settings(max_examples=200 if NIGHTLY else 50, stateful_step_count=25, deadline=None)
 
 
 # --- cases that random runs rarely reach -----------------------------------------------------------

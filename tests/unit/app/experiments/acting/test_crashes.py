@@ -24,6 +24,7 @@ from app.experiments.report import Report
 from app.experiments.storage.writing import Outcome
 from app.ledger.acknowledgement import Stop, decode_acknowledgement
 from app.ledger.wire import encode
+from tests.conftest import NIGHTLY
 from tests.support.experiments.acting_facts import alarmed
 from tests.support.experiments.exposures import batch
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
@@ -274,5 +275,5 @@ class Crashes(RuleBasedStateMachine):
             assert self.green in (STEPS[-1], self.others if (self.others or 0) > STEPS[-1] else STEPS[-1])
 
 
-Crashes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Crashes.TestCase.settings = settings(max_examples=200 if NIGHTLY else 30, stateful_step_count=40, deadline=None)
 TestCrashes = Crashes.TestCase
