@@ -22,6 +22,7 @@ import httpx
 import msgspec
 import openai
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from deployments.local import processes as run_processes
@@ -30,6 +31,7 @@ from tests.support.processes.project import ROOT
 from tests.support.processes.turns import turn
 
 _HERE = Path(__file__).parent
+_ALONE = _HERE / "alone"
 SHARED = "SWITCHYARD_TEST_APPLICATION"
 """Names the directory by which workers find the application."""
 
@@ -141,9 +143,21 @@ _LONGEST = ("test_friendli.py", "test_databricks.py", "test_logits.py")
 end."""
 
 
+class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Gives workers whole files, and one of them all files whose tests run alone."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = ROOT / nodeid.partition("::")[0]
+        return str(_ALONE if file.is_relative_to(_ALONE) else file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Groups:
+    return _Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests for workers, in this order: those that run alone, as one group, since they wait more than they
-    compute; beside it the files that need no application, or start one; last the files that share the application.
+    """The order: tests that run alone, since they wait more than they compute; beside them the files that need no
+    application, or start one; last the files that share the application.
     """
     others = list(dict.fromkeys(item.path for item in items if not item.path.is_relative_to(_HERE)))
     starting = [path for path in others if path.parent.name == "launcher"]
@@ -153,18 +167,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place |= {path: number * len(others) / len(starting) - 0.75 for number, path in enumerate(starting)}
     longest = {name: number for number, name in enumerate(_LONGEST, start=len(others))}
 
-    def key(item: pytest.Item) -> float:
-        if _is_alone(item):
-            return -0.5
-        return place.get(item.path, longest.get(item.path.name, len(others) + len(_LONGEST)))
+    def key(item: pytest.Item) -> tuple[float, bool]:
+        if item.path.is_relative_to(_ALONE):
+            return -0.5, True
+        return place.get(item.path, longest.get(item.path.name, len(others) + len(_LONGEST))), _is_alone(item)
 
     items.sort(key=key)
-    for item in items:
-        group = _ALONE if _is_alone(item) else str(item.path.relative_to(ROOT))
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-_ALONE = "alone"
 
 
 def _is_alone(item: pytest.Item) -> bool:

@@ -1,5 +1,5 @@
 """Every command and snippet of the pages that only use the application, and the output that the pages show.
-`test_docs_alone.py` has those that change it."""
+`alone/test_docs.py` has those that change it."""
 
 from pathlib import Path
 

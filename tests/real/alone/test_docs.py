@@ -1,5 +1,5 @@
 """Every command and snippet of the pages that change what runs, against the real application, and the output that the
-pages show. `test_docs.py` has the other pages."""
+pages show. `tests/real/test_docs.py` has the other pages."""
 
 from collections.abc import Iterator
 from pathlib import Path
