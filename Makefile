@@ -82,9 +82,8 @@ test: test-fast test-application  ## set up and run the whole suite
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 	@printf '%s\n' $(FAST) | xargs -P 7 -I{} sh -c 'exec {}'
 
-# The engine tests take the time that nothing else wants: they must not keep the application from starting.
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
-	@$(END_ALL) chrt --idle 0 $(BIN)/python -m pytest --timeout 1800 $(ENGINE_TESTS) & engine=$$!; \
+	@$(END_ALL) $(BIN)/python -m pytest --timeout 1800 $(ENGINE_TESTS) & engine=$$!; \
 		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
 		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 

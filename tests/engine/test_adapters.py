@@ -14,7 +14,7 @@ from tests.engine.conftest import ADAPTERS
 from tests.support.engine.model_application import KEY
 from tests.support.processes.servers import serve
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # `make test` gives them only idle time
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
 DEPLOYMENTS = ("base", *ADAPTERS)
 PROMPT = "Hello world"

@@ -8,7 +8,7 @@ import pytest
 from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER
 from tests.support.engine.model_application import KEY
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # `make test` gives them only idle time
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
 
 def test_sampled_answers_and_logprobs_need_no_compiler(engine: str) -> None:

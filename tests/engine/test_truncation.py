@@ -9,7 +9,7 @@ from tests.engine.conftest import CONTEXT
 from tests.support.engine.model_application import KEY
 from tests.support.processes.servers import serve
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # `make test` gives them only idle time
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
 
 def test_the_engine_accepts_the_longest_prompt_that_truncation_sends(engine: str) -> None:

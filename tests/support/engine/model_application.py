@@ -68,6 +68,7 @@ def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -
 
 
 async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
+    import ray
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -80,6 +81,7 @@ async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
     os.environ |= config.runtime_env["env_vars"]  # as Ray does, before anything imports vLLM
     from deployments.engine.server import EngineServer
 
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)  # Ray's code asks it for a placement group
     server = EngineServer.sync_init(config)
     await server.start()
     try:
