@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.processes.launcher import command, environment
+from tests.support.processes.launcher import run
 from tests.support.processes.project import ROOT
 
 pytestmark = pytest.mark.real
@@ -34,9 +34,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def launch(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=ROOT, env=environment(directory), capture_output=True, text=True, timeout=120
-    )
+    return run(*arguments, directory=directory, timeout_s=120)
 
 
 def test_a_taken_port_is_refused_at_once(config: Path, tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ from starlette.routing import Mount
 from deployments.local import processes
 from deployments.local.environment import TOKEN
 from tests.support.engine.fake_engine import FakeEngine
-from tests.support.processes.launcher import Launcher, command, deliver, environment, launched
-from tests.support.processes.project import ROOT
+from tests.support.processes.launcher import Launcher, deliver, launched, run
 from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
@@ -174,8 +173,7 @@ def test_new_replicas_have_the_change(cluster: Cluster) -> None:
 
 def switchyard(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the command for the application with this run directory."""
-    variables = environment(cluster.launcher.directory)
-    return subprocess.run(command(*arguments), cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120)
+    return run(*arguments, directory=cluster.launcher.directory, timeout_s=120)
 
 
 def test_the_command_shows_what_runs(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ import httpx
 import msgspec
 import openai
 import pytest
+import yaml
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
@@ -178,7 +179,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker("alone") is not None
+    return item.path.is_relative_to(_ALONE) or item.get_closest_marker("alone") is not None
 
 
 _turn: list[AbstractContextManager[None]] = []
@@ -229,6 +230,21 @@ def at_once(*requests: Callable[[], Any]) -> list[Any]:
     than for one."""
     with ThreadPoolExecutor(len(requests)) as pool:
         return list(pool.map(lambda request: request(), requests))
+
+
+@contextmanager
+def reconfigured(application: Application, file: Path, changed: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """The application with the router's `user_config` as `changed` leaves it, delivered as `file`. Its own is restored
+    afterwards."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    router = next(app for app in document["applications"] if app["name"] == "router")
+    changed(router["deployments"][0]["user_config"])
+    file.write_text(yaml.safe_dump(document))
+    deliver(file, application.directory)
+    try:
+        yield
+    finally:
+        restore(application)
 
 
 def restore(application: Application) -> None:

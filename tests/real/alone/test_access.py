@@ -7,16 +7,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import yaml
 
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.access import Limits
-from tests.real.conftest import Application, eventually, restore
-from tests.support.processes.launcher import deliver
-from tests.support.processes.project import ROOT
+from tests.real.conftest import Application, eventually, reconfigured
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 
@@ -29,16 +26,15 @@ def status(application: Application, key: str | None) -> int:
 @pytest.fixture
 def keys(application: Application, tmp_path: Path) -> Iterator[Path]:
     """The application requires keys while the test runs."""
-    keys, changed = tmp_path / "keys.yaml", tmp_path / "serve_config.yaml"
+    keys = tmp_path / "keys.yaml"
     keys.touch()
-    document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-    router = next(app for app in document["applications"] if app["name"] == "router")
-    router["deployments"][0]["user_config"]["access"] = {"keys_file": str(keys)}
-    changed.write_text(yaml.safe_dump(document))
-    deliver(changed, application.directory)
-    assert eventually(lambda: status(application, None) == 401, within_s=30)
-    yield keys
-    restore(application)
+
+    def require_keys(user_config: dict[str, Any]) -> None:
+        user_config["access"] = {"keys_file": str(keys)}
+
+    with reconfigured(application, tmp_path / "serve_config.yaml", require_keys):
+        assert eventually(lambda: status(application, None) == 401, within_s=30)
+        yield keys
     assert eventually(lambda: status(application, None) == 200, within_s=30)
 
 

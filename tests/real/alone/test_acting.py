@@ -1,6 +1,5 @@
 """A ramp on two real variants: a step, a rollback by a guardrail, one by a manager, through Serve's control plane."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -10,13 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
-from tests.real.conftest import Application, eventually, restore
-from tests.support.processes.launcher import command, deliver, environment
-from tests.support.processes.project import ROOT
+from tests.real.conftest import Application, eventually, reconfigured
+from tests.support.processes.launcher import run
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 NAME = "ramp-trial"
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
@@ -39,20 +36,15 @@ PATIENCE_S = 60.0
 @pytest.fixture(scope="module")
 def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     """The application with the ramp; its own configuration is restored afterwards."""
-    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-    router = next(app for app in document["applications"] if app["name"] == "router")
-    user_config = router["deployments"][0]["user_config"]
-    user_config["endpoints"]["chat"] |= {"traffic": {BLUE: 80, GREEN: 20}, "sticky": {"by": "conversation"}}
-    user_config["experiments"] = {NAME: EXPERIMENT}
-    file = tmp_path_factory.mktemp("acting") / "serve_config.yaml"
-    file.write_text(yaml.safe_dump(document))
-    deliver(file, application.directory)
-    try:
+
+    def declare(user_config: dict[str, Any]) -> None:
+        user_config["endpoints"]["chat"] |= {"traffic": {BLUE: 80, GREEN: 20}, "sticky": {"by": "conversation"}}
+        user_config["experiments"] = {NAME: EXPERIMENT}
+
+    with reconfigured(application, tmp_path_factory.mktemp("acting") / "serve_config.yaml", declare):
         assert eventually(lambda: acting(application) is not None, within_s=PATIENCE_S)
         yield application
-    finally:
-        restore(application)
-        assert eventually(lambda: acting(application) is None, within_s=PATIENCE_S)
+    assert eventually(lambda: acting(application) is None, within_s=PATIENCE_S)
 
 
 def acting(application: Application) -> dict[str, Any] | None:
@@ -73,14 +65,8 @@ def weights(application: Application) -> dict[str, int]:
 
 def switchyard(application: Application, *arguments: str) -> str:
     """The output of `switchyard experiments`."""
-    done = subprocess.run(
-        command("experiments", *arguments, "--url", application.url),
-        cwd=ROOT,
-        env=environment(application.directory),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    url = ("--url", application.url)
+    done = run("experiments", *arguments, *url, directory=application.directory, timeout_s=PATIENCE_S)
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
 

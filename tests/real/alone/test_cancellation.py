@@ -10,7 +10,7 @@ import pytest
 from tests.real.conftest import Application, eventually
 from tests.support.processes.load import Lane, lanes, sent
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 GREEN = "smollm2-green"
 CLIENTS = 9

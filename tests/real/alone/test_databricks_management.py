@@ -26,7 +26,7 @@ from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
 from tests.real.conftest import Application
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 HEADER = "azureml-model-deployment"
 BLUE, GREEN = "smollm2-blue", "smollm2-green"

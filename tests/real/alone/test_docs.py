@@ -10,7 +10,7 @@ from tests.real.conftest import Application, eventually, restore, settled
 from tests.support.clients import snippets
 from tests.support.clients.documents import CHANGING, Block, runnable
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module", autouse=True)

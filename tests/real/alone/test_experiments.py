@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 import httpx
 import openai
 import pytest
-import yaml
 
-from tests.real.conftest import Application, eventually, restore
-from tests.support.processes.launcher import command, deliver, environment
-from tests.support.processes.project import ROOT
+from tests.real.conftest import Application, eventually, reconfigured
+from tests.support.processes.launcher import run
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 NAME = "trial"
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
@@ -58,20 +56,15 @@ class Turn(NamedTuple):
 @pytest.fixture(scope="module")
 def experiment(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     """The application while the experiment runs; its own configuration is restored afterwards."""
-    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-    router = next(app for app in document["applications"] if app["name"] == "router")
-    user_config = router["deployments"][0]["user_config"]
-    user_config["endpoints"]["chat"] |= {"traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}}
-    user_config["experiments"] = {NAME: EXPERIMENT}
-    file = tmp_path_factory.mktemp("experiment") / "serve_config.yaml"
-    file.write_text(yaml.safe_dump(document))
-    deliver(file, application.directory)
-    try:
+
+    def declare(user_config: dict[str, Any]) -> None:
+        user_config["endpoints"]["chat"] |= {"traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}}
+        user_config["experiments"] = {NAME: EXPERIMENT}
+
+    with reconfigured(application, tmp_path_factory.mktemp("experiment") / "serve_config.yaml", declare):
         assert eventually(lambda: report_of(application) is not None, within_s=60)
         yield application
-    finally:
-        restore(application)
-        assert eventually(lambda: report_of(application) is None, within_s=60)
+    assert eventually(lambda: report_of(application) is None, within_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +118,8 @@ def report_of(application: Application, requests: int = 0) -> dict[str, Any] | N
 
 def switchyard(application: Application, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs `switchyard experiments` like an operator."""
-    return subprocess.run(
-        command("experiments", *arguments, "--url", application.url),
-        cwd=ROOT,
-        env=environment(application.directory),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    url = ("--url", application.url)
+    return run("experiments", *arguments, *url, directory=application.directory, timeout_s=60)
 
 
 def test_the_report_has_numbers_for_both_variants(experiment: Application, turns: list[Turn]) -> None:

@@ -23,7 +23,7 @@ from tests.real.conftest import Application, eventually, restore
 from tests.support.processes.launcher import deliver
 from tests.support.processes.project import ROOT
 
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = pytest.mark.real
 
 HEADER = "azureml-model-deployment"
 SHORT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

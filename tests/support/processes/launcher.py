@@ -49,16 +49,16 @@ def environment(directory: Path) -> dict[str, str]:
     return {**os.environ, run_processes.RUN_DIRECTORY: str(directory)}
 
 
+def run(*arguments: str, directory: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a `switchyard` command to its end, with `directory` as its run directory."""
+    return subprocess.run(
+        command(*arguments), cwd=ROOT, env=environment(directory), capture_output=True, text=True, timeout=timeout_s
+    )
+
+
 def deliver(config: Path, directory: Path) -> None:
     """Deploys `config` like `make deploy`, to the application with this run directory. Fails if it is refused."""
-    done = subprocess.run(
-        command("deploy", str(config)),
-        cwd=ROOT,
-        env=environment(directory),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run("deploy", str(config), directory=directory, timeout_s=60)
     assert done.returncode == 0, done.stderr
 
 
