@@ -5,7 +5,9 @@ when it is rejected, is decided here for every control plane; `deployments.contr
 makes a plan: a numbered version of the endpoint's traffic, which is stored with it (`app.config.plans`).
 """
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -78,8 +80,8 @@ class ControlPlane(Protocol):
     async def replace(self, expected: Any, wanted: Any) -> None:
         """Applies `wanted` (plain data) in place of `expected`, atomically.
 
-        Raises Conflict and changes nothing if something other than `expected` is applied or a change is being
-        delivered.
+        Raises Conflict and changes nothing if something other than `expected` is applied, UpdateInProgress if a change
+        is being delivered.
         """
 
     async def replicas(self) -> Replicas:
@@ -97,7 +99,14 @@ CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the end
 IN_THE_FILE = (
     "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
 )
-BEING_DELIVERED = "An update of the configuration is in progress; wait until it is complete"
+_PAUSE_S = 0.1
+
+
+class UpdateInProgress(Conflict):
+    """Another change is being delivered to the routers."""
+
+    def __init__(self) -> None:
+        super().__init__("An update of the configuration is in progress; wait until it is complete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,21 +160,35 @@ async def change_traffic(
     if endpoint is not None and endpoint.traffic == wanted:
         return
     if applied.delivery is Delivery.DELIVERING:
-        raise Conflict(BEING_DELIVERED)
+        raise UpdateInProgress
     if endpoint is None or endpoint.traffic != seen:
         raise Conflict(CHANGED_MEANWHILE)
     await _replace_plan(control, applied, name, endpoint, Wanted(wanted, endpoint.plan.overrides), author)
 
 
 async def change_plan(
-    control: ControlPlane, name: str, *, check: Callable[[Config], Wanted], author: Authorship
+    control: ControlPlane, name: str, *, check: Callable[[Config], Wanted], author: Authorship, patience_s: float = 0.0
 ) -> tuple[Endpoint, Endpoint]:
     """Gives the endpoint `name` the plan that `check` returns for the configuration as it is applied, which has the
     endpoint.
 
-    `check` raises to refuse the change. A plan that is already in force is not made again. Returns the endpoint before
-    and after. Raises Conflict and BadRequest as `change_traffic`.
+    `check` raises to refuse the change. A plan that is already in force is not made again. Waits up to `patience_s` for
+    another change to be delivered, and checks again after it. Returns the endpoint before and after. Raises Conflict
+    and BadRequest as `change_traffic`.
     """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return await _change_plan(control, name, check, author)
+        except UpdateInProgress:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _change_plan(
+    control: ControlPlane, name: str, check: Callable[[Config], Wanted], author: Authorship
+) -> tuple[Endpoint, Endpoint]:
     applied = await control.applied()
     config = in_use(applied)
     endpoint = config.endpoints.get(name)
@@ -175,7 +198,7 @@ async def change_plan(
     if is_present(wanted, endpoint):
         return endpoint, endpoint
     if applied.delivery is Delivery.DELIVERING:
-        raise Conflict(BEING_DELIVERED)
+        raise UpdateInProgress
     return endpoint, await _replace_plan(control, applied, name, endpoint, wanted, author)
 
 

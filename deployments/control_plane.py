@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, HandleMetricReport, TimeStampedValue
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
-from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery, Replicas
+from app.control_plane import CHANGED_MEANWHILE, Applied, Delivery, Replicas, UpdateInProgress
 from app.errors import Conflict, TimedOut, Unavailable
 
 TIMEOUT_S = 10.0
@@ -57,7 +57,7 @@ class ServeControl:
             message = "The Serve controller did not respond in time; read the endpoint to see its traffic"
             raise TimedOut(message) from error
         if outcome != "replaced":
-            raise Conflict(CHANGED_MEANWHILE if outcome == "changed" else BEING_DELIVERED)
+            raise Conflict(CHANGED_MEANWHILE) if outcome == "changed" else UpdateInProgress()
 
     async def replicas(self) -> Replicas:
         """Serve's replicas by Serve's own state names: RUNNING, STARTING … Raises Unavailable."""

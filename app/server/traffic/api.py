@@ -64,6 +64,8 @@ from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
 _PATH = "/api/endpoints/{endpoint}/traffic"
+PATIENCE_S = 10.0
+"""The time that a change waits for the delivery of the one before: Serve's usually takes a second."""
 _NO_CONTROLLER = (
     "ttl_s: the controller of experiments ends temporary plans, and it does not answer; start the application "
     "`experiments`, or leave `ttl_s` out"
@@ -199,7 +201,7 @@ class TrafficApi:
         context: OperationContext,
     ) -> Reply:
         served = self._views().config
-        before, after = await change_plan(control, name, check=check, author=author)
+        before, after = await change_plan(control, name, check=check, author=author, patience_s=PATIENCE_S)
         if before is not after:
             change = event(
                 "traffic_changed",

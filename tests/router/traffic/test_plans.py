@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,7 +238,10 @@ def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(p
     assert planned.control.replaced == 0
 
 
-def test_a_change_in_progress_is_a_conflict(planned: PlanRig) -> None:
+def test_a_change_that_is_not_delivered_in_time_is_a_conflict(
+    planned: PlanRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.server.traffic.api.PATIENCE_S", 0.0)
     planned.control.delivers_at_once = False
     shown = planned.change(weights={"green": 100})
     assert (shown["delivery"], shown["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])
@@ -248,6 +252,23 @@ def test_a_change_in_progress_is_a_conflict(planned: PlanRig) -> None:
     assert "in progress" in busy.json()["error"]["message"]
     planned.control.deliver()
     assert planned.get()["served"] == shown["plan"]
+
+
+def test_changes_wait_for_the_delivery_of_the_one_before(planned: PlanRig) -> None:
+    planned.control.delivers_at_once = False
+    first = planned.change(weights={"green": 100})
+    delivery = threading.Timer(0.5, planned.control.deliver)
+    delivery.start()
+    second = planned.change(weights={"blue": 100}, reason="a mistake")
+    assert not delivery.is_alive()
+    assert (second["generation"], second["weights"]["blue"]) == (first["generation"] + 1, 100)
+
+    def overtake() -> None:
+        planned.control.config = with_traffic(planned.control.config, "chat", {"blue": 40, "green": 60})
+        planned.control.deliver()
+
+    threading.Timer(0.5, overtake).start()
+    assert planned.put({"weights": {"green": 100}}).status_code == 412
 
 
 def test_without_the_control_plane_plans_can_be_read(planned: PlanRig) -> None:

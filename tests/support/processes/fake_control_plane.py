@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery, Replicas
+from app.control_plane import CHANGED_MEANWHILE, Applied, Delivery, Replicas, UpdateInProgress
 from app.errors import Conflict, SwitchyardError
 
 CREATED_MS = 1_700_000_000_000
@@ -34,7 +34,7 @@ class MemoryControl:
             if self.config != expected:
                 raise Conflict(CHANGED_MEANWHILE)
             if self.delivery is Delivery.DELIVERING:
-                raise Conflict(BEING_DELIVERED)
+                raise UpdateInProgress
             self.config, self.delivery = wanted, Delivery.DELIVERING
             self.since_ms += 1000
             self.replaced += 1
