@@ -1,7 +1,7 @@
 """The real application, once for the whole run: Ray Serve, HAProxy, vLLM engines with real weights, the router.
 
 With `pytest -n`, the process that distributes the tests starts it, and the workers share it: engines answer several
-tests at once in hardly more time than one. Tests that change its configuration, or count its engines' work, are marked
+tests at once in hardly more time than one. Tests that change its configuration, or count its engines' work, are in
 `alone` and run while no other test does.
 """
 
@@ -141,7 +141,7 @@ def pytest_sessionfinish() -> None:
         _started.pop().stop()
 
 
-_LONGEST = ("test_friendli.py", "test_databricks.py", "test_logits.py")
+_LONGEST = ("test_friendli.py", "test_databricks.py", "test_logits.py", "test_openai.py", "test_tgi.py")
 """The longest of the files that share the application: they come first, so that no worker is left with one at the
 end."""
 
@@ -170,16 +170,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place |= {path: number * len(others) / len(starting) - 0.75 for number, path in enumerate(starting)}
     longest = {name: number for number, name in enumerate(_LONGEST, start=len(others))}
 
-    def key(item: pytest.Item) -> tuple[float, bool]:
-        if item.path.is_relative_to(_ALONE):
-            return -0.5, True
-        return place.get(item.path, longest.get(item.path.name, len(others) + len(_LONGEST))), _is_alone(item)
+    def key(item: pytest.Item) -> float:
+        if _is_alone(item):
+            return -0.5
+        return place.get(item.path, longest.get(item.path.name, len(others) + len(_LONGEST)))
 
     items.sort(key=key)
 
 
 def _is_alone(item: pytest.Item) -> bool:
-    return item.path.is_relative_to(_ALONE) or item.get_closest_marker("alone") is not None
+    return item.path.is_relative_to(_ALONE)
 
 
 _turn: list[AbstractContextManager[None]] = []

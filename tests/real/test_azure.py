@@ -14,7 +14,7 @@ from azure.ai.inference.models import JsonSchemaFormat
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application
 from tests.support.clients.conversations import MESSAGES, STRUCTURED, answers
 
 pytestmark = pytest.mark.real
@@ -185,18 +185,3 @@ def test_load_client_chooses_a_client_by_info(application: Application) -> None:
         assert embeddings.get_model_info().model_name == "embed"
     with load_client(application.url, KEY) as chat:
         assert chat.get_model_info().model_provider_name == "vllm"
-
-
-@pytest.mark.alone
-def test_closing_a_stream_ends_the_engines_work(application: Application, client: Any) -> None:
-    stream = client.complete(
-        messages=MESSAGES,
-        max_tokens=4000,
-        model_extras={"ignore_eos": True},
-        stream=True,
-        headers={"azureml-model-deployment": "smollm2-blue"},
-    )
-    assert next(iter(stream)).choices
-    assert application.running("smollm2-blue") >= 1
-    stream.close()
-    assert eventually(lambda: application.running("smollm2-blue") == 0, within_s=10)

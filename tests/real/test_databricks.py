@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ from databricks.sdk.errors import BadRequest, InvalidParameterValue, NotFound
 from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
 from app.internal_api import INTERNAL_KEY_HEADER
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application
 from tests.support.clients.conversations import MESSAGES as USER
 from tests.support.clients.conversations import QUESTION, STRUCTURED, TOOL, answers
 
@@ -25,8 +24,6 @@ pytestmark = pytest.mark.real
 SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
 """Blue computes in bfloat16: faster, but its text may depend on the other requests in its batch."""
-
-NEVER_ENDS = {"2": -100}  # SmolLM2's end of sequence
 
 
 @pytest.fixture(scope="module")
@@ -166,29 +163,6 @@ def test_a_prompt_that_leaves_no_room_is_rejected(endpoints: Any) -> None:
     """That it is truncated if the request says so is tested with a model of few positions, in tests/engine."""
     with pytest.raises(InvalidParameterValue, match=r"prompt: .*of this model's 8192 tokens"):
         endpoints.query(BLUE, prompt=LONG, max_tokens=500, temperature=0)
-
-
-@pytest.mark.alone
-def test_truncate_returns_the_text_so_far_at_a_timeout(application: Application) -> None:
-    body = {"prompt": "Tell a story.", "logit_bias": NEVER_ENDS}
-    url, seconds = f"{application.url}/serving-endpoints/{GREEN}/invocations", {"x-request-timeout-s": "3"}
-
-    def ask(**fields: Any) -> httpx.Response:
-        return httpx.post(url, json={**body, **fields}, headers=seconds, timeout=60)
-
-    with ThreadPoolExecutor() as pool:
-        whole, late = pool.submit(ask, error_behavior="truncate"), pool.submit(ask)
-        streamed = ask(error_behavior="truncate", stream=True)
-    cut = whole.result().json()
-    assert cut["choices"][0]["finish_reason"] == "length"
-    assert 0 < cut["usage"]["completion_tokens"] < 8000
-    assert cut["choices"][0]["text"]
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=5)
-    assert (late.result().status_code, late.result().json()["error_code"]) == (504, "DEADLINE_EXCEEDED")
-    *_, last, done, end = streamed.text.split("\n\n")
-    assert (done, end) == ("data: [DONE]", "")
-    assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
-    assert json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"] > 0
 
 
 def cosine(a: list[float], b: list[float]) -> float:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
-from tests.real.conftest import Application, at_once, eventually
+from tests.real.conftest import Application, at_once
 from tests.support.clients.conversations import MESSAGES, QUESTION, STRUCTURED, answers
 
 pytestmark = pytest.mark.real
@@ -352,21 +352,6 @@ def test_the_sdk_raises(friendli: Any) -> None:
     with pytest.raises(SDKError) as raised:
         complete(friendli, model="gone")
     assert raised.value.status_code == 404
-
-
-@pytest.mark.alone
-def test_the_clients_timeout_is_a_429_and_ends_the_engines_work(application: Application) -> None:
-    long: dict[str, Any] = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
-    result = post(application, **long, timeout_microseconds=300_000)
-    assert (result.status_code, result.json()["error"]["param"]) == (429, "timeout_microseconds")
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=10)
-    body = {"model": GREEN, **long, "timeout_microseconds": 3_000_000, "stream": True}
-    with httpx.stream("POST", f"{application.url}/serverless/v1/completions", json=body, timeout=240) as stream:
-        lines = stream.iter_lines()
-        assert "token_sampled" in next(lines)
-        with pytest.raises(httpx.RemoteProtocolError):
-            list(lines)
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=10)
 
 
 def test_openais_clients_are_unaffected(application: Application) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from text_generation import AsyncClient, Client
 
-from tests.real.conftest import Application, at_once, eventually
+from tests.real.conftest import Application, at_once
 from tests.support.clients.conversations import MESSAGES, STRUCTURED, answers
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
@@ -256,16 +256,6 @@ def test_mindies_request_is_answered_with_an_object(application: Application) ->
     *_, last, end = answer.text.split("\n\n")
     assert end == ""
     assert json.loads(last.removeprefix("data: "))["details"]["seed"] == 42
-
-
-@pytest.mark.alone
-def test_closing_a_stream_ends_the_engines_work(application: Application, url: str) -> None:
-    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 4000, "do_sample": True}}
-    with httpx.stream("POST", f"{url}/generate_stream", json=body, timeout=60) as answer:
-        lines = answer.iter_lines()  # it closes the stream when nobody holds it any more
-        assert next(lines).startswith("data: ")
-        assert application.running(GREEN) >= 1
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=10)
 
 
 json_values = st.recursive(
