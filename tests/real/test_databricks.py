@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from databricks.sdk.errors import BadRequest, InvalidParameterValue, NotFound
 from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
 from app.internal_api import INTERNAL_KEY_HEADER
-from tests.real.conftest import Application
+from tests.real.conftest import Application, at_once
 from tests.support.clients.conversations import MESSAGES as USER
 from tests.support.clients.conversations import QUESTION, STRUCTURED, TOOL, answers
 
@@ -56,20 +57,19 @@ def invoke(application: Application, name: str = GREEN, **body: Any) -> httpx.Re
 
 
 def test_query_a_chat_endpoint(endpoints: Any) -> None:
-    answer = endpoints.query("chat", messages=SDK_MESSAGES, temperature=0, max_tokens=24)
+    query = partial(endpoints.query, messages=SDK_MESSAGES, temperature=0)
+    answer, cut = at_once(partial(query, "chat", max_tokens=24), partial(query, GREEN, max_tokens=2))
     assert answers(answer.choices[0].message.content)
     assert answer.choices[0].finish_reason == "stop"
-    assert answer.served_model_name in ("smollm2-blue", "smollm2-green")
+    assert answer.served_model_name in (BLUE, GREEN)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    assert (
-        endpoints.query(GREEN, messages=SDK_MESSAGES, temperature=0, max_tokens=2).choices[0].finish_reason == "length"
-    )
+    assert cut.choices[0].finish_reason == "length"
 
 
 def test_the_streamed_chat_equals_the_whole_one(sdk: Any) -> None:
     request = {"model": GREEN, "messages": USER, "temperature": 0, "max_tokens": 24}
-    whole = sdk.chat.completions.create(**request)
-    chunks = list(sdk.chat.completions.create(**request, stream=True))
+    create = partial(sdk.chat.completions.create, **request)
+    whole, chunks = at_once(create, lambda: list(create(stream=True)))
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
@@ -79,14 +79,16 @@ def test_the_streamed_chat_equals_the_whole_one(sdk: Any) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_tool_is_called_and_its_answer_read(sdk: Any, choice: Any) -> None:
     fields = [{"role": "user", "content": "What is the weather in Paris?"}]
-    request = {"model": "chat", "tools": [TOOL], "temperature": 0, "max_tokens": 64}
-    message = sdk.chat.completions.create(messages=fields, tool_choice=choice, **request).choices[0].message
+    request = {"model": "chat", "tools": [TOOL], "temperature": 0}
+    called = sdk.chat.completions.create(messages=fields, tool_choice=choice, max_tokens=64, **request)
+    message = called.choices[0].message
     (call,) = message.tool_calls
     assert call.function.name == "get_weather"
     assert isinstance(json.loads(call.function.arguments)["city"], str)
     result = {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}
     history = [*fields, message.model_dump(), result]
-    assert sdk.chat.completions.create(messages=history, tool_choice="none", **request).choices[0].message.content
+    read = sdk.chat.completions.create(messages=history, tool_choice="none", max_tokens=24, **request)
+    assert read.choices[0].message.content
 
 
 def test_a_json_schema_is_kept_to(application: Application) -> None:
@@ -108,15 +110,19 @@ def test_log_probabilities_and_several_choices(application: Application) -> None
 
 def test_raw_prompts_reach_the_engine_unchanged(application: Application) -> None:
     prompts = ["The capital of France is", "One two three"]
-    direct = engine(application, "/v1/completions", prompt=prompts, max_tokens=6)
-    answer = invoke(application, prompt=prompts, max_tokens=6, use_raw_prompt=True).json()
+    direct, answer = at_once(
+        lambda: engine(application, "/v1/completions", prompt=prompts, max_tokens=6),
+        lambda: invoke(application, prompt=prompts, max_tokens=6, use_raw_prompt=True).json(),
+    )
     assert [choice["text"] for choice in answer["choices"]] == [choice["text"] for choice in direct["choices"]]
     assert answer["usage"]["prompt_tokens"] == direct["usage"]["prompt_tokens"]
 
 
 def test_prompts_are_put_into_the_chat_template(application: Application) -> None:
-    direct = engine(application, "/v1/chat/completions", messages=USER, max_tokens=24)
-    answer = invoke(application, prompt=QUESTION, max_tokens=24).json()
+    direct, answer = at_once(
+        lambda: engine(application, "/v1/chat/completions", messages=USER, max_tokens=24),
+        lambda: invoke(application, prompt=QUESTION, max_tokens=24).json(),
+    )
     assert answer["choices"][0]["text"] == direct["choices"][0]["message"]["content"]
     assert answer["usage"]["prompt_tokens"] == direct["usage"]["prompt_tokens"]
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -141,9 +147,9 @@ def test_the_streamed_completion_equals_the_whole_one(sdk: Any) -> None:
         "temperature": 0,
         "extra_body": {"echo": True, "suffix": "<end>", "error_behavior": "truncate"},
     }
-    whole = sdk.completions.create(**request)
+    create = partial(sdk.completions.create, **request)
+    whole, (*chunks, last) = at_once(create, lambda: list(create(stream=True)))
     texts: dict[int, str] = {}
-    *chunks, last = sdk.completions.create(**request, stream=True)
     for chunk in (*chunks, last):
         texts[chunk.choices[0].index] = texts.get(chunk.choices[0].index, "") + chunk.choices[0].text
     assert [texts[choice.index] for choice in whole.choices] == [choice.text for choice in whole.choices]
@@ -182,12 +188,15 @@ def test_an_instruction_is_part_of_what_is_embedded(endpoints: Any, sdk: Any) ->
 
 def test_a_response_whole_and_streamed(sdk: Any) -> None:
     request = {"model": GREEN, "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
-    answer = sdk.responses.create(**request, metadata={"a": "b"})
+    create = partial(sdk.responses.create, **request)
+    answer, events = at_once(
+        lambda: create(metadata={"a": "b"}),
+        lambda: list(create(stream=True, stream_options={"include_usage": True})),
+    )
     assert answers(answer.output_text)
     assert (answer.status, answer.error, answer.incomplete_details) == ("completed", None, None)
     assert (answer.metadata, answer.max_output_tokens) == ({"a": "b"}, 24)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    events = list(sdk.responses.create(**request, stream=True, stream_options={"include_usage": True}))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
     deltas = [event for event in events if event.type == "response.output_text.delta"]
@@ -230,18 +239,20 @@ def test_tools_and_formats_of_responses_in_both_forms(sdk: Any, nested: bool) ->
     function: Any = TOOL["function"]
     tool = TOOL if nested else {"type": "function", **function}
     request = {"model": GREEN, "temperature": 0, "max_output_tokens": 64}
-    called = sdk.responses.create(
-        **request, input="What is the weather in Paris?", tools=[tool], tool_choice="required"
-    ).output[0]
+    schema = {"name": "c", "schema": {"type": "object", "properties": {"color": {"enum": ["red"]}}}, "strict": True}
+    form = {"type": "json_schema", **({"json_schema": schema} if nested else schema)}
+    create = partial(sdk.responses.create, **request)
+    answer, formatted = at_once(
+        lambda: create(input="What is the weather in Paris?", tools=[tool], tool_choice="required"),
+        lambda: create(input=QUESTION, text={"format": form}),
+    )
+    called = answer.output[0]
     assert (called.type, called.name) == ("function_call", "get_weather")
+    assert json.loads(formatted.output_text) in ({"color": "red"}, {})
     call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": json.loads(called.arguments)}
     output = {"type": "function_call_output", "call_id": "c1", "output": {"degrees": 20}}
     history = [{"role": "user", "content": "What is the weather in Paris?"}, call, output]
-    assert sdk.responses.create(**request, input=history, tools=[tool], tool_choice="none").output_text
-    schema = {"name": "c", "schema": {"type": "object", "properties": {"color": {"enum": ["red"]}}}, "strict": True}
-    form = {"type": "json_schema", **({"json_schema": schema} if nested else schema)}
-    formatted = sdk.responses.create(**request, input=QUESTION, text={"format": form})
-    assert json.loads(formatted.output_text) in ({"color": "red"}, {})
+    assert create(input=history, tools=[tool], tool_choice="none", max_output_tokens=24).output_text
 
 
 def test_files_and_log_probabilities_of_responses(sdk: Any) -> None:

@@ -160,15 +160,18 @@ def test_a_reported_seed_draws_the_same_tokens_again(application: Application) -
     fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 16}
     first, second = answer(application, **fields, n=2)["choices"]
     assert first["text"] != second["text"]
-    for choice in (first, second):
-        (again,) = answer(application, **fields, seed=choice["seed"])["choices"]
-        assert (again["seed"], again["tokens"]) == (choice["seed"], choice["tokens"])
     seeds = [second["seed"], 2**64 - 2, first["seed"]]
-    listed = answer(application, **fields, n=3, seed=seeds)["choices"]
-    assert [choice["seed"] for choice in listed] == seeds
-    assert (listed[0]["tokens"], listed[2]["tokens"]) == (second["tokens"], first["tokens"])
-    _, last = events(application, **fields, n=3, seed=seeds)
-    assert tokens_of(last) == [choice["tokens"] for choice in listed]
+    *again, listed, (_, last) = at_once(
+        *(partial(answer, application, **fields, seed=choice["seed"]) for choice in (first, second)),
+        lambda: answer(application, **fields, n=3, seed=seeds),
+        lambda: events(application, **fields, n=3, seed=seeds),
+    )
+    for choice, result in zip((first, second), again, strict=True):
+        (same,) = result["choices"]
+        assert (same["seed"], same["tokens"]) == (choice["seed"], choice["tokens"])
+    assert [choice["seed"] for choice in listed["choices"]] == seeds
+    assert tokens_of(listed)[::2] == [second["tokens"], first["tokens"]]
+    assert tokens_of(last) == tokens_of(listed)
 
 
 def test_no_ngram_comes_twice(stories: Stories, free: list[list[int]]) -> None:
@@ -240,11 +243,16 @@ def test_another_end_of_sequence(application: Application, free: list[list[int]]
 
 def test_forced_tokens_and_the_models_own_logprobs(application: Application) -> None:
     greedy = {"prompt": PROMPT, "temperature": 0, "include_output_logprobs": True}
-    said = answer(application, **greedy, max_tokens=12)["choices"][0]
+    said, other = (
+        result["choices"][0]
+        for result in at_once(
+            lambda: answer(application, **greedy, max_tokens=12),
+            lambda: answer(application, **greedy, forced_output_tokens=[5, 6, 7]),
+        )
+    )
     forced = answer(application, **greedy, forced_output_tokens=said["tokens"])["choices"][0]
     assert forced["tokens"] == said["tokens"]
     assert forced["logprobs"] == pytest.approx(said["logprobs"], abs=0.01)
-    other = answer(application, **greedy, forced_output_tokens=[5, 6, 7])["choices"][0]
     assert other["tokens"] == [5, 6, 7]
     assert max(other["logprobs"]) < -1
 
@@ -260,30 +268,39 @@ def embedding(*ids: int) -> list[float]:
 def test_a_tokens_own_embedding_changes_nothing_and_another_one_does(application: Application, friendli: Any) -> None:
     ids = ids_of(friendli, PROMPT)
     fields: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
-    expected = answer(application, **fields)["choices"][0]["tokens"]
-    everywhere = list(range(len(ids)))
-    for indices in ([3], [4, 0], everywhere):
-        values = embedding(*(ids[index] for index in indices))
-        replaced = {"token_index_to_replace": indices, "embedding_to_replace": values}
-        body = {**fields, **replaced}
-        whole, (_, last) = at_once(partial(answer, application, **body), partial(events, application, **body))
-        assert tokens_of(whole) == tokens_of(last) == [expected]
     (italy,) = ids_of(friendli, " Italy")
     france = ids.index(*ids_of(friendli, " France"))
-    replaced = {"token_index_to_replace": [france], "embedding_to_replace": embedding(italy)}
-    result = answer(application, **fields, **replaced)["choices"][0]
-    of_italy = answer(application, **{**fields, "prompt": PROMPT.replace("France", "Italy")})["choices"][0]
-    assert result["tokens"] == of_italy["tokens"] != expected
+
+    def replaced(indices: list[int], by: Ids) -> dict[str, Any]:
+        return {**fields, "token_index_to_replace": indices, "embedding_to_replace": embedding(*by)}
+
+    own = [replaced(indices, [ids[index] for index in indices]) for indices in ([3], [4, 0], list(range(len(ids))))]
+    plain, of_italy, result, *others = at_once(
+        lambda: answer(application, **fields),
+        lambda: answer(application, **{**fields, "prompt": PROMPT.replace("France", "Italy")}),
+        lambda: answer(application, **replaced([france], [italy])),
+        *(partial(answer, application, **body) for body in own),
+        *(partial(events, application, **body) for body in own),
+    )
+    whole, streamed = others[: len(own)], [last for _, last in others[len(own) :]]
+    for other in (*whole, *streamed):
+        assert tokens_of(other) == tokens_of(plain)
+    assert tokens_of(result) == tokens_of(of_italy) != tokens_of(plain)
     refused = post(application, **fields, token_index_to_replace=[99], embedding_to_replace=embedding(italy))
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "token_index_to_replace")
 
 
 def test_beams_are_likelier_than_the_greedy_answer(application: Application) -> None:
     fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "min_tokens": 12, "include_output_logprobs": True}
-    (greedy,) = answer(application, **fields, temperature=0)["choices"]
-    (one,) = answer(application, **fields, num_beams=1)["choices"]
+    (greedy,), (one,), (best,) = (
+        result["choices"]
+        for result in at_once(
+            lambda: answer(application, **fields, temperature=0),
+            lambda: answer(application, **fields, num_beams=1),
+            lambda: answer(application, **fields, num_beams=8, length_penalty=1.0, early_stopping=True),
+        )
+    )
     assert one["tokens"] == greedy["tokens"]
-    (best,) = answer(application, **fields, num_beams=8, length_penalty=1.0, early_stopping=True)["choices"]
     assert sum(best["logprobs"]) > sum(greedy["logprobs"])
     assert len(best["tokens"]) == 12
 
@@ -298,29 +315,35 @@ def test_sampled_beams_are_reproduced_by_their_seed(application: Application, ki
 
 def test_beams_follow_the_sampling_fields(application: Application) -> None:
     fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "num_beams": 4}
-    (plain,) = answer(application, **fields)["choices"]
-    (result,) = answer(application, **fields, no_repeat_ngram=2)["choices"]
-    assert len(set(ngrams(result["tokens"], 2))) == len(ngrams(result["tokens"], 2))
-    (result,) = answer(application, **fields, bad_word_tokens=[{"tokens": plain["tokens"][:1]}])["choices"]
-    assert plain["tokens"][0] not in result["tokens"]
-    (result,) = answer(application, **fields, stop_tokens=[{"tokens": plain["tokens"]}])["choices"]
-    assert result["finish_reason"] == "stop"
-    assert not set(result["tokens"]) & set(plain["tokens"])
+
+    def best(**more: Any) -> Any:
+        (choice,) = answer(application, **fields, **more)["choices"]
+        return choice
+
+    plain, without_repeats = at_once(best, lambda: best(no_repeat_ngram=2))
+    assert len(set(ngrams(without_repeats["tokens"], 2))) == len(ngrams(without_repeats["tokens"], 2))
+    without_first, stopped = at_once(
+        lambda: best(bad_word_tokens=[{"tokens": plain["tokens"][:1]}]),
+        lambda: best(stop_tokens=[{"tokens": plain["tokens"]}]),
+    )
+    assert plain["tokens"][0] not in without_first["tokens"]
+    assert stopped["finish_reason"] == "stop"
+    assert not set(stopped["tokens"]) & set(plain["tokens"])
 
 
 def test_answers_follow_the_response_format(application: Application, friendli: Any) -> None:
     schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "type": "object"}
-    form: dict[str, Any] = {"type": "json_object", "schema": json.dumps(schema)}
-    (result,) = answer(application, prompt="A JSON object:", response_format=form, **STRUCTURED, temperature=0)[
-        "choices"
-    ]
-    assert set(json.loads(result["text"])) == {"a", "b"}
-    form = {"type": "regex", "schema": "(red|blue)-[0-9]{3}"}
-    (result,) = answer(application, prompt="A colour and a number:", response_format=form)["choices"]
-    assert re.fullmatch("(red|blue)-[0-9]{3}", result["text"])
-    form = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["a"]}}}
-    result = complete(friendli, prompt="A JSON object:", response_format=form, **STRUCTURED).choices[0]
-    assert isinstance(json.loads(result.text)["a"], int)
+    as_text: dict[str, Any] = {"type": "json_object", "schema": json.dumps(schema)}
+    regex = {"type": "regex", "schema": "(red|blue)-[0-9]{3}"}
+    openais: dict[str, Any] = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["a"]}}}
+    one, two, three = at_once(
+        lambda: answer(application, prompt="A JSON object:", response_format=as_text, **STRUCTURED, temperature=0),
+        lambda: answer(application, prompt="A colour and a number:", response_format=regex),
+        lambda: complete(friendli, prompt="A JSON object:", response_format=openais, **STRUCTURED),
+    )
+    assert set(json.loads(one["choices"][0]["text"])) == {"a", "b"}
+    assert re.fullmatch("(red|blue)-[0-9]{3}", two["choices"][0]["text"])
+    assert isinstance(json.loads(three.choices[0].text)["a"], int)
     refused = post(application, prompt="x", response_format={"type": "regex", "schema": "("})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
 
@@ -367,16 +390,24 @@ def test_openais_clients_are_unaffected(application: Application) -> None:
 
 def test_the_sdk_chats(application: Application, friendli: Any) -> None:
     fields: dict[str, Any] = {"model": GREEN, "messages": MESSAGES, "temperature": 0, "max_tokens": 24, "retries": None}
-    result = friendli.serverless.chat.complete(**fields)
-    assert answers(result.choices[0].message.content)
-    with friendli.dedicated.chat.complete(**fields, stream=True) as stream:
-        chunks = [event.data for event in stream]
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == result.choices[0].message.content
-    pair = friendli.serverless.chat.complete(**{**fields, "temperature": 1}, n=2, seed=[9, 4])
-    again = friendli.serverless.chat.complete(**{**fields, "temperature": 1}, seed=4)
-    assert pair.choices[1].message.content == again.choices[0].message.content
+    sampled = {**fields, "temperature": 1}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    called = friendli.serverless.chat.complete(**{**fields, "max_tokens": 200}, tools=[tool], tool_choice="required")
+    chat = friendli.serverless.chat
+
+    def streamed() -> str:
+        with friendli.dedicated.chat.complete(**fields, stream=True) as stream:
+            return "".join(event.data.choices[0].delta.content or "" for event in stream)
+
+    result, text, pair, again, called = at_once(
+        lambda: chat.complete(**fields),
+        streamed,
+        lambda: chat.complete(**sampled, n=2, seed=[9, 4]),
+        lambda: chat.complete(**sampled, seed=4),
+        lambda: chat.complete(**{**fields, "max_tokens": 200}, tools=[tool], tool_choice="required"),
+    )
+    assert answers(result.choices[0].message.content)
+    assert text == result.choices[0].message.content
+    assert pair.choices[1].message.content == again.choices[0].message.content
     assert called.choices[0].message.tool_calls[0].function.name == "f"
 
 

@@ -4,8 +4,8 @@ Their guarantees over thousands of tokens are tested without a model, in tests/u
 """
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,11 +14,12 @@ import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER
 from deployments.weights.cache import default_cache, prepare
-from tests.real.conftest import Application
+from tests.real.conftest import Application, at_once
 
 pytestmark = pytest.mark.real
 
-DEPLOYMENT = "smollm2-green"
+BLUE, GREEN = "smollm2-blue", "smollm2-green"
+"""Blue computes in bfloat16: its text may depend on the other requests in its batch. Texts to compare are green's."""
 PROMPTS = [
     "The history of the bicycle begins",
     "Dear neighbour, thank you for",
@@ -30,16 +31,18 @@ Text = tuple[list[int], list[int]]
 """The token ids of a prompt and of its output."""
 
 
-def post(application: Application, path: str, body: dict[str, Any]) -> httpx.Response:
+def post(application: Application, path: str, body: dict[str, Any], deployment: str = GREEN) -> httpx.Response:
     """To vLLM's own server in the deployment."""
-    url = f"{application.url}/deployments/{DEPLOYMENT}{path}"
+    url = f"{application.url}/deployments/{deployment}{path}"
     return httpx.post(url, json=body, headers={INTERNAL_KEY_HEADER: application.internal_key}, timeout=240)
 
 
-def complete(application: Application, xargs: dict[str, Any] | None, **fields: Any) -> list[Text]:
+def complete(
+    application: Application, xargs: dict[str, Any] | None, deployment: str = GREEN, **fields: Any
+) -> list[Text]:
     """Every prompt's completion."""
     body = {"model": "SmolLM2-135M-Instruct", "prompt": PROMPTS, "ignore_eos": True, "return_token_ids": True}
-    answer = post(application, "/v1/completions", {**body, "vllm_xargs": xargs, **fields})
+    answer = post(application, "/v1/completions", {**body, "vllm_xargs": xargs, **fields}, deployment)
     assert answer.status_code == 200, answer.text
     return [(choice["prompt_token_ids"], choice["token_ids"]) for choice in answer.json()["choices"]]
 
@@ -51,7 +54,7 @@ N = 3
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts from one batch of the engine: with one processor, with another one, and without."""
+    """Texts from two engines, each with and without a processor in one batch."""
 
     greedy: list[Text]
     without_repeats: list[Text]
@@ -61,13 +64,14 @@ class Texts:
 
 @pytest.fixture(scope="module")
 def texts(application: Application) -> Texts:
-    """Requested at once, since a step of the engine takes hardly longer for sixteen sequences than for four."""
-    with ThreadPoolExecutor() as pool:
-        greedy = pool.submit(complete, application, None, **GREEDY)
-        without_repeats = pool.submit(complete, application, {"no_repeat_ngram": N}, **GREEDY)
-        marked = pool.submit(complete, application, {"watermark": True}, **SAMPLED)
-        unmarked = pool.submit(complete, application, {"watermark": False}, **SAMPLED)
-    return Texts(greedy.result(), without_repeats.result(), marked.result(), unmarked.result())
+    return Texts(
+        *at_once(
+            lambda: complete(application, None, BLUE, **GREEDY),
+            lambda: complete(application, {"no_repeat_ngram": N}, BLUE, **GREEDY),
+            lambda: complete(application, {"watermark": True}, **SAMPLED),
+            lambda: complete(application, {"watermark": False}, **SAMPLED),
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,33 +112,37 @@ def test_forbidden_sequences_do_not_appear(application: Application, greedy: lis
     """Forbids the beginnings of the model's own outputs, one of each length."""
     forbidden = sorted({tuple(output[i : i + n]) for _, output in greedy for i, n in [(0, 2), (2, 3), (5, 1)]})
     flat = [number for ids in forbidden for number in (-1, *ids)][1:]
-    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=60)
+    texts = complete(application, {"bad_word_tokens": flat}, BLUE, temperature=0, max_tokens=60)
     for _, output in texts:
         assert not {ids for n in (1, 2, 3) for ids in ngrams(output, n)} & set(forbidden)
 
 
 def test_forced_tokens_appear_with_the_models_logprobs(application: Application, greedy: list[Text]) -> None:
     forced = greedy[0][1][:64]
-    texts = complete(application, {"forced_output_tokens": forced}, max_tokens=64)
+    texts = complete(application, {"forced_output_tokens": forced}, BLUE, max_tokens=64)
     assert [output for _, output in texts] == [forced] * len(PROMPTS)
     body = {"model": "SmolLM2-135M-Instruct", "prompt": PROMPTS[0], "max_tokens": 8, "logprobs": 0, "ignore_eos": True}
-    free = post(application, "/v1/completions", {**body, "temperature": 0}).json()["choices"][0]
-    same = post(application, "/v1/completions", {**body, "vllm_xargs": {"forced_output_tokens": forced}})
+    free = post(application, "/v1/completions", {**body, "temperature": 0, "return_token_ids": True})
+    (choice,) = free.json()["choices"]
+    same = post(application, "/v1/completions", {**body, "vllm_xargs": {"forced_output_tokens": choice["token_ids"]}})
     logprobs = same.json()["choices"][0]["logprobs"]["token_logprobs"]
-    assert logprobs == pytest.approx(free["logprobs"]["token_logprobs"], abs=0.01)
+    assert logprobs == pytest.approx(choice["logprobs"]["token_logprobs"], abs=0.01)
 
 
 def test_a_temperature_above_vllms_limit_flattens_the_distribution(application: Application) -> None:
     [(_, output)] = complete(
-        application, {"temperature": 1000}, prompt=PROMPTS[:1], temperature=2, seed=1, max_tokens=50
+        application, {"temperature": 1000}, BLUE, prompt=PROMPTS[:1], temperature=2, seed=1, max_tokens=50
     )
     assert len(set(output)) > 47  # of 49,152, nearly alike
 
 
 def test_a_tiny_typical_mass_leaves_one_token_for_every_seed(application: Application) -> None:
-    texts = [complete(application, {"typical_p": 1e-6}, temperature=1, seed=s, max_tokens=12) for s in (1, 2)]
-    assert texts[0] == texts[1]
-    assert texts[0] != complete(application, {"typical_p": 1}, temperature=1, seed=1, max_tokens=12)
+    def fields(seed: int, mass: float) -> list[Text]:
+        return complete(application, {"typical_p": mass}, temperature=1, seed=seed, max_tokens=12)
+
+    one, two, typical = at_once(lambda: fields(1, 1e-6), lambda: fields(2, 1e-6), lambda: fields(1, 1))
+    assert one == two
+    assert one != typical
 
 
 def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> None:
@@ -142,9 +150,11 @@ def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> 
         xargs = {"xtc_threshold": 0.01, "xtc_probability": probability}
         return complete(application, xargs, temperature=1, top_k=1, seed=seed, max_tokens=12)
 
-    always, half, never = fields(1, 1), fields(1, 0.5), fields(1, 0)
-    assert fields(1, 0.5) == half
-    assert fields(2, 0.5) != half
+    always, half, again, never, other = at_once(
+        *(partial(fields, seed, share) for seed, share in [(1, 1), (1, 0.5), (1, 0.5), (1, 0), (2, 0.5)])
+    )
+    assert again == half
+    assert other != half
     assert all(a[1][0] != n[1][0] for a, n in zip(always, never, strict=True))  # the first token is none of the top
     assert half not in (always, never)
 
@@ -185,7 +195,7 @@ def test_the_token_route_supports_the_processors(application: Application) -> No
 def test_the_openai_api_reaches_the_processors(application: Application) -> None:
     def say(**xargs: Any) -> Any:
         extra = {"vllm_xargs": xargs, "return_token_ids": True}
-        return application.sdk.completions.create(model=DEPLOYMENT, prompt="a", max_tokens=3, extra_body=extra)
+        return application.sdk.completions.create(model=GREEN, prompt="a", max_tokens=3, extra_body=extra)
 
     assert say(forced_output_tokens=[5, 6, 7]).choices[0].token_ids == [5, 6, 7]
     with pytest.raises(openai.BadRequestError, match="no_repeat_ngram must be at least 1"):
@@ -203,6 +213,8 @@ def test_the_engine_survives_all_of_these_requests(application: Application) -> 
         "temperature": 3,
     }
     grammar = {"structured_outputs": {"regex": "(ab)*c"}}
-    texts = complete(application, asks, temperature=2, max_tokens=20, top_p=0.9, frequency_penalty=1)
-    texts += complete(application, asks, temperature=2, max_tokens=20, ignore_eos=False, **grammar)
-    assert all(output for _, output in texts)
+    plain, grammatical = at_once(
+        lambda: complete(application, asks, BLUE, temperature=2, max_tokens=20, top_p=0.9, frequency_penalty=1),
+        lambda: complete(application, asks, BLUE, temperature=2, max_tokens=20, ignore_eos=False, **grammar),
+    )
+    assert all(output for _, output in plain + grammatical)

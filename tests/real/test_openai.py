@@ -4,13 +4,14 @@ import base64
 import json
 import math
 import struct
+from functools import partial
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tests.real.conftest import Application
+from tests.real.conftest import Application, at_once
 from tests.support.clients.conversations import MESSAGES, QUESTION, STRUCTURED, TOOL, answers
 
 pytestmark = pytest.mark.real
@@ -73,15 +74,6 @@ def test_a_forced_call_that_is_cut_short_is_the_same_in_whole_answers_and_in_str
     application: Application, tokens: int, calls: list[str]
 ) -> None:
     say = {"role": "user", "content": "What is the weather in Paris?"}
-    message = (
-        application.sdk.chat.completions.create(
-            model="smollm2-blue", messages=[say], tools=[TOOL], tool_choice="required", temperature=0, max_tokens=tokens
-        )
-        .choices[0]
-        .message
-    )
-    assert [call.function.name for call in message.tool_calls or []] == calls
-    assert not message.content
     fields: dict[str, Any] = {
         "model": "smollm2-blue",
         "input": [say],
@@ -90,8 +82,16 @@ def test_a_forced_call_that_is_cut_short_is_the_same_in_whole_answers_and_in_str
         "temperature": 0,
         "max_output_tokens": tokens,
     }
-    whole = application.sdk.responses.create(**fields)
-    *_, last = application.sdk.responses.create(**fields, stream=True)
+    answer, whole, (*_, last) = at_once(
+        lambda: application.sdk.chat.completions.create(
+            model="smollm2-blue", messages=[say], tools=[TOOL], tool_choice="required", temperature=0, max_tokens=tokens
+        ),
+        lambda: application.sdk.responses.create(**fields),
+        lambda: list(application.sdk.responses.create(**fields, stream=True)),
+    )
+    message = answer.choices[0].message
+    assert [call.function.name for call in message.tool_calls or []] == calls
+    assert not message.content
     for response in (whole, last.response):
         assert (response.status, response.output_text) == ("incomplete", "")
         assert [(item.type, item.name, item.status) for item in response.output] == [
@@ -157,10 +157,10 @@ def test_several_choices_are_given(application: Application) -> None:
 
 
 def test_several_greedy_choices_all_equal_the_greedy_answer(application: Application) -> None:
-    request = {**GREEDY, "model": "smollm2-green"}
-    one = application.sdk.chat.completions.create(**request).choices[0].message.content
-    answer = application.sdk.chat.completions.create(**request, n=2)
-    assert [choice.message.content for choice in answer.choices] == [one, one]
+    create = partial(application.sdk.chat.completions.create, **{**GREEDY, "model": "smollm2-green"})
+    one, two = at_once(create, partial(create, n=2))
+    text = one.choices[0].message.content
+    assert [choice.message.content for choice in two.choices] == [text, text]
 
 
 def test_a_stop_string_ends_the_answer_and_is_not_part_of_it(application: Application) -> None:
@@ -176,30 +176,34 @@ def test_reaching_the_length_limit_is_the_finish_reason(application: Application
 
 
 def test_the_same_seed_gives_the_same_answer(application: Application) -> None:
-    request = {**GREEDY, "model": "smollm2-green", "temperature": 1.2}
-    first, second, other = (
-        application.sdk.chat.completions.create(**request, seed=seed).choices[0].message.content for seed in (7, 7, 8)
-    )
+    fields = {**GREEDY, "model": "smollm2-green", "temperature": 1.2}
+    create = partial(application.sdk.chat.completions.create, **fields)
+    sampled = at_once(*(partial(create, seed=seed) for seed in (7, 7, 8)))
+    first, second, other = (answer.choices[0].message.content for answer in sampled)
     assert first == second
     assert first != other
 
 
 def test_completions_take_text_ids_and_batches(application: Application) -> None:
     ask = application.sdk.completions.create
-    text = ask(model="chat", prompt="The capital of France is", temperature=0, max_tokens=4)
+    text, batch, ids, streamed = at_once(
+        lambda: ask(model="chat", prompt="The capital of France is", temperature=0, max_tokens=4),
+        lambda: ask(model="chat", prompt=["One two three", "Red green"], temperature=0, max_tokens=3, echo=True),
+        lambda: ask(model="chat", prompt=[504, 260], max_tokens=2),
+        lambda: list(ask(model="chat", prompt="Once upon a time", max_tokens=5, temperature=0, stream=True)),
+    )
     assert text.choices[0].text
-    batch = ask(model="chat", prompt=["One two three", "Red green"], temperature=0, max_tokens=3, echo=True)
     assert [choice.text.split()[0] for choice in batch.choices] == ["One", "Red"]
-    assert ask(model="chat", prompt=[504, 260], max_tokens=2).usage.prompt_tokens == 2
-    streamed = ask(model="chat", prompt="Once upon a time", max_tokens=5, temperature=0, stream=True)
+    assert ids.usage.prompt_tokens == 2
     assert "".join(chunk.choices[0].text for chunk in streamed)
 
 
 def test_best_of_returns_the_likeliest_answers(application: Application) -> None:
     request = {"model": "smollm2-green", "prompt": "Once upon a time", "max_tokens": 6, "temperature": 1.3, "seed": 3}
-    every = application.sdk.completions.create(**request, n=4, logprobs=0).choices
+    create = partial(application.sdk.completions.create, **request)
+    all_four, best_of_four = at_once(partial(create, n=4, logprobs=0), partial(create, best_of=4))
+    every, (kept,) = all_four.choices, best_of_four.choices
     best = max(every, key=lambda c: sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs))
-    (kept,) = application.sdk.completions.create(**request, best_of=4).choices
     assert kept.text == best.text
     assert kept.logprobs is None
 
@@ -236,26 +240,18 @@ def test_dimensions_that_the_model_cannot_give_are_rejected(application: Applica
         application.sdk.embeddings.create(model="embed", input="hello", dimensions=64)
 
 
-def test_embeddings_agree_with_the_model_run_in_transformers(application: Application) -> None:
-    from tests.support.engine.transformers_reference import embed
-
-    texts = ["hello", "A longer sentence about cats and dogs.", "Ünïcödé 中文 😀", "x " * 200]
-    served = application.sdk.embeddings.create(model="embed", input=texts)
-    for item, expected in zip(served.data, embed(texts), strict=True):
-        assert cosine(item.embedding, expected) >= 0.999
-
-
 def test_responses_whole_and_streamed(application: Application) -> None:
     request = {"model": "chat", "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
-    answer = application.sdk.responses.create(**request)
+    create = partial(application.sdk.responses.create, **request)
+    answer, events, cut = at_once(
+        create, lambda: list(create(stream=True)), lambda: list(create(max_output_tokens=2, stream=True))
+    )
     assert answer.status == "completed"
     assert answers(answer.output_text)
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    events = list(application.sdk.responses.create(**request, stream=True))
     assert events[0].type == "response.created"
     assert events[-1].type == "response.completed"
     assert answers("".join(event.delta for event in events if event.type == "response.output_text.delta"))
-    cut = [*application.sdk.responses.create(**{**request, "max_output_tokens": 2}, stream=True)]
     (done,) = (event.item for event in cut if event.type == "response.output_item.done")
     assert cut[-1].type == "response.incomplete"
     assert (cut[-1].response.status, done.status) == ("incomplete", "incomplete")
@@ -268,14 +264,11 @@ def test_a_conversation_continues_when_its_history_is_sent(application: Applicat
         {"role": "assistant", "content": "Hello Ada."},
         {"role": "user", "content": "What is my name?"},
     ]
-    responses = application.sdk.responses.create(
-        model="smollm2-green", instructions="Be brief.", input=turns, temperature=0, max_output_tokens=16
-    )
-    chat = application.sdk.chat.completions.create(
-        model="smollm2-green",
-        messages=[{"role": "system", "content": "Be brief."}, *turns],
-        temperature=0,
-        max_completion_tokens=16,
+    fields: dict[str, Any] = {"model": "smollm2-green", "temperature": 0}
+    chats = [{"role": "system", "content": "Be brief."}, *turns]
+    responses, chat = at_once(
+        lambda: application.sdk.responses.create(**fields, instructions="Be brief.", input=turns, max_output_tokens=16),
+        lambda: application.sdk.chat.completions.create(**fields, messages=chats, max_completion_tokens=16),
     )
     assert responses.output_text == chat.choices[0].message.content
     assert responses.usage.input_tokens == chat.usage.prompt_tokens
@@ -323,9 +316,14 @@ def test_anthropics_sdk_works(application: Application) -> None:
     request = {"model": "chat", "max_tokens": 24, "messages": MESSAGES, "extra_body": {"temperature": 0}}
     with anthropic.Anthropic(base_url=application.url, api_key="unused", max_retries=0) as client:
         sdk: Any = client
-        assert answers(sdk.messages.create(**request).content[0].text)
-        with sdk.messages.stream(**request) as stream:
-            assert answers("".join(stream.text_stream))
+
+        def streamed() -> str:
+            with sdk.messages.stream(**request) as stream:
+                return "".join(stream.text_stream)
+
+        whole, text = at_once(lambda: sdk.messages.create(**request), streamed)
+        assert answers(whole.content[0].text)
+        assert answers(text)
         assert sdk.messages.count_tokens(model="chat", messages=MESSAGES).input_tokens > 5
         with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
             sdk.messages.create(**{**request, "max_tokens": 9_000})

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import httpx
@@ -101,37 +102,45 @@ async def test_tgis_own_clients(application: Application, client: Client, url: s
 
 
 def test_the_clients_chat(client: Client, hf: Any) -> None:
-    result = client.chat(MESSAGES, temperature=0.0, max_tokens=24)
-    assert answers(result.choices[0].message.content or "")
-    chunks = list(hf.chat_completion(MESSAGES, temperature=0, max_tokens=24, stream=True))
-    assert answers("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    answer = hf.chat_completion(MESSAGES, temperature=0, **STRUCTURED, response_format=form)
+    result, chunks, answer = at_once(
+        lambda: client.chat(MESSAGES, temperature=0.0, max_tokens=24),
+        lambda: list(hf.chat_completion(MESSAGES, temperature=0, max_tokens=24, stream=True)),
+        lambda: hf.chat_completion(MESSAGES, temperature=0, **STRUCTURED, response_format=form),
+    )
+    assert answers(result.choices[0].message.content or "")
+    assert answers("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
 
 
 def test_a_reported_seed_reproduces_the_answer(hf: Any) -> None:
-    first = hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED)
-    again = hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED, seed=first.details.seed)
+    sampled = partial(hf.text_generation, PROMPT, **SAMPLED)
+    first, *others = at_once(*[partial(sampled, max_new_tokens=12)] * 4)
+    assert len({answer.generated_text for answer in (first, *others)}) > 1
+    seeds = [2**63 - 1, 2**64 - 1]
+    again, *pairs = at_once(
+        partial(sampled, max_new_tokens=12, seed=first.details.seed),
+        *(partial(sampled, max_new_tokens=5, seed=seed) for seed in seeds + seeds),
+    )
     assert again.generated_text == first.generated_text
     assert again.details.seed == first.details.seed
-    others = {hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED).generated_text for _ in range(3)}
-    assert len({first.generated_text, *others}) > 1
-    for seed in (2**63 - 1, 2**64 - 1):
-        answer = [hf.text_generation(PROMPT, max_new_tokens=5, **SAMPLED, seed=seed) for _ in range(2)]
-        assert answer[0].generated_text == answer[1].generated_text
+    texts = [answer.generated_text for answer in pairs]
+    assert texts[:2] == texts[2:]
 
 
 def test_the_temperature_alone_samples_as_on_tgi(client: Client) -> None:
-    answer = {client.generate(PROMPT, max_new_tokens=12, temperature=1.5).generated_text for _ in range(3)}
-    assert len(answer) > 1
+    sampled = at_once(*[partial(client.generate, PROMPT, max_new_tokens=12, temperature=1.5)] * 3)
+    assert len({answer.generated_text for answer in sampled}) > 1
 
 
 def test_do_sample_false_is_greedy_whatever_else_is_set(application: Application) -> None:
     fields = {"do_sample": False, "temperature": 1.5, "top_k": 50, "top_p": 0.9, "max_new_tokens": 8}
-    answer = post(application, f"/tgi/{GREEN}", {"inputs": PROMPT, "parameters": fields}).json()
-    assert answer == {"generated_text": openai_text(application, PROMPT, 8)}
+    answer, expected = at_once(
+        lambda: post(application, f"/tgi/{GREEN}", {"inputs": PROMPT, "parameters": fields}).json(),
+        lambda: openai_text(application, PROMPT, 8),
+    )
+    assert answer == {"generated_text": expected}
 
 
 def test_the_best_of_two_is_the_likelier(hf: Any) -> None:
@@ -149,10 +158,14 @@ def test_the_best_of_two_is_the_likelier(hf: Any) -> None:
 
 def test_grammars_constrain_the_text(hf: Any) -> None:
     schema = {"properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}
-    for grammar in ({"type": "json", "value": schema}, {"type": "json", "value": json.dumps(schema)}):
-        text = hf.text_generation(PROMPT, max_new_tokens=60, grammar=grammar)
-        assert isinstance(json.loads(text)["city"], str)
-    text = hf.text_generation(PROMPT, max_new_tokens=20, grammar={"type": "regex", "value": "[0-9]{3}-[a-f]{2}"})
+    values = [("json", schema), ("json", json.dumps(schema)), ("regex", "[0-9]{3}-[a-f]{2}")]
+    *objects, text = at_once(
+        *(
+            partial(hf.text_generation, PROMPT, max_new_tokens=60, grammar={"type": kind, "value": value})
+            for kind, value in values
+        )
+    )
+    assert all(isinstance(json.loads(text)["city"], str) for text in objects)
     assert re.fullmatch("[0-9]{3}-[a-f]{2}", text)
     for wrong in ({"type": "regex", "value": "(["}, {"type": "json", "value": {"properties": 5}}):
         with pytest.raises(hub.ValidationError, match="grammar is not valid"):
@@ -167,12 +180,11 @@ def test_truncate_keeps_the_last_tokens(application: Application, hf: Any) -> No
 
 def test_stop_strings_stay_in_the_text(hf: Any) -> None:
     fields: dict[str, Any] = {"max_new_tokens": 40, "details": True, "stop": ["five", "zzz"]}
-    answer = hf.text_generation("Count: one, two, three, four,", **fields)
+    count = partial(hf.text_generation, "Count: one, two, three, four,", **fields)
+    answer, events, inside = at_once(count, lambda: list(count(stream=True)), partial(count, stop=["fi"]))
     assert answer.generated_text.endswith("five")
     assert answer.details.finish_reason == "stop_sequence"
-    events = list(hf.text_generation("Count: one, two, three, four,", stream=True, **fields))
     assert "".join(event.token.text for event in events) == answer.generated_text == events[-1].generated_text
-    inside = hf.text_generation("Count: one, two, three, four,", **{**fields, "stop": ["fi"]})
     assert inside.generated_text.endswith("fi")
     assert "".join(token.text for token in inside.details.tokens) == inside.generated_text
 
@@ -186,17 +198,22 @@ def test_the_likeliest_tokens(hf: Any) -> None:
 
 
 def test_temperatures_above_2_are_supported(application: Application, hf: Any) -> None:
-    greedy = openai_text(application, PROMPT, 6)
-    assert hf.text_generation(PROMPT, max_new_tokens=6, temperature=9.5, top_k=1) == greedy
-    wild = {hf.text_generation(PROMPT, max_new_tokens=6, temperature=9.5, seed=seed) for seed in (1, 2)}
-    assert len(wild) == 2
+    wild = partial(hf.text_generation, PROMPT, max_new_tokens=6, temperature=9.5)
+    greedy, one, two, alike = at_once(
+        lambda: openai_text(application, PROMPT, 6),
+        partial(wild, seed=1),
+        partial(wild, seed=2),
+        partial(wild, top_k=1),
+    )
+    assert alike == greedy
+    assert one != two
 
 
 def test_typical_p_really_works(hf: Any) -> None:
-    narrow = {hf.text_generation(PROMPT, max_new_tokens=8, typical_p=0.001, seed=seed) for seed in (1, 2, 3)}
-    wide = {hf.text_generation(PROMPT, max_new_tokens=8, typical_p=0.999, seed=seed) for seed in (1, 2, 3)}
-    assert len(narrow) == 1
-    assert len(wide) > 1
+    fields = [{"typical_p": mass, "seed": seed} for mass in (0.001, 0.999) for seed in (1, 2, 3)]
+    texts = at_once(*(partial(hf.text_generation, PROMPT, max_new_tokens=8, **more) for more in fields))
+    assert len(set(texts[:3])) == 1
+    assert len(set(texts[3:])) > 1
 
 
 def test_a_watermark_is_found_again(hf: Any) -> None:
@@ -236,12 +253,16 @@ def test_info_health_and_metrics(application: Application, url: str) -> None:
 def test_vertex_and_sagemaker(application: Application) -> None:
     fields = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0}
-    answer = post(application, f"/tgi/{GREEN}/vertex", {"instances": [fields, chat]}).json()
-    expected = openai_text(application, PROMPT, 8)
+    expected, answer, of_prompt, of_chat = at_once(
+        lambda: openai_text(application, PROMPT, 8),
+        lambda: post(application, f"/tgi/{GREEN}/vertex", {"instances": [fields, chat]}).json(),
+        lambda: post(application, f"/tgi/{GREEN}/invocations", fields).json(),
+        lambda: post(application, f"/tgi/{GREEN}/invocations", chat).json(),
+    )
     assert answer["predictions"][0] == expected
     assert answer["predictions"][1]
-    assert post(application, f"/tgi/{GREEN}/invocations", fields).json() == {"generated_text": expected}
-    assert post(application, f"/tgi/{GREEN}/invocations", chat).json()["choices"][0]["message"]["content"]
+    assert of_prompt == {"generated_text": expected}
+    assert of_chat["choices"][0]["message"]["content"]
 
 
 def test_mindies_request_is_answered_with_an_object(application: Application) -> None:
