@@ -5,8 +5,8 @@ A change rewrites the `user_config` of the router's deployment and applies the w
 that start later, and leaves other applications' replicas unchanged. serve_config.yaml is not touched: the next
 deployment of that file restores the file's traffic.
 
-Compare-and-set runs inside the Serve controller, which is one process with one event loop: no other change, from
-here or over Ray's REST API, can come between the comparison and the write.
+Compare-and-set runs on the event loop of the Serve controller, without an await: no other change, from here or over
+Ray's REST API, can come between the comparison and the write.
 """
 
 import asyncio
@@ -75,10 +75,10 @@ class ServeControl:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of `function(controller, *arguments)`, run in the controller."""
+        """The result of `function(controller, *arguments)`, run on the controller's event loop."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self._controller.__ray_call__.remote(function, *arguments)
+                return await self._controller.__ray_call__.remote(_on_event_loop(function), *arguments)
         except RayError as error:
             raise Unavailable("The Serve controller is not available", retry_after=1) from error
 
@@ -96,8 +96,27 @@ def _delivery(application: str, deployment: str) -> Delivery:
     return Delivery.SETTLED if deployment == "HEALTHY" else Delivery.UNSETTLED
 
 
+def _on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for `__ray_call__` of the controller, which may lack this module: nested ones are pickled by value.
+
+    `__ray_call__` runs in a thread beside the event loop, where a status would be read while the loop writes it. The
+    controller's control loop is one of Ray's background tasks for as long as the controller runs.
+    """
+
+    def run(controller: Any, *arguments: Any) -> Any:
+        from ray._common.utils import _BACKGROUND_TASKS
+
+        async def called() -> Any:
+            return function(controller, *arguments)
+
+        task, *_ = tuple(_BACKGROUND_TASKS)  # copied in one step, since the event loop changes the set
+        return asyncio.run_coroutine_threadsafe(called(), task.get_loop()).result()
+
+    return run
+
+
 def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
-    """Functions to run in the controller, which may lack this module: nested ones are pickled by value."""
+    """Like `_on_event_loop`."""
 
     def find(config: Any) -> Any:
         (application,) = [it for it in config.applications if it.name == router.app_name]
@@ -145,7 +164,7 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 
 
 def _count_function() -> Count:
-    """Like `_controller_functions`: the number of replicas of each application by state."""
+    """Like `_on_event_loop`: the number of replicas of each application by state."""
 
     def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
         found: dict[str, dict[str, int]] = {}
@@ -162,7 +181,7 @@ def _count_function() -> Count:
 
 
 def _report_function(clock: Callable[[], float] = time.time) -> Report:
-    """Like `_controller_functions`: records a router's queue. Serve drops it when the router's actor has ended, or
+    """Like `_on_event_loop`: records a router's queue. Serve drops it when the router's actor has ended, or
     after 10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch.
     """
 

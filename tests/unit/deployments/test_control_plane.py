@@ -1,5 +1,7 @@
 """The functions that run inside Serve's controller, tested on parts of it: the rest needs a running Serve."""
 
+import asyncio
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -94,3 +96,26 @@ def _id(application: str, name: str = "Engine") -> Any:
     from ray.serve._private.common import DeploymentID
 
     return DeploymentID(name=name, app_name=application)
+
+
+async def test_functions_run_on_the_controllers_event_loop() -> None:
+    """Ray calls them in another thread."""
+    from ray import cloudpickle
+    from ray._common.utils import run_background_task
+
+    from deployments.control_plane import _on_event_loop
+
+    def where(controller: Any, *arguments: int) -> tuple[Any, tuple[int, ...], int]:
+        return controller, arguments, threading.get_ident()
+
+    def fails(controller: Any) -> None:
+        raise ValueError(f"for {controller}")
+
+    over = asyncio.Event()
+    control_loop = run_background_task(over.wait())
+    sent = cloudpickle.loads(cloudpickle.dumps(_on_event_loop(where)))
+    assert await asyncio.to_thread(sent, "controller", 1, 2) == ("controller", (1, 2), threading.get_ident())
+    with pytest.raises(ValueError, match="for controller"):
+        await asyncio.to_thread(_on_event_loop(fails), "controller")
+    over.set()
+    await control_loop
