@@ -78,7 +78,7 @@ class ServeControl:
         """The result of `function(controller, *arguments)`, run on the controller's event loop."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self._controller.__ray_call__.remote(_on_event_loop(function), *arguments)
+                return await self._controller.__ray_call__.remote(on_event_loop(function), *arguments)
         except RayError as error:
             raise Unavailable("The Serve controller is not available", retry_after=1) from error
 
@@ -96,7 +96,7 @@ def _delivery(application: str, deployment: str) -> Delivery:
     return Delivery.SETTLED if deployment == "HEALTHY" else Delivery.UNSETTLED
 
 
-def _on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+def on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function for `__ray_call__` of the controller, which may lack this module: nested ones are pickled by value.
 
     `__ray_call__` runs in a thread beside the event loop, where a status would be read while the loop writes it. The
@@ -116,7 +116,7 @@ def _on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
-    """Like `_on_event_loop`."""
+    """Like `on_event_loop`."""
 
     def find(config: Any) -> Any:
         (application,) = [it for it in config.applications if it.name == router.app_name]
@@ -164,7 +164,7 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 
 
 def _count_function() -> Count:
-    """Like `_on_event_loop`: the number of replicas of each application by state."""
+    """Like `on_event_loop`: the number of replicas of each application by state."""
 
     def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
         found: dict[str, dict[str, int]] = {}
@@ -181,7 +181,7 @@ def _count_function() -> Count:
 
 
 def _report_function(clock: Callable[[], float] = time.time) -> Report:
-    """Like `_on_event_loop`: records a router's queue. Serve drops it when the router's actor has ended, or
+    """Like `on_event_loop`: records a router's queue. Serve drops it when the router's actor has ended, or
     after 10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch.
     """
 

@@ -103,7 +103,7 @@ async def test_functions_run_on_the_controllers_event_loop() -> None:
     from ray import cloudpickle
     from ray._common.utils import run_background_task
 
-    from deployments.control_plane import _on_event_loop
+    from deployments.control_plane import on_event_loop
 
     def where(controller: Any, *arguments: int) -> tuple[Any, tuple[int, ...], int]:
         return controller, arguments, threading.get_ident()
@@ -113,9 +113,9 @@ async def test_functions_run_on_the_controllers_event_loop() -> None:
 
     over = asyncio.Event()
     control_loop = run_background_task(over.wait())
-    sent = cloudpickle.loads(cloudpickle.dumps(_on_event_loop(where)))
+    sent = cloudpickle.loads(cloudpickle.dumps(on_event_loop(where)))
     assert await asyncio.to_thread(sent, "controller", 1, 2) == ("controller", (1, 2), threading.get_ident())
     with pytest.raises(ValueError, match="for controller"):
-        await asyncio.to_thread(_on_event_loop(fails), "controller")
+        await asyncio.to_thread(on_event_loop(fails), "controller")
     over.set()
     await control_loop
