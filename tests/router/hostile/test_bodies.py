@@ -9,7 +9,7 @@ from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
 from tests.router.hostile.strategies import VALID, posts
 
-SHARE = 0.4
+SHARE = 0.5
 
 
 @pytest.mark.parametrize(("path", "dialects", "body"), VALID, ids=lambda part: part if isinstance(part, str) else "")

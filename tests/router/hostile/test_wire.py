@@ -17,7 +17,7 @@ from tests.router.hostile.budget import attempt
 from tests.router.hostile.client import HANGS_S
 from tests.router.hostile.rig import HostileRig
 
-SHARE = 0.1
+SHARE = 0.14
 
 SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: smuggled\r\nx-request-id: smuggled\r\n\r\n"
 
