@@ -224,12 +224,21 @@ def _shut_down(run: processes.Run, routers: Sequence[str], stop: threading.Event
         thread = threading.Thread(target=_stop_serve, args=(routers,), daemon=True)
         thread.start()
         deadline = time.monotonic() + SHUTDOWN_S
-        while thread.is_alive() and time.monotonic() < deadline and not stop.wait(0.1):
+        while thread.is_alive() and _ray_is_alive() and time.monotonic() < deadline and not stop.wait(0.1):
             pass
         import ray
 
         ray.shutdown()
     processes.sweep(run.run_id)
+
+
+def _ray_is_alive() -> bool:
+    """A signal to the whole process group, such as that of a closed terminal, ends Ray's own processes at once: Serve
+    cannot stop anything then, and Ray would soon end this process, before the sweep."""
+    import ray
+
+    node = ray._private.worker._global_node
+    return node is not None and not {"raylet", "gcs_server"} & {kind for kind, _ in node.dead_processes()}
 
 
 def _stop_serve(routers: Sequence[str]) -> None:

@@ -19,15 +19,19 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
+    """An event that SIGINT, SIGTERM and SIGHUP set."""
     stop = threading.Event()
     handle_signals(stop)
     yield stop
 
 
 def handle_signals(stop: threading.Event) -> None:
-    """Installs the handlers. SIGINT too: a shell that starts a program with `&` has it ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Installs the handlers. SIGINT too: a shell that starts a program with `&` has it ignored. SIGHUP, the signal of a
+    closed terminal, stays ignored under `nohup`."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         signal.signal(number, lambda *_: stop.set())
 
 

@@ -68,11 +68,12 @@ def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Ite
     port, terminal = free_port(), directory / "terminal"
     with terminal.open("wb") as output:
         process = subprocess.Popen(
-            command("serve", str(config), "--port", str(port)),
+            ["env", "--default-signal=HUP", *command("serve", str(config), "--port", str(port))],
             cwd=ROOT,
             env={**environment(directory), **variables},
             stdout=output,
             stderr=subprocess.STDOUT,
+            process_group=0,  # this and the signal as in a terminal, whatever the tests run in
         )
     try:
         deadline = time.monotonic() + READY_WITHIN_S
