@@ -28,7 +28,7 @@ def announce(message: str) -> None:
 
 def _write(stream: TextIO | None, message: str) -> None:
     if stream is not None:
-        with contextlib.suppress(OSError):  # the terminal may be closed; the application keeps running
+        with contextlib.suppress(OSError):  # the terminal may be closed
             stream.write(message + "\n")
             stream.flush()
 
