@@ -116,7 +116,7 @@ def on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
-    """Like `on_event_loop`."""
+    """Functions for `ServeControl.call`; nested, as in `on_event_loop`."""
 
     def find(config: Any) -> Any:
         (application,) = [it for it in config.applications if it.name == router.app_name]
@@ -164,7 +164,7 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 
 
 def _count_function() -> Count:
-    """Like `on_event_loop`: the number of replicas of each application by state."""
+    """Like `_controller_functions`: the number of replicas of each application by state."""
 
     def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
         found: dict[str, dict[str, int]] = {}
@@ -181,7 +181,7 @@ def _count_function() -> Count:
 
 
 def _report_function(clock: Callable[[], float] = time.time) -> Report:
-    """Like `on_event_loop`: records a router's queue. Serve drops it when the router's actor has ended, or
+    """Like `_controller_functions`: records a router's queue. Serve drops it when the router's actor has ended, or
     after 10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch.
     """
 

@@ -162,13 +162,3 @@ def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> Non
         assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50
     assert [entry.kind for entry in journal.read(cluster.ledger)].count("run_begun") == 1
     assert cluster.starts() == 3
-
-
-def test_a_closed_terminal_leaves_nothing_behind(cluster: Cluster) -> None:
-    """Must run last: it ends the application that the other tests share."""
-    launcher = cluster.launcher
-    assert len(processes.processes_of(launcher.run_id)) > 5
-    os.killpg(launcher.process.pid, signal.SIGHUP)
-    assert launcher.process.wait(60) == 0, (launcher.directory / "terminal").read_text()
-    launcher.assert_nothing_is_left()
-    assert not (launcher.directory / "local.json").exists()

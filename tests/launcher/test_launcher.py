@@ -1,6 +1,8 @@
-"""Mistakes that the launcher refuses before a start. The end of runs is tested in test_live_traffic and
-tests/real/conftest.py."""
+"""Mistakes that the launcher refuses before a start, and a closed terminal. Other ends of runs are tested in
+test_live_traffic and tests/real/conftest.py."""
 
+import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.processes.launcher import run
+from deployments.local import processes
+from tests.support.processes.launcher import launched, run
 from tests.support.processes.project import ROOT
 
 pytestmark = pytest.mark.real
@@ -54,3 +57,18 @@ def test_a_wrong_configuration_is_refused_at_once(config: Path, tmp_path: Path) 
     refused = launch("serve", str(config), directory=tmp_path)
     assert refused.returncode == 1
     assert "traffic sums to 99 (minilm 99), it must be 100: add 1" in refused.stderr
+
+
+def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
+    document = embedding_only()
+    (router, _) = document["applications"]
+    deployments = router["deployments"][0]["user_config"]["deployments"]
+    deployments["minilm"] = {"url": "http://127.0.0.1:9", "model": "minilm", "tasks": ["embeddings"]}
+    config = tmp_path / "serve_config.yaml"
+    config.write_text(yaml.safe_dump({"applications": [router]}))
+    with launched(config, tmp_path, {}) as launcher:
+        assert len(processes.processes_of(launcher.run_id)) > 5
+        os.killpg(launcher.process.pid, signal.SIGHUP)
+        assert launcher.process.wait(60) == 0, (tmp_path / "terminal").read_text()
+        launcher.assert_nothing_is_left()
+        assert not (tmp_path / "local.json").exists()
