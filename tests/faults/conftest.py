@@ -1,7 +1,6 @@
 """An application that can lose parts: two routers, two replicas of a small model."""
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from deployments.local.environment import TOKEN
 from deployments.weights.cache import default_cache, prepare_tiny
 from tests.support.processes.launcher import Launcher, launched
 from tests.support.processes.load import Traffic, lanes
+from tests.support.waiting import wait_until
 
 ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
 ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
@@ -59,9 +59,9 @@ class Cluster:
     def whole_again(self, *, routers: int = 2, engines: int = 2) -> None:
         """Waits until no part is missing. Fails if that takes too long."""
         expected = {ENGINE: engines, REPLICA: engines, ROUTER: routers}
-        wait_until(lambda: {title: len(self.processes(title)) for title in expected} == expected, self.state)
-        wait_until(lambda: len(self.processes(PROXY)) > 0, self.state)  # an older one may finish its streams
-        wait_until(lambda: self.state() == {"router": "RUNNING", "tiny": "RUNNING"}, self.state)
+        wait_until_back(lambda: {title: len(self.processes(title)) for title in expected} == expected, self.state)
+        wait_until_back(lambda: len(self.processes(PROXY)) > 0, self.state)  # an older one may finish its streams
+        wait_until_back(lambda: self.state() == {"router": "RUNNING", "tiny": "RUNNING"}, self.state)
 
     def answers(self) -> bool:
         """Whether the router can be reached."""
@@ -95,12 +95,8 @@ class Cluster:
         return httpx.request(method, url, headers=headers, timeout=30, **content).raise_for_status()
 
 
-def wait_until(condition: Callable[[], bool], state: Callable[[], object], within_s: float = BACK_WITHIN_S) -> None:
-    """Fails with `state()` if `condition` stays false."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, state()
-        time.sleep(0.1)
+def wait_until_back(condition: Callable[[], bool], state: Callable[[], object]) -> None:
+    wait_until(condition, state, within_s=BACK_WITHIN_S)
 
 
 def document() -> dict[str, Any]:

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from deployments.draining import DEREGISTRATION_S
-from tests.faults.conftest import ENGINE, ROUTER, Cluster, wait_until
+from tests.faults.conftest import ENGINE, ROUTER, Cluster
 from tests.support.processes.load import Outcome, Traffic, lanes, unexplained
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

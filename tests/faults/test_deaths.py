@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from tests.faults.conftest import ENGINE, PROXY, REPLICA, ROUTER, Cluster, wait_until
+from tests.faults.conftest import ENGINE, PROXY, REPLICA, ROUTER, Cluster, wait_until_back
 from tests.support.processes.load import Outcome, Traffic, unexplained
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
@@ -32,7 +33,7 @@ def test_a_hanging_replica_is_avoided_and_replaced(cluster: Cluster, traffic: Tr
     hung.suspend()
     wait_until(lambda: hung.status() == "stopped", hung.status, within_s=10)
     traffic.flows()
-    wait_until(lambda: not hung.is_running(), cluster.state)  # it counts until three checks failed
+    wait_until_back(lambda: not hung.is_running(), cluster.state)  # it counts until three checks failed
     cluster.whole_again()
     lost = unexplained(traffic.since(moment), lambda it: it.begun < moment + 60 and had_begun_to_stream(it))
     assert lost == []
@@ -51,7 +52,7 @@ def test_the_ingress_recovers_by_itself(cluster: Cluster, traffic: Traffic) -> N
     moment = time.monotonic()
     cluster.kill(PROXY)
     cluster.whole_again()
-    wait_until(cluster.answers, cluster.state)
+    wait_until_back(cluster.answers, cluster.state)
     back = time.monotonic()
     traffic.flows()
     assert unexplained(traffic.since(moment), lambda it: it.begun < back) == []

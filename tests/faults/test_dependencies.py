@@ -8,9 +8,10 @@ import pytest
 from app.internal_api import INTERNAL_KEY_HEADER
 from deployments.weights.cache import default_cache, prepare_tiny
 from tests.faults.breaking import WAYS, BreakingServer, breaking
-from tests.faults.conftest import KEY, Cluster, wait_until
+from tests.faults.conftest import KEY, Cluster, wait_until_back
 from tests.support.processes.load import Outcome, Traffic, lanes, unexplained
 from tests.support.processes.redis_server import redis_server
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
@@ -64,7 +65,7 @@ def test_an_answer_that_breaks_off_is_retried_or_ends_with_an_error(cluster: Clu
     with Traffic(cluster.url, lanes()).running() as traffic:
         moment = time.monotonic()
         kinds = [(way, streamed) for way in WAYS for streamed in (False, True)]
-        wait_until(lambda: all(upstream.broken[kind] >= 2 for kind in kinds), lambda: upstream.broken)
+        wait_until_back(lambda: all(upstream.broken[kind] >= 2 for kind in kinds), lambda: upstream.broken)
         traffic.flows(1)
     outcomes = traffic.since(moment)
     assert unexplained(outcomes, broke_off) == []
@@ -92,7 +93,7 @@ def test_the_limits_store_may_fail_and_recover(cluster: Cluster, meanwhile: str)
             before = failures()
             redis.stop()
             gone = time.monotonic()
-            wait_until(lambda: failures() > before, cluster.metrics)
+            wait_until_back(lambda: failures() > before, cluster.metrics)
             traffic.flows(2)
             redis.start()
             time.sleep(3)

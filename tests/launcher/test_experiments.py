@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from deployments.local.environment import TOKEN
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.processes.launcher import Launcher, launched
 from tests.support.processes.servers import serve
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
@@ -101,11 +101,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield Cluster(launcher)
 
 
-def until(condition: Callable[[], bool], within_s: float = 120) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.5)
+def until(condition: Callable[[], bool]) -> None:
+    wait_until(condition, within_s=120)
 
 
 def test_nothing_is_lost_when_the_controller_is_killed(cluster: Cluster) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from deployments.local.environment import TOKEN
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.processes.launcher import Launcher, deliver, launched, run
 from tests.support.processes.servers import serve
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
@@ -162,10 +162,7 @@ def test_new_replicas_have_the_change(cluster: Cluster) -> None:
     killed = cluster.replicas()
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 120
-    while (running := cluster.replicas()) & killed or len(running) < REPLICAS:
-        assert time.monotonic() < deadline, running
-        time.sleep(0.5)
+    wait_until(lambda: len(cluster.replicas() - killed) >= REPLICAS, cluster.replicas, within_s=120)
     cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
     assert cluster.applied() == {"blue": 0, "green": 100}
     assert cluster.served(40) == {"green": 40}
@@ -199,10 +196,7 @@ def test_a_plan_reaches_every_replica_and_the_store_from_which_replicas_start(cl
     assert plan["generation"] == seen.json()["generation"] + 1
     stale = httpx.put(url, json=document, headers={"if-match": seen.headers["etag"]}, timeout=30)
     assert (stale.status_code, stale.json()["current"]["plan"]) == (412, plan["plan"])
-    deadline = time.monotonic() + 60
-    while (present := httpx.get(url, timeout=30).json())["delivery"] != "settled":
-        assert time.monotonic() < deadline, present
-        time.sleep(0.2)
+    wait_until(lambda: httpx.get(url, timeout=30).json()["delivery"] == "settled")
     answers = [httpx.post(f"{cluster.url}/v1/chat/completions", json=CHAT, timeout=30) for _ in range(40)]
     assert {answer.headers["x-switchyard-plan"] for answer in answers} == {plan["plan"]}
     (router,) = cluster.serve_says()["deployed_app_config"]["deployments"]

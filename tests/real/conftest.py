@@ -30,6 +30,7 @@ from deployments.local import processes as run_processes
 from tests.support.processes.launcher import deliver, launched
 from tests.support.processes.project import ROOT
 from tests.support.processes.turns import turn
+from tests.support.waiting import wait_until
 
 _HERE = Path(__file__).parent
 _ALONE = _HERE / "alone"
@@ -250,20 +251,10 @@ def reconfigured(application: Application, file: Path, changed: Callable[[dict[s
 def restore(application: Application) -> None:
     """Restores the application's own configuration on every router."""
     deliver(ROOT / "serve_config.yaml", application.directory)
-    assert eventually(lambda: settled(application), within_s=120)
+    wait_until(lambda: settled(application), within_s=120)
 
 
 def settled(application: Application) -> bool:
     """Whether every router has the latest configuration."""
     answer = httpx.get(f"{application.url}/api/2.0/serving-endpoints/chat", timeout=30)
     return answer.status_code == 200 and answer.json()["state"]["config_update"] == "NOT_UPDATING"
-
-
-def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:
-    """Whether `condition()` becomes true in time, checked every 100 ms: the cores have other tests to run."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True

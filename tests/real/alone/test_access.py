@@ -11,7 +11,8 @@ import pytest
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.access import Limits
-from tests.real.conftest import Application, eventually, reconfigured
+from tests.real.conftest import Application, reconfigured
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -33,15 +34,15 @@ def keys(application: Application, tmp_path: Path) -> Iterator[Path]:
         user_config["access"] = {"keys_file": str(keys)}
 
     with reconfigured(application, tmp_path / "serve_config.yaml", require_keys):
-        assert eventually(lambda: status(application, None) == 401, within_s=30)
+        wait_until(lambda: status(application, None) == 401)
         yield keys
-    assert eventually(lambda: status(application, None) == 200, within_s=30)
+    wait_until(lambda: status(application, None) == 200)
 
 
 def test_keys_give_access_to_their_endpoints_within_their_limits(application: Application, keys: Path) -> None:
     key, record = create("team", endpoints=["chat"], limits=Limits(requests_per_minute=2))
     append(keys, record.line)
-    assert eventually(lambda: status(application, key) == 200, within_s=30)
+    wait_until(lambda: status(application, key) == 200)
     with openai.OpenAI(base_url=f"{application.url}/v1", api_key=key, max_retries=0) as client:
         assert {model.id for model in client.models.list()} == {"chat", "smollm2-blue", "smollm2-green"}
         with pytest.raises(openai.PermissionDeniedError):

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.real.conftest import Application, eventually, reconfigured
+from tests.real.conftest import Application, reconfigured
 from tests.support.processes.launcher import run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -30,8 +31,6 @@ EXPERIMENT: dict[str, Any] = {
 TRUNCATED = 11
 """The number of the treatment's sessions with a truncated answer: more than enough for an alarm."""
 
-PATIENCE_S = 60.0
-
 
 @pytest.fixture(scope="module")
 def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
@@ -42,9 +41,9 @@ def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> 
         user_config["experiments"] = {NAME: EXPERIMENT}
 
     with reconfigured(application, tmp_path_factory.mktemp("acting") / "serve_config.yaml", declare):
-        assert eventually(lambda: acting(application) is not None, within_s=PATIENCE_S)
+        wait_until(lambda: acting(application) is not None)
         yield application
-    assert eventually(lambda: acting(application) is None, within_s=PATIENCE_S)
+    wait_until(lambda: acting(application) is None)
 
 
 def acting(application: Application) -> dict[str, Any] | None:
@@ -66,7 +65,7 @@ def weights(application: Application) -> dict[str, int]:
 def switchyard(application: Application, *arguments: str) -> str:
     """The output of `switchyard experiments`."""
     url = ("--url", application.url)
-    done = run("experiments", *arguments, *url, directory=application.directory, timeout_s=PATIENCE_S)
+    done = run("experiments", *arguments, *url, directory=application.directory, timeout_s=60)
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
 
@@ -123,7 +122,7 @@ class Talk:
 def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp: Application) -> None:
     talk = Talk(ramp)
     with talk.going_on() as answered:
-        assert eventually(lambda: weights(ramp) == {BLUE: 50, GREEN: 50}, within_s=PATIENCE_S), acting(ramp)
+        wait_until(lambda: weights(ramp) == {BLUE: 50, GREEN: 50}, lambda: acting(ramp))
         assert GREEN in answered
         while_listed = switchyard(ramp, "list")
         assert NAME in while_listed
@@ -134,8 +133,8 @@ def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp
             greens += [session] if deployment == GREEN else []
         for session in greens:
             talk.ask(session, max_tokens=1)
-        assert eventually(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, within_s=PATIENCE_S), acting(ramp)
-        assert eventually(lambda: is_over(ramp), within_s=PATIENCE_S), acting(ramp)
+        wait_until(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, lambda: acting(ramp))
+        wait_until(lambda: is_over(ramp), lambda: acting(ramp))
         shown = acting(ramp)
         assert shown is not None
         assert (shown["state"], shown["cause"]) == ("paused", "alarm")
@@ -143,13 +142,13 @@ def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp
         assert {talk.ask(session) for session in greens} == {BLUE}, "running conversations leave it, too"
 
         switchyard(ramp, "decide", NAME, "resume", "--reason", "a new build", "--yes")
-        assert eventually(lambda: weights(ramp) == {BLUE: 80, GREEN: 20}, within_s=PATIENCE_S), acting(ramp)
+        wait_until(lambda: weights(ramp) == {BLUE: 80, GREEN: 20}, lambda: acting(ramp))
         decided = switchyard(ramp, "decide", NAME, "rollback", "--reason", "that was a test", "--yes")
         assert "paused" in decided
-        assert eventually(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, within_s=PATIENCE_S), acting(ramp)
-        assert eventually(lambda: is_over(ramp), within_s=PATIENCE_S), acting(ramp)
+        wait_until(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, lambda: acting(ramp))
+        wait_until(lambda: is_over(ramp), lambda: acting(ramp))
         answered.clear()
-        assert eventually(lambda: len(answered) >= 10, within_s=PATIENCE_S)
+        wait_until(lambda: len(answered) >= 10)
         assert set(answered[1:]) == {BLUE}
     plans = httpx.get(f"{ramp.url}/api/endpoints/chat/traffic/history", timeout=30).json()["plans"][:4][::-1]
     assert [(it["weights"][GREEN], it["by"]) for it in plans] == [

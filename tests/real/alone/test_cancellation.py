@@ -7,8 +7,9 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application
 from tests.support.processes.load import Lane, lanes, sent
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -39,20 +40,20 @@ def first_token(client: socket.socket) -> None:
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: f"{lane.name}-{'streamed' if lane.streamed else 'whole'}")
 def test_the_engine_is_idle_soon_after_its_clients_have_gone(application: Application, lane: Lane) -> None:
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=30)
+    wait_until(lambda: application.running(GREEN) == 0, within_s=30)
     with clients(application.url, [lane]) as connections:
         if lane.streamed:
             for connection in connections:
                 first_token(connection)
             assert application.running(GREEN) > 0
         else:
-            assert eventually(lambda: application.running(GREEN) > CLIENTS // 2, within_s=30)
+            wait_until(lambda: application.running(GREEN) > CLIENTS // 2, within_s=30)
     assert_idle_soon(application)
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 def test_the_engine_is_idle_soon_after_clients_that_left_at_once(application: Application, streamed: bool) -> None:
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=30)
+    wait_until(lambda: application.running(GREEN) == 0, within_s=30)
     with clients(application.url, [lane for lane in LANES if lane.streamed == streamed]):
         time.sleep(0.05)
     time.sleep(1)  # a request may still be on its way to the engine
@@ -60,6 +61,6 @@ def test_the_engine_is_idle_soon_after_clients_that_left_at_once(application: Ap
 
 
 def assert_idle_soon(application: Application) -> None:
-    assert eventually(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
+    wait_until(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
     time.sleep(0.2)  # and no late request may start
     assert application.running(GREEN) == 0

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.conftest import Application, eventually, restore, settled
+from tests.real.conftest import Application, restore, settled
 from tests.support.clients import snippets
 from tests.support.clients.documents import CHANGING, Block, runnable
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -27,6 +28,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("block", [it for it in runnable() if it.page in CHANGING], ids=lambda block: block.id)
 def test_a_snippet_prints_what_its_page_shows(block: Block, application: Application, checkout: Path) -> None:
-    assert eventually(lambda: settled(application), within_s=60)  # an earlier snippet may have moved traffic
+    wait_until(lambda: settled(application))  # an earlier snippet may have moved traffic
     printed = snippets.run(block, application.url, application.directory, checkout)
     assert block.shows(printed), printed

@@ -9,8 +9,9 @@ import pytest
 from azure.ai.inference import ChatCompletionsClient
 from azure.core.credentials import AzureKeyCredential
 
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application
 from tests.support.clients.conversations import MESSAGES
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -19,8 +20,8 @@ IDLE_WITHIN_S = 10.0
 """A quiet machine needs less than one; the answers would take minutes."""
 
 
-def is_idle(application: Application) -> bool:
-    return eventually(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
+def wait_until_idle(application: Application) -> None:
+    wait_until(lambda: application.running(GREEN) == 0, within_s=IDLE_WITHIN_S)
 
 
 def test_azures_sdk_closes_its_stream(application: Application) -> None:
@@ -35,7 +36,7 @@ def test_azures_sdk_closes_its_stream(application: Application) -> None:
         assert next(iter(stream)).choices
         assert application.running(GREEN) >= 1
         stream.close()
-        assert is_idle(application)
+        wait_until_idle(application)
 
 
 def test_databricks_truncate_returns_the_text_so_far_at_a_timeout(application: Application) -> None:
@@ -52,7 +53,7 @@ def test_databricks_truncate_returns_the_text_so_far_at_a_timeout(application: A
     assert cut["choices"][0]["finish_reason"] == "length"
     assert 0 < cut["usage"]["completion_tokens"] < 8000
     assert cut["choices"][0]["text"]
-    assert is_idle(application)
+    wait_until_idle(application)
     assert (late.result().status_code, late.result().json()["error_code"]) == (504, "DEADLINE_EXCEEDED")
     *_, last, done, end = streamed.text.split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
@@ -65,7 +66,7 @@ def test_friendlis_timeout_is_a_429(application: Application) -> None:
     long = {"model": GREEN, "prompt": "The little bird", "max_tokens": 4000, "min_tokens": 4000}
     result = httpx.post(url, json={**long, "timeout_microseconds": 300_000}, timeout=240)
     assert (result.status_code, result.json()["error"]["param"]) == (429, "timeout_microseconds")
-    assert is_idle(application)
+    wait_until_idle(application)
     with httpx.stream(
         "POST", url, json={**long, "timeout_microseconds": 3_000_000, "stream": True}, timeout=240
     ) as stream:
@@ -73,4 +74,4 @@ def test_friendlis_timeout_is_a_429(application: Application) -> None:
         assert "token_sampled" in next(lines)
         with pytest.raises(httpx.RemoteProtocolError):
             list(lines)
-    assert is_idle(application)
+    wait_until_idle(application)

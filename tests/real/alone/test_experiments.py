@@ -14,8 +14,9 @@ import httpx
 import openai
 import pytest
 
-from tests.real.conftest import Application, eventually, reconfigured
+from tests.real.conftest import Application, reconfigured
 from tests.support.processes.launcher import run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -62,9 +63,9 @@ def experiment(application: Application, tmp_path_factory: pytest.TempPathFactor
         user_config["experiments"] = {NAME: EXPERIMENT}
 
     with reconfigured(application, tmp_path_factory.mktemp("experiment") / "serve_config.yaml", declare):
-        assert eventually(lambda: report_of(application) is not None, within_s=60)
+        wait_until(lambda: report_of(application) is not None)
         yield application
-    assert eventually(lambda: report_of(application) is None, within_s=60)
+    wait_until(lambda: report_of(application) is None)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +124,7 @@ def switchyard(application: Application, *arguments: str) -> subprocess.Complete
 
 
 def test_the_report_has_numbers_for_both_variants(experiment: Application, turns: list[Turn]) -> None:
-    assert eventually(lambda: report_of(experiment, len(turns)) is not None, within_s=60)
-    report = report_of(experiment, len(turns))
-    assert report is not None
+    report = wait_until(lambda: report_of(experiment, len(turns)))
     counts = {name: sum(turn.deployment == name for turn in turns) for name in (BLUE, GREEN)}
     assert report["requests"] == counts
     assert report["units"] == {name: count // 2 for name, count in counts.items()}
@@ -137,7 +136,7 @@ def test_the_report_has_numbers_for_both_variants(experiment: Application, turns
         report = report_of(experiment)
         return report is not None and report["primary"][0]["effect"]["lower"] is not None
 
-    assert eventually(judged, within_s=60), report
+    wait_until(judged, lambda: report)
     ttft, speed = (_compared(experiment, metric) for metric in ("ttft", "tokens_per_second"))
     for metric in (ttft, speed):
         assert {value["arm"]: value["requests"] for value in metric["values"]} == counts
@@ -179,7 +178,7 @@ def test_feedback_counts_once_its_window_is_over(experiment: Application, turns:
         late = re.search(r"(\d+) scores? came after", str(report["warnings"])) if report else None
         return bool(sum(value["requests"] for value in values) + int(late[1] if late else 0) == len(turns))
 
-    assert eventually(scored, within_s=120), json.dumps(report_of(experiment))
+    wait_until(scored, lambda: json.dumps(report_of(experiment)), within_s=120)
     for value in _compared(experiment, "thumbs")["values"]:
         own = [turn for turn in turns if turn.deployment == value["arm"]]
         for counted, thumbs in ((value["requests"], own), (value["value"] * value["requests"], _up(own))):

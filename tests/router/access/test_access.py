@@ -3,7 +3,6 @@
 import json
 import logging
 import socket
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.router.conftest import PROMPT, Rig
 from tests.support.clients.samples import tokenizer
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -355,15 +355,6 @@ def test_restricted_metrics_are_those_of_the_readers_endpoints(rig: Rig, keys: K
     assert httpx.get(f"{rig.url}/tgi/gone/metrics", headers=bearer(keys.embed)).status_code == 404
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 15
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def status(rig: Rig, key: str) -> int:
     return ask(rig, DIALECTS["openai"], key).status_code
 
@@ -380,13 +371,13 @@ def replace(path: Path, text: str) -> None:
 
 def test_keys_are_added_and_removed_without_a_restart(rig: Rig, keys: Keys) -> None:
     fresh = keys.new("fresh team")
-    assert eventually(lambda: status(rig, fresh) == 200)
+    wait_until(lambda: status(rig, fresh) == 200)
     lines = keys.path.read_text().splitlines(keepends=True)
     replace(keys.path, "".join(line for line in lines if "fresh" not in line))
-    assert eventually(lambda: status(rig, fresh) == 401)
+    wait_until(lambda: status(rig, fresh) == 401)
     assert status(rig, keys.all) == 200
     replace(keys.path, "- {broken")
-    assert eventually(lambda: 'switchyard_key_reloads_total{outcome="refused"} 1.0' in metrics(rig))
+    wait_until(lambda: 'switchyard_key_reloads_total{outcome="refused"} 1.0' in metrics(rig))
     assert status(rig, keys.all) == 200
 
 
@@ -403,7 +394,7 @@ def test_a_mounted_secret_is_followed_through_its_links(rig: Rig, tmp_path: Path
     assert (status(rig, old.all), status(rig, new.all)) == (200, 401)
     (tmp_path / "..data_tmp").symlink_to("..2")
     (tmp_path / "..data_tmp").rename(tmp_path / "..data")
-    assert eventually(lambda: (status(rig, old.all), status(rig, new.all)) == (401, 200))
+    wait_until(lambda: (status(rig, old.all), status(rig, new.all)) == (401, 200))
 
 
 def _made(directory: Path) -> Path:
@@ -483,7 +474,7 @@ def test_management_shows_a_caller_only_its_endpoints(managed: Managed, keys: Ke
 
 def test_only_managers_move_traffic(managed: Managed, keys: Keys) -> None:
     boss = keys.new("boss", endpoints=["chat"])
-    assert eventually(lambda: managed.get("", boss).status_code == 200)
+    wait_until(lambda: managed.get("", boss).status_code == 200)
     for key, status in ((None, 401), (keys.wrong, 401), (keys.all, 403), (keys.chat, 403)):
         assert managed.move(key).status_code == status
     assert managed.control.replaced == 0
@@ -495,7 +486,7 @@ def test_only_managers_move_traffic(managed: Managed, keys: Keys) -> None:
 
 def test_a_manager_moves_what_it_may_use_alone(managed: Managed, keys: Keys) -> None:
     boss = keys.new("boss", endpoints=["embed"])
-    assert eventually(lambda: managed.get("", boss).status_code == 200)
+    wait_until(lambda: managed.get("", boss).status_code == 200)
     assert managed.move(boss).status_code == 403
     assert managed.control.replaced == 0
 
@@ -546,7 +537,7 @@ def test_no_key_is_in_any_log_line_metric_error_or_call_to_a_deployment(
     rig.blue.answer = broken
     output += ask(rig, DIALECTS["openai"], keys.all).text
     keys.path.write_text(f"- {keys.all}\n")
-    assert eventually(lambda: 'outcome="refused"} 1.0' in metrics(rig))
+    wait_until(lambda: 'outcome="refused"} 1.0' in metrics(rig))
     output += metrics(rig) + "\n".join(every_log) + str(rig.blue.headers)
     assert '"caller":"chat team"' in output
     for key in (keys.all, keys.chat, keys.embed, keys.expired, keys.wrong):

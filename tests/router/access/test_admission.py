@@ -9,6 +9,7 @@ import pytest
 
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chat, stream
+from tests.support.waiting import wait_until_async
 
 QUESTION: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -19,20 +20,12 @@ async def ask(rig: Rig, **fields: Any) -> httpx.Response:
 
 
 async def until_called(rig: Rig, count: int) -> None:
-    for _ in range(1000):
-        if len(rig.blue.requests) >= count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the deployment was not called")
+    await wait_until_async(lambda: len(rig.blue.requests) >= count)
 
 
 async def until_queued(rig: Rig, count: int) -> None:
     queue = rig.router.state.queues["chat"]
-    for _ in range(1000):
-        if queue.waiting == count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{queue.waiting} requests are queued, not {count}")
+    await wait_until_async(lambda: queue.waiting == count, lambda: f"{queue.waiting} requests are queued, not {count}")
 
 
 def metrics(rig: Rig) -> dict[str, float]:

@@ -12,10 +12,11 @@ import pytest
 from starlette.responses import RedirectResponse, Response
 
 from app.access.jwks import RETRY_S
-from tests.router.access.test_access import Keys, eventually
+from tests.router.access.test_access import Keys
 from tests.router.conftest import PROMPT, Rig
 from tests.support.processes.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -122,10 +123,10 @@ def test_a_hanging_issuer_does_not_delay_the_revocation_of_a_key(rig: Rig, issue
     issuer.slow_s = 60
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})
-    assert eventually(lambda: issuer.fetches == 1)
+    wait_until(lambda: issuer.fetches == 1)
     assert ask(rig, keys.chat).status_code == 200
     keys.path.write_text("")
-    assert eventually(lambda: ask(rig, keys.chat).status_code == 401)
+    wait_until(lambda: ask(rig, keys.chat).status_code == 401, within_s=30)
 
 
 def test_a_change_of_something_else_keeps_the_issuers_keys(rig: Rig, issuer: LocalIssuer) -> None:

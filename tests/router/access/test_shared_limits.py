@@ -1,7 +1,6 @@
 """Two routers that share the counts of one real Redis, and what happens when it is unavailable."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,11 +14,11 @@ from app.config.access import Limits
 from app.config.base import ConfigError
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.router.access.test_access import eventually
 from tests.router.conftest import PROMPT, Rig
 from tests.support.engine.fake_engine import chunk, stream
 from tests.support.processes.redis_server import RedisServer, redis_server
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until, wait_until_async
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x" * 396}]}  # estimated at 100 tokens
 SEVERAL = RuntimeEnvironment(several_routers=True)
@@ -112,16 +111,14 @@ async def test_without_the_store_requests_pass_and_the_failure_is_counted(pair: 
     assert pair.failures(0) > 0
     assert pair.failures(1) == 0
     redis.start()
-    assert await _soon(pair, 429)
+    await _soon(pair, 429)
 
 
-async def _soon(pair: Pair, status: int) -> bool:
-    deadline = time.monotonic() + 20
-    while (await pair.ask(0)).status_code != status:
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.1)
-    return True
+async def _soon(pair: Pair, status: int) -> None:
+    async def answered() -> bool:
+        return (await pair.ask(0)).status_code == status
+
+    await wait_until_async(answered)
 
 
 async def test_without_the_store_requests_are_rejected_if_the_configuration_says_so(
@@ -135,7 +132,7 @@ async def test_without_the_store_requests_are_rejected_if_the_configuration_says
     assert "Rate limits are temporarily unavailable" in answer.text
     assert str(redis.port) not in answer.text
     redis.start()
-    assert await _soon(pair, 200)
+    await _soon(pair, 200)
 
 
 async def test_a_stream_outlives_its_store(pair: Pair, redis: RedisServer) -> None:
@@ -165,7 +162,7 @@ def test_keys_that_bring_limits_are_not_taken_by_several_routers_without_a_store
     for router in pair.routers:
         router.reconfigure({**pair.rig.config, "access": {"keys_file": str(keys)}})
     keys.write_text(record.line + create("small", limits=Limits(requests_per_minute=1))[1].line)
-    assert eventually(lambda: 'outcome="refused"} 1.0' in httpx.get(f"{pair.urls[0]}/metrics").text)
+    wait_until(lambda: 'outcome="refused"} 1.0' in httpx.get(f"{pair.urls[0]}/metrics").text)
     headers = {"authorization": f"Bearer {good}"}
     assert httpx.post(f"{pair.urls[0]}/v1/chat/completions", json=CHAT, headers=headers).status_code == 200
 

@@ -28,6 +28,7 @@ from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.killer import MortalControl
 from tests.support.processes.load import Lane, Outcome, ask_all
 from tests.support.processes.servers import ServerPool, free_port
+from tests.support.waiting import wait_until_async
 
 ROUTERS = 3
 PATIENCE_S = 60.0
@@ -204,14 +205,13 @@ class ActingRig:
 
     async def report(self, requests: int = 0) -> Report:
         """The report, once it has that many requests."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        async def arrived() -> Report | None:
             answer = await self.get("/api/experiments/first/report")
             report = msgspec.json.decode(answer.content, type=Report)
-            if sum(report.requests.values()) >= requests:
-                return report
-            assert time.monotonic() < deadline, report.requests
-            await asyncio.sleep(0.1)
+            return report if sum(report.requests.values()) >= requests else None
+
+        return await wait_until_async(arrived)
 
     async def acting(self) -> Acting:
         summary = msgspec.json.decode((await self.get("/api/experiments/first")).content, type=Summary)
@@ -242,10 +242,7 @@ class ActingRig:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits for a condition without sending requests."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline, await self.acting()
-            await asyncio.sleep(0.02)
+        await wait_until_async(holds, lambda: self.controller.journal)
 
     def kinds(self, *kinds: str) -> list[str]:
         """The first controller's journal entries of these kinds, in words."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 
 import httpx
 import pytest
@@ -11,6 +10,7 @@ from playwright.async_api import Page, expect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.waiting import wait_until_async
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -21,10 +21,11 @@ async def chat(managed: Managed, *, key: str = "", **headers: str) -> str:
     async with httpx.AsyncClient(base_url=managed.url, headers=credentials) as client:
         answer = await client.post("/v1/chat/completions", json={**CHAT, "user": "u", "stream": True}, headers=headers)
         id = answer.headers["x-request-id"]
-        deadline = time.monotonic() + 30
-        while (await client.get(f"/api/requests/{id}")).status_code != 200:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+
+        async def recorded() -> bool:
+            return (await client.get(f"/api/requests/{id}")).status_code == 200
+
+        await wait_until_async(recorded)
     return id
 
 

@@ -1,7 +1,5 @@
 """The real router with the real controller of experiments, in front of fake deployments."""
 
-import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from tests.support.engine.fake_engine import CARD, FakeEngine
 from tests.support.engine.other_answers import every_route
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.servers import ServerPool
-
-_PATIENCE_S = 60.0
+from tests.support.waiting import wait_until_async
 
 
 class LiveRig(Rig):
@@ -63,15 +60,16 @@ class LiveRig(Rig):
 
     async def report(self, holds: Callable[[Report], bool] = lambda report: True) -> Report:
         """The experiment's report over HTTP, once the condition holds."""
-        deadline = time.monotonic() + _PATIENCE_S
+        last: Report | None = None
         async with httpx.AsyncClient(base_url=self.url, headers=self.headers) as client:
-            while True:
+
+            async def held() -> Report | None:
+                nonlocal last
                 answer = await client.get("/api/experiments/first/report")
-                report = msgspec.json.decode(answer.raise_for_status().content, type=Report)
-                if holds(report):
-                    return report
-                assert time.monotonic() < deadline, (report.requests, report.headline, report.details, report.primary)
-                await asyncio.sleep(0.05)
+                last = msgspec.json.decode(answer.raise_for_status().content, type=Report)
+                return last if holds(last) else None
+
+            return await wait_until_async(held, lambda: last)
 
     async def report_of(self, requests: int) -> Report:
         """The report, once that many requests have arrived."""

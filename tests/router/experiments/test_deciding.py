@@ -1,7 +1,6 @@
 """Decisions, reports and events of a ramp: over HTTP, on the real router, the real controller, a control plane."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,9 +18,9 @@ from tests.router.conftest import Rig
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 EXPERIMENT = "/api/experiments/first"
-_PATIENCE_S = 30.0
 
 
 class RampRig:
@@ -59,11 +58,12 @@ class RampRig:
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> httpx.Response:
         """The experiment, once its acting state is as expected."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not holds((answer := self.get()).json()["acting"]):
-            assert time.monotonic() < deadline, answer.text
-            time.sleep(0.02)
-        return answer
+
+        def found() -> httpx.Response | None:
+            answer = self.get()
+            return answer if holds(answer.json()["acting"]) else None
+
+        return wait_until(found, lambda: self.get().text)
 
     def decide(self, action: str, tag: str) -> httpx.Response:
         body = {"action": action, "reason": "as agreed"}
@@ -103,11 +103,9 @@ class EventListener:
                     self.events.append({"kind": kind, **json.loads(line.removeprefix("data: "))})
 
     def until(self, kind: str, text: str = "") -> dict[str, Any]:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not (found := [it for it in self.events if it["kind"] == kind and text in it["text"]]):
-            assert time.monotonic() < deadline, self.events
-            time.sleep(0.02)
-        return found[-1]
+        return wait_until(
+            lambda: [it for it in self.events if it["kind"] == kind and text in it["text"]], lambda: self.events
+        )[-1]
 
 
 def test_a_step_is_decided_applied_and_reported(ramped: RampRig) -> None:

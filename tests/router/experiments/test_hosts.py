@@ -7,9 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -35,8 +34,8 @@ from tests.router.experiments.conftest import LiveRig
 from tests.support.processes.load import Lane, ask_all, lanes, unexplained
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import ServerPool, free_port
+from tests.support.waiting import wait_until
 
-PATIENCE_S = 60.0
 KEY = "internal"
 
 
@@ -49,14 +48,16 @@ def traffic(count: int) -> Iterator[Lane]:
 
 def report(url: str, requests: int) -> dict[str, Any]:
     """The report, once that many requests have arrived."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        answer = httpx.get(f"{url}/api/experiments/first/report", timeout=30)
-        if answer.status_code == 200 and sum(answer.json()["requests"].values()) >= requests:
-            found: dict[str, Any] = answer.json()
-            return found
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.05)
+
+    def get() -> httpx.Response:
+        return httpx.get(f"{url}/api/experiments/first/report", timeout=30)
+
+    def arrived() -> dict[str, Any] | None:
+        answer = get()
+        found: dict[str, Any] | None = answer.json() if answer.status_code == 200 else None
+        return found if found and sum(found["requests"].values()) >= requests else None
+
+    return wait_until(arrived, lambda: get().text)
 
 
 @pytest.fixture
@@ -140,13 +141,10 @@ def test_a_standalone_router_judges_and_its_ledger_agrees(
 
 
 def wait_until_it_listens(url: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            assert httpx.get(f"{url}/health").status_code == 200
-        except httpx.TransportError:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
+    def listens() -> bool:
+        assert process.poll() is None
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{url}/health").is_success
+        return False
+
+    wait_until(listens)

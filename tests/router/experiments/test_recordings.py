@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,23 +25,21 @@ from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER,
 from tests.router.experiments.test_verdicts import CHAT, after, users
 from tests.support.engine.fake_engine import refuse
 from tests.support.processes.load import Lane, ask_all, lanes, unexplained
+from tests.support.waiting import wait_until_async
 
-_PATIENCE_S = 60.0
 PHONE = "555-0123"
 
 
 async def recorded(live: LiveRig, count: int) -> Sequence[RecordedRequest]:
     """The recording, once it has that many requests."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            found = await asyncio.to_thread(read, str(live.controller.directory), Path("/"))
-        except UnreadableRecording:
-            found = []
-        if len(found) >= count:
-            return found
-        assert time.monotonic() < deadline, len(found)
-        await asyncio.sleep(0.05)
+
+    async def found() -> Sequence[RecordedRequest] | None:
+        with suppress(UnreadableRecording):
+            requests = await asyncio.to_thread(read, str(live.controller.directory), Path("/"))
+            return requests if len(requests) >= count else None
+        return None
+
+    return await wait_until_async(found)
 
 
 def files(directory: Path) -> str:

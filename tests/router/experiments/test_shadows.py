@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from app.access.key_file import append
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
 from tests.support.engine.fake_engine import Answer, chunk, refuse, stream
+from tests.support.waiting import wait_until
 
 PATH = "/api/endpoints/chat/mirror"
 
@@ -39,25 +39,26 @@ def say(live: LiveRig, user: str, **headers: str) -> None:
 
 def until_counted(live: LiveRig, count: int) -> None:
     """Waits until the router has counted the outcomes of that many requests."""
-    deadline = time.monotonic() + 30
-    while True:
+
+    def mirrored() -> list[str]:
         lines = httpx.get(f"{live.url}/metrics").text.splitlines()
-        mirrored = [it for it in lines if it.startswith("switchyard_mirrored_requests_total{")]
-        if sum(float(it.rpartition(" ")[2]) for it in mirrored) >= count:
-            return
-        assert time.monotonic() < deadline, mirrored
-        time.sleep(0.01)
+        return [it for it in lines if it.startswith("switchyard_mirrored_requests_total{")]
+
+    wait_until(lambda: sum(float(it.rpartition(" ")[2]) for it in mirrored()) >= count, mirrored)
 
 
 def report(live: LiveRig, copies: int) -> dict[str, Any]:
     """The report, once it has that many copies."""
-    deadline = time.monotonic() + 30
-    while True:
+
+    def get() -> dict[str, Any]:
         found: dict[str, Any] = httpx.get(live.url + PATH, headers=live.headers).json()
-        if found.get("copies", 0) + sum(found.get("skipped", {}).values()) >= copies:
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+        return found
+
+    def arrived() -> dict[str, Any] | None:
+        found = get()
+        return found if found.get("copies", 0) + sum(found.get("skipped", {}).values()) >= copies else None
+
+    return wait_until(arrived, get)
 
 
 def test_a_report_of_many_users(shadowed: LiveRig) -> None:
@@ -121,11 +122,12 @@ def test_no_text_of_mirrored_requests_is_kept(shadowed: LiveRig) -> None:
     report(shadowed, 1)
     shadowed.controller.ahead_s += 61
     say(shadowed, "somebody")
-    deadline = time.monotonic() + 30
-    while not list((shadowed.controller.directory / "pairs").rglob("*.parquet")):
-        assert time.monotonic() < deadline
+
+    def kept() -> list[Path]:
         say(shadowed, "somebody")
-        time.sleep(0.05)
+        return list((shadowed.controller.directory / "pairs").rglob("*.parquet"))
+
+    wait_until(kept)
     for file in shadowed.controller.directory.rglob("*"):
         content = file.read_bytes() if file.is_file() else b""
         assert not any(word in content for word in (b"weather", b"rains", b"somebody")), file

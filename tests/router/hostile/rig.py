@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,6 +21,7 @@ from tests.router.hostile.engine import HostileEngine
 from tests.router.hostile.errors import dialects
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import serve
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class Defects(logging.Handler):
@@ -101,12 +101,13 @@ class HostileRig:
         if reply.status >= 400:
             assert dialects(reply) & allowed, (reply.status, reply.body, allowed)
 
-    def settled(self, tasks: int, within_s: float = 60.0) -> None:
+    def settled(self, tasks: int, within_s: float = PATIENCE_S) -> None:
         """Waits until nothing is in flight and no more than `tasks` tasks run on the router's event loop."""
-        end = time.monotonic() + within_s
-        while (left := self.in_flight()) or self.tasks() > tasks:
-            assert time.monotonic() < end, f"{left} requests in flight, {self.tasks()} tasks instead of {tasks}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: not self.in_flight() and self.tasks() <= tasks,
+            lambda: f"{self.in_flight()} requests in flight, {self.tasks()} tasks instead of {tasks}",
+            within_s=within_s,
+        )
 
     def in_flight(self) -> float:
         """The requests that a deployment is working on, by the metrics."""

@@ -24,10 +24,10 @@ from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import USAGE, chunk, frame, stream
 from tests.support.experiments.recorded_ledger import Clock, controller_of
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 NAME = "green-against-blue"
 REPORT = f"/api/experiments/{NAME}/report"
-PATIENCE_S = 30.0
 
 EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",
@@ -115,11 +115,12 @@ class LedgerRig:
 
     def report(self, requests: int) -> Any:
         """The report, once it has that many requests."""
-        deadline = time.monotonic() + PATIENCE_S
-        while sum((report := self.call("GET", REPORT).json())["requests"].values()) < requests:
-            assert time.monotonic() < deadline, report["requests"]
-            time.sleep(0.05)
-        return report
+
+        def arrived() -> Any:
+            report = self.call("GET", REPORT).json()
+            return report if sum(report["requests"].values()) >= requests else None
+
+        return wait_until(arrived, lambda: self.call("GET", REPORT).json()["requests"])
 
 
 @pytest.fixture
@@ -167,10 +168,7 @@ def test_feedback_counts_once_its_window_is_over(live: LedgerRig) -> None:
     }
     rest = [{"request_id": id, "metric": "thumbs", "value": False} for id in ids[1:]]
     assert live.call("POST", "/api/feedback", json=rest).json()["pending"] == 0
-    deadline = time.monotonic() + PATIENCE_S
-    while live.here.scores < 20:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: live.here.scores >= 20)
     assert [it["response_rate"] for it in thumbs(live)] == [None, None]
     live.here.clock.now = 90.0
     assert [it["response_rate"] for it in thumbs(live)] == [1.0, 1.0]

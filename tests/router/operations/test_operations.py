@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Iterator
 from random import Random
 
@@ -16,6 +15,7 @@ from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}]}
 
@@ -65,9 +65,7 @@ def test_demand_for_applications_without_a_replica_is_reported_to_the_control_pl
     router.reconfigure(config)
     router.state.unserved.refused("blue")
     with servers.host(router.app):
-        deadline = time.monotonic() + 30
-        while not control.unserved and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: control.unserved)
     assert control.unserved[:1] == [{"llama": 1}]
 
 

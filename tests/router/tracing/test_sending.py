@@ -1,8 +1,6 @@
 """Sending spans to the collector: when it is away, when the configuration changes, and when the router stops."""
 
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,6 +13,7 @@ from tests.router.conftest import Rig
 from tests.support.processes.log_lines import log_lines
 from tests.support.processes.servers import ServerPool
 from tests.support.telemetry.otlp_receiver import OtlpReceiver, receiving
+from tests.support.waiting import wait_until
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -30,24 +29,17 @@ def counted(rig: Rig, outcome: str) -> float:
     return rig.router.state.telemetry.registry.get_sample_value("switchyard_traced_requests_total", labels) or 0
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_requests_are_served_while_the_collector_is_away(traced: Rig, collector: OtlpReceiver) -> None:
     collector.status = 400
     with log_lines() as lines:
         ask(traced.url)
-        until(lambda: counted(traced, "failed") == 1)
+        wait_until(lambda: counted(traced, "failed") == 1)
         ask(traced.url)
-        until(lambda: counted(traced, "failed") == 2)
+        wait_until(lambda: counted(traced, "failed") == 2)
         collector.status = 200
         collector.of(ask(traced.url))
-        until(lambda: counted(traced, "exported") == 1)
-        until(lambda: any('"spans_sent_again"' in line for line in lines))
+        wait_until(lambda: counted(traced, "exported") == 1)
+        wait_until(lambda: any('"spans_sent_again"' in line for line in lines))
     assert len({line for line in lines if '"spans_not_sent"' in line}) == 1, "a line for each change, not each batch"
 
 

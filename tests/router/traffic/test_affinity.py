@@ -1,6 +1,5 @@
 """The affinity key that the ingress gets: one for each conversation, regardless of the client's own header."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from app.upstream.target import RuntimeEnvironment
 from tests.support.engine.fake_engine import FakeEngine, chat, refuse, stream
 from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 ASKS = {"role": "user", "content": "What is rain?"}
 TURNS: list[list[dict[str, str]]] = [
@@ -94,8 +94,5 @@ def test_a_shadows_copy_has_the_key_of_its_original(servers: ServerPool, engine:
     mirror = {"deployment": "green", "percent": 100}
     with router(servers, {"blue": engine, "green": shadow}, mirror=mirror) as client:
         assert ask(client, TURNS[1]).status_code == 200
-        deadline = time.monotonic() + 60
-        while not shadow.headers:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: shadow.headers)
     assert shadow.headers[0][AFFINITY_HEADER] == engine.headers[0][AFFINITY_HEADER]

@@ -45,6 +45,7 @@ from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 ROOT = "/api/2.0/serving-endpoints"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -165,10 +166,7 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "switchyard.access"):
         answer = httpx.get(f"{rig.url}{ROOT}/chat", headers={"x-request-id": "mine"})
         httpx.get(f"{rig.url}{ROOT}/gone", headers={"x-request-id": "not mine"})
-        for _ in range(100):  # a line is written once its answer has been sent
-            if len(caplog.records) == 2:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: len(caplog.records) == 2)  # a line is written once its answer has been sent
     assert answer.headers["x-request-id"] == "mine"
     lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     assert [(it["request_id"], it["operation"], it["endpoint"], it["status"]) for it in lines] == [

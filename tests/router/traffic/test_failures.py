@@ -15,6 +15,7 @@ from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import RawServer, broken_after, chat, chunk, refuse, stream
 from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until_async
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -242,11 +243,7 @@ async def test_a_client_that_leaves_ends_the_upstream_call(rig: Rig, moment: str
         request.cancel()
         await ended.wait()
     assert time.monotonic() - left < 5
-    for _ in range(100):
-        if in_flight(rig) == 0:
-            break
-        await asyncio.sleep(0.02)
-    assert in_flight(rig) == 0
+    await wait_until_async(lambda: in_flight(rig) == 0)
     assert 'status="499"' in metrics(rig)
 
 

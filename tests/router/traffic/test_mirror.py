@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.support.engine.other_answers import every_route
 from tests.support.experiments.recording_controller import SeenPair
 from tests.support.processes.load import Lane, lanes
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 SAY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "What is a secret?"}]}
 EXPERIMENT: dict[str, Any] = {
@@ -62,10 +62,7 @@ def outcomes(rig: Rig) -> dict[str, int]:
 
 
 def until_counted(rig: Rig, outcome: str, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while outcomes(rig).get(outcome, 0) < count:
-        assert time.monotonic() < deadline, outcomes(rig)
-        time.sleep(0.01)
+    wait_until(lambda: outcomes(rig).get(outcome, 0) >= count, lambda: outcomes(rig))
 
 
 LANES = [
@@ -372,10 +369,7 @@ def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
     stop = Stop("s-1", "chat", "green", "blue")
     for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):
         mirrored.keeper.stops = stops
-        deadline = time.monotonic() + 30
-        while mirrored.router.state.mirrors._is_stopped("chat", "green") != bool(stops):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: mirrored.router.state.mirrors._is_stopped("chat", "green") == bool(stops))  # noqa: B023
         assert post(mirrored).status_code == 200
         assert mirrored.keeper.wait_for_pairs(number)[-1].skipped is skipped
 
@@ -437,10 +431,7 @@ def test_units_are_drawn_whole_and_in_proportion(mirrored: Rig) -> None:
     rows = mirrored.keeper.wait_for(rows=40)
     pairs = mirrored.keeper.wait_for_pairs(2)
     until_counted(mirrored, "compared", 2)
-    deadline = time.monotonic() + 30
-    while len(mirrored.keeper.pairs) != len(mirrored.green.requests):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(mirrored.keeper.pairs) == len(mirrored.green.requests))
     pairs = mirrored.keeper.pairs
     units = [it.item.unit for it in pairs]
     assert {units.count(unit) for unit in units} == {2}

@@ -18,11 +18,12 @@ from app.ledger.wire import Flag, Reason
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.router.traffic.test_resilience import eventually, open_breakers
+from tests.router.traffic.test_resilience import open_breakers
 from tests.router.traffic.test_stops import EXPERIMENT
 from tests.support.engine.fake_engine import refuse
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 ALL_BLUE, ALL_GREEN = {"blue": 100, "green": 0}, {"blue": 0, "green": 100}
 SESSION = {"x-session-id": "s-1"}
@@ -93,7 +94,7 @@ class ChatRouters:
     def wait_for_pins(self, pins: int) -> None:
         """Waits until all routers have that many pins."""
         for router in self.routers:
-            eventually(lambda router=router: router.state.pins.sizes().get("chat", 0) >= pins)  # type: ignore[misc]
+            wait_until(lambda router=router: router.state.pins.sizes().get("chat", 0) >= pins)  # type: ignore[misc]
 
     def misses(self, cause: str, router: int = 0) -> float:
         value: float = self.routers[router].state.telemetry.pin_misses.labels("chat", cause)._value.get()
@@ -124,7 +125,7 @@ def test_a_running_chat_keeps_its_deployment_and_a_new_one_follows_the_weights(t
     labels = 'deployment="blue",dialect="openai",endpoint="chat",reason="pinned",status="200"'
     metrics = talking.routers[0].state.telemetry.expose().decode()
     assert f"switchyard_requests_total{{{labels}}} 2.0" in metrics
-    eventually(lambda: 'switchyard_pins{endpoint="chat"} 1.0' in talking.routers[1].state.telemetry.expose().decode())
+    wait_until(lambda: 'switchyard_pins{endpoint="chat"} 1.0' in talking.routers[1].state.telemetry.expose().decode())
 
 
 def test_several_changes_in_a_row_move_no_chat_that_runs(talking: ChatRouters) -> None:
@@ -153,7 +154,7 @@ def test_a_router_that_starts_after_a_file_gets_the_weights_that_it_replaced(tal
     running = [router.state.snapshot for router in talking.routers]
     talking.start()
     started = talking.routers[2].state
-    eventually(lambda: started.snapshot is not None and "chat" in started.snapshot.rules)
+    wait_until(lambda: started.snapshot is not None and "chat" in started.snapshot.rules)
     talking.wait_for_pins(1)
     assert (talking.ask("old", 1, router=2), talking.ask("new", 1, router=2)) == ("blue", "green")
     assert talking.ask("newer", router=2) == "green"
@@ -188,12 +189,12 @@ def test_a_pinned_chat_leaves_a_stopped_deployment_for_control_and_stays_there(t
     assert talking.ask("chat", 1) == "green"
     talking.controller.stops = [Stop("1", "chat", "green", "blue")]
     for router in talking.routers:
-        eventually(lambda router=router: bool(router.state.snapshot.stops))  # type: ignore[misc]
+        wait_until(lambda router=router: bool(router.state.snapshot.stops))  # type: ignore[misc]
     assert talking.ask("chat", 2) == talking.ask("chat", 3, router=1) == "blue"
     assert [talking.misses("stopped", router) for router in (0, 1)] == [1.0, 1.0]
     talking.controller.stops = []
     for router in talking.routers:
-        eventually(lambda router=router: not router.state.snapshot.stops)  # type: ignore[misc]
+        wait_until(lambda router=router: not router.state.snapshot.stops)  # type: ignore[misc]
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("chat", 4) == talking.ask("chat", 5, router=1) == "blue", "it does not go back and forth"
 
@@ -206,7 +207,7 @@ def test_a_pin_of_a_deployment_that_fails_or_is_gone_counts_as_a_miss(talking: C
     with httpx.Client(base_url=talking.urls[0], headers={"authorization": f"Bearer {talking.keys['ann']}"}) as client:
         for _ in range(10):
             talking.ask("chat", 1)
-        eventually(lambda: open_breakers(client) == ["blue"])
+        wait_until(lambda: open_breakers(client) == ["blue"])
     assert talking.ask("chat", 1) == "green"
     assert talking.misses("failing") >= 1
     deployments = {name: it for name, it in talking.rig.config["deployments"].items() if name != "blue"}

@@ -26,6 +26,7 @@ from tests.router.conftest import Rig
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 TRAFFIC = "/api/endpoints/chat/traffic"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
@@ -313,20 +314,20 @@ def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: PlanRig) 
     assert planned.get("chat team")["overrides"] == [{**shown["overrides"][0], "unit": None}]
     assert "ann" not in str(planned.control.config["endpoints"])
     planned.change(weights={"blue": 100}, overrides=[{**override, "until": time.time() + 0.2}])
-    deadline = time.monotonic() + 30
-    while planned.ask("ann").headers["azureml-model-deployment"] == "green":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: planned.ask("ann").headers["azureml-model-deployment"] == "blue")
 
 
 def test_requests_of_an_override_are_recorded_as_forced(planned: PlanRig) -> None:
     planned.deploy(ledger="always")
     planned.change(weights={"blue": 100}, overrides=[{"unit_key": "ann", "deployment": "green"}])
     answer = planned.ask("ann")
-    deadline = time.monotonic() + 30
-    while (found := planned.call("GET", f"/api/requests/{answer.headers['x-request-id']}")).status_code == 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    path = f"/api/requests/{answer.headers['x-request-id']}"
+
+    def recorded() -> httpx.Response | None:
+        found = planned.call("GET", path)
+        return found if found.status_code != 404 else None
+
+    found = wait_until(recorded)
     (exposure,) = found.json()["exposures"]
     assert (exposure["assigned"], exposure["reason"]) == ("green", "override")
     assert "forced" in exposure["flags"]

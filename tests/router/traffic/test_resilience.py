@@ -1,8 +1,7 @@
 """Retries stay within their budget, and a deployment that keeps failing is not called for a while."""
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from app.routing.circuit_breaker import FAULTS_IN_A_ROW
 from app.routing.retry_budget import RESERVE, SHARE
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chat, chunk, frame, refuse, stream
+from tests.support.waiting import wait_until
 
 QUESTION = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -25,13 +25,6 @@ QUESTION = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 def open_breakers(client: httpx.Client) -> list[str]:
     names: list[str] = client.get("/ready").json()["open_breakers"]
     return names
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -84,7 +77,7 @@ def test_a_deployment_that_keeps_failing_is_not_called_for_a_while(rig: Rig, cli
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(500, "out of memory")
     answers = [ask(client) for _ in range(FAULTS_IN_A_ROW)]
-    eventually(lambda: open_breakers(client) == ["blue"])
+    wait_until(lambda: open_breakers(client) == ["blue"])
     calls = len(rig.blue.requests)
     answers += [ask(client) for _ in range(10)]
     assert {answer.status_code for answer in answers} == {200}
@@ -101,7 +94,7 @@ def test_an_open_breaker_is_visible(rig: Rig, client: httpx.Client, caplog: pyte
     rig.blue.answer = refuse(500, "out of memory")
     for _ in range(FAULTS_IN_A_ROW):
         ask(client)
-    eventually(lambda: open_breakers(client) == ["blue"])
+    wait_until(lambda: open_breakers(client) == ["blue"])
     assert 'switchyard_breaker_open{deployment="blue"} 1.0' in client.get("/metrics").text
     assert any(getattr(line, "event", "") == "breaker_opened" for line in caplog.records)
     ask(client)

@@ -13,9 +13,10 @@ from app.routing.circuit_breaker import FAULTS_IN_A_ROW
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.router.traffic.test_resilience import eventually, open_breakers
+from tests.router.traffic.test_resilience import open_breakers
 from tests.support.engine.fake_engine import chat, refuse
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 GREEN = Stop("stop-1", "chat", "green", "blue")
 EXPERIMENT: dict[str, Any] = {
@@ -57,7 +58,7 @@ class StoppableRouters:
         self.keeper.stops = list(stops)
         wanted = {"chat": {it.deployment: it.control for it in stops}} if stops else {}
         for router in (self.rig.router, self.other):
-            eventually(lambda router=router: router.state.snapshot.stops == wanted)  # type: ignore[misc]
+            wait_until(lambda router=router: router.state.snapshot.stops == wanted)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_i
     stoppable.rig.chat_endpoint(traffic={"blue": 100, "green": 0})
     with_stop = stoppable.ask().headers["x-switchyard-plan"]
     stoppable.keeper.stops = []
-    eventually(lambda: not stoppable.rig.router.state.snapshot.stops)  # type: ignore[union-attr]
+    wait_until(lambda: not stoppable.rig.router.state.snapshot.stops)  # type: ignore[union-attr]
     assert stoppable.ask().headers["x-switchyard-plan"] == with_stop
 
 
@@ -154,7 +155,7 @@ def test_stops_of_unknown_deployments_change_nothing(stoppable: StoppableRouters
         Stop("3", "chat", "green", "mini"),
     ]
     seen = stoppable.keeper.idle
-    eventually(lambda: stoppable.keeper.idle > seen + 4)
+    wait_until(lambda: stoppable.keeper.idle > seen + 4)
     assert (stoppable.serving(), stoppable.ask().headers["x-switchyard-plan"]) == ("green", plan)
 
 
@@ -162,7 +163,7 @@ def test_without_a_controller_the_last_stops_stay(stoppable: StoppableRouters) -
     stoppable.stops(GREEN)
     stoppable.keeper.failing = True
     calls = stoppable.keeper.calls
-    eventually(lambda: stoppable.keeper.calls > calls)
+    wait_until(lambda: stoppable.keeper.calls > calls)
     assert [stoppable.serving(router=n) for n in (0, 1)] == ["blue", "blue"]
     stoppable.rig.router.reconfigure(stoppable.rig.config)
     assert stoppable.serving() == "blue"
@@ -177,7 +178,7 @@ def test_a_stop_waits_while_controls_breaker_is_open(stoppable: StoppableRouters
     with httpx.Client(base_url=rig.url, timeout=30) as client:
         for _ in range(FAULTS_IN_A_ROW // 2 + 1):  # each is tried twice
             client.post("/v1/chat/completions", json=SAY)
-        eventually(lambda: open_breakers(client) == ["blue"])
+        wait_until(lambda: open_breakers(client) == ["blue"])
         answer = stoppable.ask()
         assert answer.headers["azureml-model-deployment"] == "green", "a stopped deployment is better than none"
         assert answer.headers["x-switchyard-plan"] == configured != stopped
@@ -186,6 +187,6 @@ def test_a_stop_waits_while_controls_breaker_is_open(stoppable: StoppableRouters
         by_green = [row for row in rows if (row.assigned, row.reason) == ("green", Reason.STICKY)]
         assert {row.plan for row in by_green} == {configured}
         rig.blue.answer = chat
-        eventually(lambda: stoppable.serving() == "blue")
+        wait_until(lambda: stoppable.serving() == "blue")
         assert open_breakers(client) == []
         assert stoppable.ask().headers["x-switchyard-plan"] == stopped

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ import httpx
 from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, MODEL_PATH, MODELS_VARIABLE
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until
 
 KEY = "internal"
 
@@ -57,14 +57,16 @@ def model_application(name: str, args: Mapping[str, Any], log: Path, environment
 
 
 def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + _START_WITHIN_S
-    while True:
+    def logged() -> str:
+        return log.read_text(errors="replace")[-4000:]
+
+    def answers() -> bool:
+        assert process.poll() is None, logged()
         with suppress(httpx.TransportError):
-            if httpx.get(url, headers={INTERNAL_KEY_HEADER: KEY}).status_code == 200:
-                return
-        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
-        time.sleep(0.2)
+            return httpx.get(url, headers={INTERNAL_KEY_HEADER: KEY}).status_code == 200
+        return False
+
+    wait_until(answers, logged, within_s=_START_WITHIN_S)
 
 
 async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """A controller of experiments that only stores what routers send, and fails as configured by a test."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +23,7 @@ from app.ledger.wire import (
     Start,
     decode_batch,
 )
-
-_PATIENCE_S = 30.0
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -141,10 +139,7 @@ class Keeper:
 
     def wait_for_pairs(self, count: int) -> list[SeenPair]:
         """The pairs, once there are this many."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while len(self.pairs) < count:
-            assert time.monotonic() < deadline, self.pairs
-            time.sleep(0.005)
+        wait_until(lambda: len(self.pairs) >= count, lambda: self.pairs)
         return self.pairs
 
     @property
@@ -153,10 +148,10 @@ class Keeper:
 
     def wait_for(self, *, rows: int = 0, starts: int = 0, late: int = 0) -> Sequence[Seen]:
         """The rows, once there are this many of each."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while len(self.rows) < rows or len(self.starts) < starts or len(self.late) < late:
-            assert time.monotonic() < deadline, (len(self.starts), len(self.rows), len(self.late))
-            time.sleep(0.005)
+        wait_until(
+            lambda: len(self.rows) >= rows and len(self.starts) >= starts and len(self.late) >= late,
+            lambda: (len(self.starts), len(self.rows), len(self.late)),
+        )
         return self.rows
 
     def the_row(self) -> Seen:

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from deployments.local import processes as run_processes
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until
 
 READY_WITHIN_S = 600
 
@@ -76,11 +76,12 @@ def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Ite
             process_group=0,  # this and the signal as in a terminal, whatever the tests run in
         )
     try:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while "Switchyard is ready" not in terminal.read_text():
-            assert process.poll() is None, terminal.read_text()
-            assert time.monotonic() < deadline, terminal.read_text()
-            time.sleep(0.2)
+        wait_until(
+            lambda: "Switchyard is ready" in terminal.read_text() or process.poll() is not None,
+            terminal.read_text,
+            within_s=READY_WITHIN_S,
+        )
+        assert process.poll() is None, terminal.read_text()
         yield Launcher(process, directory, port, json.loads((directory / "local.json").read_text())["run_id"])
     finally:
         process.kill()

@@ -8,12 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until
 
 
 class RedisServer:
@@ -30,12 +30,9 @@ class RedisServer:
     def start(self) -> None:
         """Starts it empty, and waits until it answers."""
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        self._process = subprocess.Popen([_binary(), *options], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not self._answers():
-            assert self._process.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.02)
+        process = self._process = subprocess.Popen([_binary(), *options], stdout=subprocess.DEVNULL)
+        wait_until(lambda: self._answers() or process.poll() is not None, lambda: "the server does not answer")
+        assert process.poll() is None, "the server ended"
 
     def stop(self) -> None:
         """Ends it at once, as a crash would."""

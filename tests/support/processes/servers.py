@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.local.ports import claim, is_free
+from tests.support.waiting import wait_until
 
 _PORTS = range(10_000, 20_000)
 """Below the ports that local runs choose, and those that Linux gives to outgoing connections: an application listens
@@ -44,10 +44,7 @@ def serve(app: Any, *, keep_alive_s: int = 5) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + _START_WITHIN_S
-    while not server.started:
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.005)
+    wait_until(lambda: server.started, lambda: "the server did not start")
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

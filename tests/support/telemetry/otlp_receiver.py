@@ -1,6 +1,5 @@
 """A collector: a server of OTLP's trace service over HTTP, built on the protocol's generated code."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,9 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.support.processes.servers import serve
+from tests.support.waiting import wait_until
 
 PROTOBUF = "application/x-protobuf"
-_WITHIN_S = 20.0
 
 
 class Span:
@@ -80,10 +79,7 @@ class OtlpReceiver:
 
     def wait(self, wanted: Callable[[Span], bool]) -> list[Span]:
         """All spans so far, once a wanted one has arrived."""
-        deadline = time.monotonic() + _WITHIN_S
-        while not any(map(wanted, list(self.spans))):
-            assert time.monotonic() < deadline, [span.name for span in self.spans]
-            time.sleep(0.005)
+        wait_until(lambda: any(map(wanted, list(self.spans))), lambda: [span.name for span in self.spans])
         return list(self.spans)
 
 

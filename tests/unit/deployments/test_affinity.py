@@ -6,10 +6,9 @@ import math
 import socket
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from starlette.routing import Route
 from app.internal_api import AFFINITY_HEADER, ROUTER
 from deployments.haproxy import write_script
 from tests.support.processes.servers import free_port, serve
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -88,6 +88,11 @@ class Ingress:
             assert response.getheader("x-seen-key") == "none", "the key is for the ingress"
             return response.read().decode()
 
+    def answers(self) -> bool:
+        with suppress(OSError):
+            return bool(self.replica(None))
+        return False
+
     def homes(self) -> dict[str, str]:
         return {key: self.replica(f"{key} {AMPLE}") for key in KEYS}
 
@@ -100,14 +105,7 @@ def ingress(directory: Path, replicas: Sequence[Replica], application: str = "mo
     with log.open("wb") as output:
         process = subprocess.Popen([write_script(directory), "-db", "-f", path], stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                running.replica(None)
-                break
-            except OSError:
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
+        wait_until(running.answers, log.read_text)
         yield running
         assert "runtime error" not in log.read_text()
     finally:

@@ -6,9 +6,8 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -32,6 +31,7 @@ from deployments.haproxy import (
 )
 from tests.support.clients.node import run_script
 from tests.support.processes.servers import free_port, serve
+from tests.support.waiting import wait_until
 
 CONFIG = """global
     maxconn 100
@@ -90,27 +90,23 @@ class Proxy:
 
     def wait_until_stopping(self, process: subprocess.Popen[bytes]) -> None:
         """Returns when the process no longer listens, which may take a while after its signal."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+
+        def stopping() -> bool:
             try:
                 connections = psutil.Process(process.pid).net_connections("tcp4")
             except psutil.NoSuchProcess:
-                return
-            if not [it for it in connections if it.status == psutil.CONN_LISTEN]:
-                return
-            time.sleep(0.05)
-        raise AssertionError("the replaced HAProxy still listens")
+                return True
+            return not [it for it in connections if it.status == psutil.CONN_LISTEN]
+
+        wait_until(stopping, lambda: "the replaced HAProxy still listens")
 
     def wait(self, status: int, path: str) -> None:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                if self.get(path)[0] == status:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError("HAProxy does not answer")
+        def answers() -> bool:
+            with suppress(OSError):
+                return self.get(path)[0] == status
+            return False
+
+        wait_until(answers, lambda: f"HAProxy does not answer {status} at {path}")
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)

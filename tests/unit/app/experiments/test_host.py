@@ -1,8 +1,6 @@
 """The host: a controller in its own thread, and the same over HTTP."""
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -30,6 +28,7 @@ from app.upstream.target import RuntimeEnvironment
 from deployments.engine.internal_key import InternalKeyMiddleware
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.servers import ServerPool, serve
+from tests.support.waiting import wait_until_async
 from tests.unit.app.experiments.test_controller import configuration
 
 KEY = "internal"
@@ -90,7 +89,7 @@ async def test_before_the_first_configuration_batches_are_refused(tmp_path: Path
         with pytest.raises(Unavailable):
             await hosted.send(one_request())
         source.is_absent, source.config = False, configuration()
-        await until(lambda: hosted._controller is not None)
+        await wait_until_async(lambda: hosted._controller is not None)
         assert decode_acknowledgement(await hosted.send(one_request())).received == 1
 
 
@@ -123,7 +122,7 @@ async def test_a_configuration_with_another_directory_gets_another_controller(tm
         )
         assert first is not None
         first.wants_configuration = True
-        await until(lambda: hosted._controller is not first)
+        await wait_until_async(lambda: hosted._controller is not first)
         assert progress(await hosted.send(one_request(2))) == (0, 0)
     assert len(segments.committed(LocalStore(tmp_path / ".run/ledger"))) == 1
 
@@ -132,7 +131,7 @@ async def test_a_directory_that_cannot_be_read_is_an_answer(tmp_path: Path) -> N
     hosted, _ = host(tmp_path, configuration())
     async with hosted:
         await hosted.send(one_request())
-        await until(lambda: (tmp_path / ".run/ledger/journal").exists())
+        await wait_until_async(lambda: (tmp_path / ".run/ledger/journal").exists())
         (tmp_path / ".run/ledger").rename(tmp_path / "gone")
         (tmp_path / ".run/ledger").write_text("")
         answer = await hosted.ask("GET", f"/requests/{5:016x}", {}, b"")
@@ -218,12 +217,3 @@ async def test_an_invalid_batch_raises_in_the_same_process_too(tmp_path: Path) -
     async with hosted:
         with pytest.raises(InvalidBatch):
             await hosted.send(b"nonsense")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits up to half a minute for the condition."""
-    for _ in range(600):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it did not happen")

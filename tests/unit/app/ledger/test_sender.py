@@ -16,6 +16,7 @@ from app.ledger.rows import RequestEnd
 from app.ledger.sender import Sender
 from app.ledger.wire import Batch, Flag, Row, decode_batch
 from app.routing.pinned_conversations import PinnedConversations
+from tests.support.waiting import wait_until_async
 from tests.unit.app.ledger.test_ledger import Recorder
 
 EVERY_S = 0.001
@@ -82,14 +83,6 @@ class Controller:
         return [row for batch in self.kept.values() for row in batch.rows]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(20_000):
-        if condition():
-            return
-        await asyncio.sleep(EVERY_S)
-    raise AssertionError("it never happened")
-
-
 def sender(recorder: Recorder, send: Callable[[bytes], Awaitable[bytes]], counts: Counts, **times: Any) -> Sender:
     return Sender(recorder.ledger, send, counts, every_s=EVERY_S, **{"timeout_s": 0.02, **times})
 
@@ -103,7 +96,7 @@ def test_batches_arrive_while_requests_run_and_the_last_ones_at_the_end() -> Non
     async def run() -> None:
         async with sender(recorder, send, counts).running():
             recorder.record(10)
-            await until(lambda: bool(controller.rows))
+            await wait_until_async(lambda: bool(controller.rows))
             controller.flush()
             recorder.record(5)
 
@@ -122,7 +115,7 @@ def test_batches_that_a_controller_lost_are_sent_again_at_the_end() -> None:
     async def run() -> None:
         async with sender(recorder, send, counts).running():
             recorder.record(10)
-            await until(lambda: len(controller.rows) == 10)
+            await wait_until_async(lambda: len(controller.rows) == 10)
             controller.restart()
 
     asyncio.run(run())
@@ -174,11 +167,11 @@ def test_a_batch_that_no_one_confirmed_is_sent_again_when_there_is_nothing_else(
     async def run() -> None:
         async with sender(recorder, send, Counts(), confirm_s=0.01).running():
             recorder.record()
-            await until(lambda: bool(controller.rows))
+            await wait_until_async(lambda: bool(controller.rows))
             controller.restart()
-            await until(lambda: bool(controller.rows))
+            await wait_until_async(lambda: bool(controller.rows))
             controller.flush()
-            await until(lambda: len(recorder.ledger.backlog) == 0)
+            await wait_until_async(lambda: len(recorder.ledger.backlog) == 0)
 
     asyncio.run(asyncio.wait_for(run(), 30))
     assert len(controller.rows) == 1

@@ -10,6 +10,7 @@ from app.limits.redis_store import shared_store
 from app.limits.store import Store, StoreFailed
 from tests.support.processes.redis_server import RedisServer, redis_server
 from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until_async
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +79,12 @@ async def test_leases_of_a_router_that_died_end_and_those_of_a_living_one_do_not
     assert await dead.acquire("lease", 2, "theirs")
     assert await living.acquire("lease", 2, "ours")
     assert not await living.acquire("lease", 2, "more")
-    deadline = time.monotonic() + 20
-    while not await living.acquire("lease", 2, "more"):
-        assert time.monotonic() < deadline
+
+    async def free() -> bool:
         await living.renew()
-        await asyncio.sleep(0.2)
+        return await living.acquire("lease", 2, "more")
+
+    await wait_until_async(free)
     assert not await living.acquire("lease", 2, "one more"), "the running router's lease ended"
     await dead.close()
     await living.close()

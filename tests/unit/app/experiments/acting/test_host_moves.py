@@ -1,7 +1,7 @@
 """The host carries out its controller's changes on the event loop, in any state of the control plane."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from app.ledger.wire import Plan, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.stage import plain
+from tests.support.waiting import wait_until_async
 
 
 class Rig:
@@ -62,39 +63,25 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     return Rig(tmp_path)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits up to half a minute for the condition."""
-    for _ in range(1500):
-        if holds():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen")
-
-
 @asynccontextmanager
 async def stopped(rig: Rig) -> AsyncIterator[None]:
     """Runs the block once green is stopped, by the acknowledgement of the batch with the alarm or a later one."""
     async with rig.host:
-        stops = await rig.fail()
-        for _ in range(1500):
-            if stops:
-                break
-            await asyncio.sleep(0.02)
-            stops = await rig.receive_stops()
+        stops = await rig.fail() or await wait_until_async(rig.receive_stops)
         assert [it.deployment for it in stops] == ["green"]
         yield
 
 
 async def test_an_alarm_ends_in_a_plan_and_the_stop_is_lifted_once_routers_have_it(rig: Rig) -> None:
     async with stopped(rig):
-        await until(lambda: rig.green == 0)
+        await wait_until_async(lambda: rig.green == 0)
         assert await rig.receive_stops() != []
         rig.control.deliver()
-        for _ in range(1500):
-            if not await rig.receive_stops():
-                break
-            await asyncio.sleep(0.02)
-        assert await rig.receive_stops() == []
+
+        async def lifted() -> bool:
+            return not await rig.receive_stops()
+
+        await wait_until_async(lifted)
         assert rig.control.replaced == 1
 
 
@@ -104,7 +91,7 @@ async def test_a_busy_control_plane_is_asked_until_it_takes_the_change(rig: Rig)
         await asyncio.sleep(0.2)
         assert (rig.green, await rig.receive_stops() != []) == (50, True)
         rig.control.deliver()
-        await until(lambda: rig.green == 0)
+        await wait_until_async(lambda: rig.green == 0)
 
 
 async def test_a_control_plane_that_fails_ends_nothing(rig: Rig) -> None:
@@ -113,7 +100,7 @@ async def test_a_control_plane_that_fails_ends_nothing(rig: Rig) -> None:
         await asyncio.sleep(0.2)
         assert await rig.receive_stops() != []
         rig.control.failure = None
-        await until(lambda: rig.green == 0)
+        await wait_until_async(lambda: rig.green == 0)
 
 
 async def test_an_invalid_configuration_ends_nothing(rig: Rig) -> None:
@@ -123,7 +110,7 @@ async def test_an_invalid_configuration_ends_nothing(rig: Rig) -> None:
         await asyncio.sleep(0.2)
         assert await rig.receive_stops() != []
         rig.control.config = valid
-        await until(lambda: rig.green == 0)
+        await wait_until_async(lambda: rig.green == 0)
 
 
 async def test_a_managers_change_in_between_is_kept(rig: Rig) -> None:
@@ -133,7 +120,7 @@ async def test_a_managers_change_in_between_is_kept(rig: Rig) -> None:
         changed = {**chat, "traffic": {"blue": 30, "green": 70}, "plan": {"generation": 4, "by": "bob"}}
         rig.control.config = {**rig.control.config, "endpoints": {"chat": changed}}
         rig.control.deliver()
-        await until(lambda: rig.green == 0)
+        await wait_until_async(lambda: rig.green == 0)
         plan = parse(rig.control.config).endpoints["chat"].plan
         assert (plan.by, plan.generation) == ("experiment trial", 5)
 
@@ -144,6 +131,6 @@ async def test_the_controller_is_given_the_replicas_that_run(rig: Rig, monkeypat
     monkeypatch.setattr(hosts, "CONFIGURATION_S", 0.0)
     rig.control.running = Replicas({"blue": {"STARTING": 1, "RUNNING": 2}, "green": {"STARTING": 1}}, {"RUNNING": 1})
     async with rig.host:
-        await until(lambda: {"blue": 2, "green": 0} in observed)
+        await wait_until_async(lambda: {"blue": 2, "green": 0} in observed)
         rig.control.failure = Unavailable("down", retry_after=1)
-        await until(lambda: observed[-1] is None)
+        await wait_until_async(lambda: observed[-1] is None)

@@ -1,12 +1,12 @@
 """Metrics that are prepared in a thread."""
 
 import threading
-import time
 from collections.abc import Collection
 
 import pytest
 
 from app.server.metrics.prepared import FRESH_S, PreparedMetrics
+from tests.support.waiting import wait_until
 
 
 class PreparedRig:
@@ -24,11 +24,7 @@ class PreparedRig:
         return f"{self.made} of {sorted(endpoints) if endpoints is not None else None}".encode()
 
     def until_ready(self, endpoints: Collection[str] | None = None) -> bytes:
-        for _ in range(1000):
-            if (found := self.prepared.look(endpoints)) is not None:
-                return found
-            time.sleep(0.005)
-        raise AssertionError("nothing was made")
+        return wait_until(lambda: self.prepared.look(endpoints))
 
 
 def test_a_reader_does_not_wait() -> None:
@@ -70,10 +66,5 @@ def test_a_failure_is_raised() -> None:
 
     prepared = PreparedMetrics(fail)
 
-    def look() -> None:
-        for _ in range(1000):
-            prepared.look(None)
-            time.sleep(0.005)
-
     with pytest.raises(ValueError, match="no metrics"):
-        look()
+        wait_until(lambda: prepared.look(None))
