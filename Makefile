@@ -37,15 +37,15 @@ LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 
 # The fast layer in parts: a process for each imports less than workers that share all tests. Those that hardly wait, at
-# a lower priority, take the time in which the others do.
-EXPERIMENT_TESTS := tests/unit/app/experiments tests/unit/app/ledger tests/unit/app/mirror
+# a lower priority, take the time in which the others do. Those of one part use scipy's statistics.
+STATISTICS_TESTS := tests/unit/app/experiments tests/unit/app/ledger tests/unit/app/mirror tests/unit/app/routing
 SERVER_TESTS := tests/router/ledger tests/router/operations
 PYTEST := $(BIN)/python -m pytest
 but = $(addprefix --ignore ,$(SDK_TESTS) $(1))
 FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 	"$(PYTEST) tests/router $(call but,$(HOSTILE_TESTS) $(LONG_TESTS) $(SERVER_TESTS))" \
 	"$(PYTEST) tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)" "nice $(PYTEST) $(HOSTILE_TESTS)" \
-	"nice $(PYTEST) $(EXPERIMENT_TESTS) $(but)" "nice $(PYTEST) tests/unit/app $(call but,$(EXPERIMENT_TESTS))"
+	"nice $(PYTEST) $(STATISTICS_TESTS) $(but)" "nice $(PYTEST) tests/unit/app $(call but,$(STATISTICS_TESTS))"
 
 # Ctrl-C does not reach what runs in the background.
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
