@@ -1,14 +1,10 @@
 """The controller's host: a Serve application that several routers reach over HTTP, or `switchyard router` itself."""
 
 import json
-import os
 import re
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -32,8 +27,8 @@ from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.local.processes import RUN_DIRECTORY
 from tests.router.experiments.conftest import LiveRig
 from tests.support.processes.load import Lane, ask_all, lanes, unexplained
-from tests.support.processes.project import ROOT
-from tests.support.processes.servers import ServerPool, free_port
+from tests.support.processes.servers import ServerPool
+from tests.support.processes.standalone_router import standalone_router
 from tests.support.waiting import wait_until
 
 KEY = "internal"
@@ -111,40 +106,20 @@ async def test_a_wrong_clock_of_a_router_is_reported_and_its_rows_count(live: Li
 def test_a_standalone_router_judges_and_its_ledger_agrees(
     live: LiveRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    port, file, base = free_port(), tmp_path / "router.yaml", tmp_path / "base"
-    file.write_text(yaml.safe_dump(live.config))
+    base = tmp_path / "base"
     base.mkdir()
-    environment = {**os.environ, LEDGER_VARIABLE: str(base), RUN_DIRECTORY: str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deployments", "router", str(file), "--port", str(port)],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_it_listens(url, process)
-        with httpx.Client(base_url=url, timeout=30) as http:
-            for lane in traffic(20):
-                assert http.post(lane.path, json=lane.body, headers=lane.headers).status_code == 200
-        live_report = report(url, 20)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    variables = {LEDGER_VARIABLE: str(base), RUN_DIRECTORY: str(tmp_path)}
+    with (
+        standalone_router(live.config, tmp_path, **variables) as router,
+        httpx.Client(base_url=router.url, timeout=30) as http,
+    ):
+        assert http.get("/health").status_code == 200
+        for lane in traffic(20):
+            assert http.post(lane.path, json=lane.body, headers=lane.headers).status_code == 200
+        live_report = report(router.url, 20)
     (secret,) = (it for it in base.rglob("*") if it.is_file() and it.stat().st_size <= 64)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert main(["experiments", "report", "first", "--ledger", str(base / "ledger"), "--format", "json"]) == 0
     stored = json.loads(capsys.readouterr().out)
     for name in ("requests", "units", "served"):
         assert stored[name] == live_report[name]
-
-
-def wait_until_it_listens(url: str, process: "subprocess.Popen[bytes]") -> None:
-    def listens() -> bool:
-        assert process.poll() is None
-        with suppress(httpx.TransportError):
-            return httpx.get(f"{url}/health").is_success
-        return False
-
-    wait_until(listens)

@@ -1,14 +1,8 @@
 """`switchyard router` with an experiment: the controller runs in its process and leaves every request on disk."""
 
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
-import yaml
 
 from app.experiments.columns import Exposures, Tables
 from app.experiments.recordings.reading import read
@@ -16,32 +10,16 @@ from app.experiments.storage import journal, reading
 from app.experiments.storage.store import LocalStore
 from app.internal_api import LEDGER_VARIABLE
 from tests.support.engine.fake_engine import FakeEngine
-from tests.support.processes.project import ROOT
-from tests.support.processes.servers import free_port
-from tests.support.waiting import wait_until
+from tests.support.processes.standalone_router import standalone_router
 
 SECRET_WORDS = "a horse and a saddle"
 USER = "anna.schmidt@example.com"
 
 
-def start(config: Path, port: int, base: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "deployments", "router", str(config), "--port", str(port)]
-    variables = {**os.environ, LEDGER_VARIABLE: str(base)}
-    return subprocess.Popen(command, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True)
-
-
-def ask(port: int, requests: int) -> None:
-    """Waits for the router first."""
+def ask(url: str, requests: int) -> None:
     body = {"model": "chat", "messages": [{"role": "user", "content": SECRET_WORDS}], "user": USER}
-
-    def listens() -> bool:
-        with suppress(httpx.ConnectError):
-            return httpx.get(f"http://127.0.0.1:{port}/health").is_success
-        return False
-
-    wait_until(listens)
     for _ in range(requests):
-        assert httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body).status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 200
 
 
 def test_every_request_is_one_row_over_two_lives_of_the_process(
@@ -50,7 +28,6 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(
     fakes, url = engines
     fakes["blue"].reset()
     fakes["green"].reset()
-    config, port = tmp_path / "router.yaml", free_port()
     section = {
         "endpoint": "chat",
         "control": "blue",
@@ -62,15 +39,11 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(
         "deployments": {name: {"url": f"{url}/{name}", "model": name, "tasks": ["chat"]} for name in ("blue", "green")},
         "experiments": {"trial": section},
     }
-    config.write_text(yaml.safe_dump(document))
     logs = ""
     for requests in (7, 5):
-        process = start(config, port, tmp_path)
-        try:
-            ask(port, requests)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            logs += process.communicate(timeout=60)[1]
+        with standalone_router(document, tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+            ask(router.url, requests)
+        logs += router.log.read_text()
     directory = tmp_path / ".run/ledger"
     store = LocalStore(directory)
     found = Exposures.concat(list(reading.history(store, 0.0, Tables(), {})))
@@ -89,19 +62,13 @@ def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_
 ) -> None:
     fakes, url = engines
     fakes["blue"].reset()
-    config, port = tmp_path / "router.yaml", free_port()
     record = {"text": "full", "redact": ["horse"]}
     document = {
         "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record}},
         "deployments": {"blue": {"url": f"{url}/blue", "model": "blue", "tasks": ["chat"]}},
     }
-    config.write_text(yaml.safe_dump(document))
-    process = start(config, port, tmp_path)
-    try:
-        ask(port, 3)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+    with standalone_router(document, tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+        ask(router.url, 3)
     found = read(str(tmp_path / ".run/ledger"), tmp_path)
     text = SECRET_WORDS.replace("horse", "[redacted]")
     assert [it.body and it.body["messages"] for it in found] == [[{"role": "user", "content": text}]] * 3
