@@ -162,7 +162,12 @@ def test_new_replicas_have_the_change(cluster: Cluster) -> None:
     killed = cluster.replicas()
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(cluster.replicas() - killed) >= REPLICAS, cluster.replicas, within_s=120)
+
+    def replaced() -> bool:
+        running = cluster.replicas()
+        return not running & killed and len(running) >= REPLICAS
+
+    wait_until(replaced, cluster.replicas, within_s=120)
     cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
     assert cluster.applied() == {"blue": 0, "green": 100}
     assert cluster.served(40) == {"green": 40}
@@ -196,7 +201,11 @@ def test_a_plan_reaches_every_replica_and_the_store_from_which_replicas_start(cl
     assert plan["generation"] == seen.json()["generation"] + 1
     stale = httpx.put(url, json=document, headers={"if-match": seen.headers["etag"]}, timeout=30)
     assert (stale.status_code, stale.json()["current"]["plan"]) == (412, plan["plan"])
-    wait_until(lambda: httpx.get(url, timeout=30).json()["delivery"] == "settled")
+
+    def delivery() -> str:
+        return str(httpx.get(url, timeout=30).json()["delivery"])
+
+    wait_until(lambda: delivery() == "settled", delivery)
     answers = [httpx.post(f"{cluster.url}/v1/chat/completions", json=CHAT, timeout=30) for _ in range(40)]
     assert {answer.headers["x-switchyard-plan"] for answer in answers} == {plan["plan"]}
     (router,) = cluster.serve_says()["deployed_app_config"]["deployments"]

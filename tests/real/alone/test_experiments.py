@@ -136,7 +136,7 @@ def test_the_report_has_numbers_for_both_variants(experiment: Application, turns
         report = report_of(experiment)
         return report is not None and report["primary"][0]["effect"]["lower"] is not None
 
-    wait_until(judged, lambda: report)
+    wait_until(judged, lambda: report_of(experiment))
     ttft, speed = (_compared(experiment, metric) for metric in ("ttft", "tokens_per_second"))
     for metric in (ttft, speed):
         assert {value["arm"]: value["requests"] for value in metric["values"]} == counts

@@ -126,7 +126,7 @@ def test_a_hanging_issuer_does_not_delay_the_revocation_of_a_key(rig: Rig, issue
     wait_until(lambda: issuer.fetches == 1)
     assert ask(rig, keys.chat).status_code == 200
     keys.path.write_text("")
-    wait_until(lambda: ask(rig, keys.chat).status_code == 401, within_s=30)
+    wait_until(lambda: ask(rig, keys.chat).status_code == 401, within_s=15)
 
 
 def test_a_change_of_something_else_keeps_the_issuers_keys(rig: Rig, issuer: LocalIssuer) -> None:

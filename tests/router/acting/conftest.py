@@ -28,10 +28,9 @@ from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.killer import MortalControl
 from tests.support.processes.load import Lane, Outcome, ask_all
 from tests.support.processes.servers import ServerPool, free_port
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import PATIENCE_S, wait_until_async
 
 ROUTERS = 3
-PATIENCE_S = 60.0
 SAY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 DONE = b"data: [DONE]"
 TRAFFIC = "/api/endpoints/chat/traffic"

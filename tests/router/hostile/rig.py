@@ -21,7 +21,7 @@ from tests.router.hostile.engine import HostileEngine
 from tests.router.hostile.errors import dialects
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import serve
-from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import wait_until
 
 
 class Defects(logging.Handler):
@@ -101,12 +101,11 @@ class HostileRig:
         if reply.status >= 400:
             assert dialects(reply) & allowed, (reply.status, reply.body, allowed)
 
-    def settled(self, tasks: int, within_s: float = PATIENCE_S) -> None:
+    def settled(self, tasks: int) -> None:
         """Waits until nothing is in flight and no more than `tasks` tasks run on the router's event loop."""
         wait_until(
             lambda: not self.in_flight() and self.tasks() <= tasks,
             lambda: f"{self.in_flight()} requests in flight, {self.tasks()} tasks instead of {tasks}",
-            within_s=within_s,
         )
 
     def in_flight(self) -> float:

@@ -369,7 +369,7 @@ def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
     stop = Stop("s-1", "chat", "green", "blue")
     for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):
         mirrored.keeper.stops = stops
-        wait_until(lambda: mirrored.router.state.mirrors._is_stopped("chat", "green") == bool(stops))  # noqa: B023
+        wait_until(lambda stops=stops: mirrored.router.state.mirrors._is_stopped("chat", "green") == bool(stops))  # type: ignore[misc]
         assert post(mirrored).status_code == 200
         assert mirrored.keeper.wait_for_pairs(number)[-1].skipped is skipped
 

@@ -82,6 +82,7 @@ async def test_an_alarm_ends_in_a_plan_and_the_stop_is_lifted_once_routers_have_
             return not await rig.receive_stops()
 
         await wait_until_async(lifted)
+        assert await rig.receive_stops() == []
         assert rig.control.replaced == 1
 
 
