@@ -217,10 +217,14 @@ class ActingRig:
         assert summary.acting is not None
         return summary.acting
 
-    async def history(self) -> list[dict[str, Any]]:
-        """The endpoint's plans, the first one first."""
-        plans: list[dict[str, Any]] = (await self.get(f"{TRAFFIC}/history")).json()["plans"]
-        return plans[::-1]
+    async def history(self, plans: int) -> list[dict[str, Any]]:
+        """The endpoint's plans, the first one first, once the controller has seen that many: routers may be faster."""
+
+        async def seen() -> list[dict[str, Any]] | None:
+            found: list[dict[str, Any]] = (await self.get(f"{TRAFFIC}/history")).json()["plans"]
+            return found[::-1] if len(found) >= plans else None
+
+        return await wait_until_async(seen, lambda: self.controller.journal)
 
     async def decide(self, action: str, reason: str = "as agreed") -> httpx.Response:
         """Sends a manager's decision."""

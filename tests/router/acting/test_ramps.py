@@ -17,7 +17,7 @@ async def test_a_good_treatment_gets_all_traffic_step_by_step(acting: ActingRig)
     acting.advance(7200)
     await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=12)
     assert failed(acting.outcomes) == []
-    plans = await acting.history()
+    plans = await acting.history(4)
     assert [it["weights"]["green"] for it in plans] == [0, 10, 50, 100]
     assert [it["reason"] for it in plans[1:]] == ["step to 10 %", "step to 50 %", "step to 100 %"]
     assert {it["by"] for it in plans[1:]} == {"experiment first"}
@@ -41,7 +41,7 @@ async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_b
         else:
             acting.advance(700)
         await acting.until(lambda: acting.shares() == [10, 10, 10])
-    reasons = [it["reason"] for it in await acting.history()]
+    reasons = [it["reason"] for it in await acting.history(6)]
     assert [it for it in reasons if it] == [
         *2 * ("green exceeds the guardrail error, at most 1.5 times control's rate", "step to 10 %")
     ]
@@ -72,4 +72,4 @@ async def test_a_file_with_other_traffic_pauses_the_ramp_and_one_with_the_same_d
     shown = await acting.acting()
     assert (shown.state, shown.cause) == ("paused", "superseded")
     assert shown.text == "green 20 %: changed by a deployment of the configuration, not by this experiment"
-    assert (await acting.history())[-1]["by"] is None
+    assert (await acting.history(4))[-1]["by"] is None

@@ -48,7 +48,7 @@ async def test_a_failing_treatment_is_rolled_back_for_the_right_reason(
         "done",
         "stop_lifted",
     ]
-    delivered, rolled_back = (await acting.history())[1:]
+    delivered, rolled_back = (await acting.history(3))[1:]
     assert (delivered["weights"]["green"], rolled_back["weights"]["green"]) == (50, 0)
     assert rolled_back["reason"] == shown.text
     of_green = [it for it in failed(acting.outcomes) if it.headers["x-switchyard-plan"] in served]
