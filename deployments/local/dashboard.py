@@ -21,6 +21,8 @@ from deployments.local.processes import Run
 
 _PATH = "/api/serve/applications/"
 _TIMEOUT_S = 30.0
+_PROXIES_PENDING = "proxies not available after"
+"""Serve's answer when they took it more than a minute. They keep starting, and the same call then succeeds."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Instance:
 
     applications: Mapping[str, Application]
     router_config: Mapping[str, Any] | None
+
+
+class _StillStarting(LaunchError):
+    """Serve is not ready for this call yet."""
 
 
 def read(run: Run) -> Instance:
@@ -75,7 +81,7 @@ def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> Non
     while True:
         try:
             _call(run, "PUT", json.dumps(document).encode(), max(wait_s, _TIMEOUT_S))
-        except NotRunning:
+        except (NotRunning, _StillStarting):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -97,12 +103,18 @@ def _call(run: Run, method: str, body: bytes | None = None, timeout_s: float = _
     finally:
         connection.close()
     if response.status != 200:
-        raise LaunchError(f"Ray Serve rejected the call ({response.status}): {text.strip()}")
+        rejected = _StillStarting if _PROXIES_PENDING in text else LaunchError
+        raise rejected(f"Ray Serve rejected the call ({response.status}): {_reason(text)}")
     try:
         answer = json.loads(text) if text.strip() else {}
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
+
+
+def _reason(text: str) -> str:
+    """Serve's reason; of a stack trace, its last line."""
+    return text.strip().rpartition("\n")[2] if "Traceback (most recent call last)" in text else text.strip()
 
 
 def _authorization(run: Run) -> dict[str, str]:

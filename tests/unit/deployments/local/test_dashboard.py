@@ -44,17 +44,29 @@ ANSWER: dict[str, Any] = {
 }
 
 
+PENDING = """Traceback (most recent call last):
+  File "ray/dashboard/modules/serve/serve_head.py", line 175, in put_all_applications
+    client = await serve_start_async(
+TimeoutError: HTTP proxies not available after 60s.
+"""
+
+
 class FakeDashboard:
     def __init__(self) -> None:
         self.deployed: Any = None
         self.authorization = ""
         self.error: str | None = None
+        self.pending = 0
+        """The number of calls for which Serve's proxies are still starting."""
         self.app = Starlette(routes=[Route("/api/serve/applications/", self.handle, methods=["GET", "PUT"])])
 
     async def handle(self, request: Request) -> Response:
         self.authorization = request.headers.get("authorization", "")
         if self.error is not None:
             return PlainTextResponse(self.error, 400)
+        if self.pending:
+            self.pending -= 1
+            return PlainTextResponse(PENDING, 500)
         if request.method == "PUT":
             self.deployed = json.loads(await request.body())
             return Response()
@@ -73,6 +85,7 @@ def fake(server: tuple[FakeDashboard, str], monkeypatch: pytest.MonkeyPatch) -> 
     for variable in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(variable, raising=False)
     server[0].error = server[0].deployed = None
+    server[0].pending = 0
     return server[0]
 
 
@@ -128,6 +141,19 @@ def test_serves_reason_for_a_rejection_is_passed_on(fake: FakeDashboard, run: Ru
     fake.error = "import_path is wrong\n"
     with pytest.raises(LaunchError, match=r"^Ray Serve rejected the call \(400\): import_path is wrong$"):
         dashboard.deploy(run, {})
+
+
+def test_serve_may_take_its_time_to_start_proxies(fake: FakeDashboard, run: Run) -> None:
+    fake.pending = 2
+    dashboard.deploy(run, {"applications": []}, wait_s=60)
+    assert (fake.pending, fake.deployed) == (0, {"applications": []})
+
+
+def test_of_a_stack_trace_the_reason_is_shown(fake: FakeDashboard, run: Run) -> None:
+    fake.pending = 1
+    reason = r"^Ray Serve rejected the call \(500\): TimeoutError: HTTP proxies not available after 60s\.$"
+    with pytest.raises(LaunchError, match=reason):
+        dashboard.deploy(run, {"applications": []})
 
 
 def test_a_dashboard_that_does_not_answer_is_not_running(tmp_path: Path) -> None:
