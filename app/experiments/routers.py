@@ -1,5 +1,6 @@
 """Each router as the controller sees it: its batches, lost rows, and the offset of its clock."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,10 @@ FORGOTTEN_S = 30 * 86400.0
 """The time without a batch after which a router process counts as ended."""
 
 CLOCK_TOLERANCE_S = 2.0
-"""A clock that is further off is a warning. The time that a batch takes to arrive counts, too."""
+"""A clock that is further off is a warning."""
+
+CLOCK_BATCHES = 60
+"""The number of latest batches that say how far a clock is off: those of a minute."""
 
 LIVE_S = 30.0
 """The time without a batch after which a router counts as not running: it sends one every second."""
@@ -36,8 +40,8 @@ class RouterProgress:
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
     """The counts by endpoint and deployment, since the router's start."""
     heard_at: float = 0.0
-    ahead_s: float = 0.0
-    """The router's clock less the controller's."""
+    _sent_before_s: deque[float] = field(default_factory=lambda: deque(maxlen=CLOCK_BATCHES))
+    """For each of the latest batches, the router's time of sending less the controller's time of arrival."""
 
     def update(self, batch: Batch, now: float) -> None:
         """Takes the fields that every batch carries, repeated or not."""
@@ -45,7 +49,15 @@ class RouterProgress:
         for lost in batch.lost:
             key = (lost.endpoint, lost.deployment)
             self.lost[key] = max(self.lost.get(key, 0), lost.rows)
-        self.heard_at, self.ahead_s = now, batch.sent_at - now
+        self.heard_at = now
+        self._sent_before_s.append(batch.sent_at - now)
+
+    @property
+    def ahead_s(self) -> float:
+        """The router's clock less the controller's, by the batch that took the least time to arrive: a busy controller
+        or a slow network is not a wrong clock.
+        """
+        return max(self._sent_before_s, default=0.0)
 
     def acknowledgement(self, *, counted_suffices: bool) -> Acknowledgement:
         """`counted_suffices`: the controller has no room for batches now; it asks for them once it has."""

@@ -355,6 +355,26 @@ def test_a_routers_clock_that_is_off_is_a_warning(desk: Desk) -> None:
     assert warning.startswith("The clock of router router-a is 5.0 s ahead")
 
 
+def test_batches_that_arrive_late_are_no_sign_of_a_wrong_clock(desk: Desk) -> None:
+    for number, took_s in enumerate((0.1, 9.0, 4.0), 1):
+        desk.pass_time(10)
+        desk.send(full(number, sent_at=desk.clock() - took_s))
+        assert desk.analysis_report_warnings() == []
+
+
+def test_a_clock_that_falls_behind_is_a_warning_after_a_minute_of_batches_and_one_that_is_set_right_is_none(
+    desk: Desk,
+) -> None:
+    desk.send(full(1, sent_at=START))
+    for number in range(2, 62):
+        assert desk.analysis_report_warnings() == []
+        desk.send(full(number, sent_at=desk.clock() - 5))
+    (warning,) = desk.analysis_report_warnings()
+    assert warning.startswith("The clock of router router-a is 5.0 s behind")
+    desk.send(full(62, sent_at=desk.clock()))
+    assert desk.analysis_report_warnings() == []
+
+
 def test_an_exposure_is_found_by_its_request_or_answer_wherever_it_is(desk: Desk) -> None:
     desk.send(full(1))
     (waiting,) = desk.controller.exposures(10_001)
