@@ -28,7 +28,7 @@ from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
-from app.errors import MethodNotAllowed, NotFound, SwitchyardError
+from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
 from app.exchange.preparation import Preparation, PreparedConfig
@@ -45,7 +45,7 @@ from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.mirror.mirrors import Mirrors
-from app.pages import api_page, console
+from app.pages import api_page, console, index
 from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
@@ -290,6 +290,7 @@ class Router:
     def _operations(self) -> list[Path]:
         pages = Console(self._access)
         return [
+            Path("/", self._index, methods=["GET"]),
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             *self._metrics.routes(),
@@ -298,6 +299,14 @@ class Router:
             Path("/ui", pages.page, methods=["GET"], name="console"),
             Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
         ]
+
+    async def _index(self, request: HTTPRequest) -> Response:
+        """Leads a browser to the console, and names the routes to other clients once there is a configuration."""
+        if index.asks_for_page(request):
+            return index.page()
+        if self.state.snapshot is None:  # a load balancer that probes this path waits
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        return index.routes()
 
     async def _health(self, request: HTTPRequest) -> Response:
         """Answers 200: the router is alive."""

@@ -144,6 +144,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         ),
         "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
         "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
+        "index": _object(name=_TEXT, base_urls=_OBJECT, routes=_OBJECT),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),

@@ -54,8 +54,8 @@ def _routes(mount: str) -> tuple[Route, ...]:
         Route("POST", f"{mount}/chat_tokenize", "chat_tokenize", default=chat_default),
         Route("POST", f"{mount}/v1/chat/completions", "chat", default=chat_default),
     )
-    if not mount:  # /health and /metrics are the router's own there, completions and models are OpenAI's
-        return (*routes, *(Route("GET", path, "alive", local=True, open=True) for path in ("/", "/ping")))
+    if not mount:  # /, /health and /metrics are the router's own there, completions and models are OpenAI's
+        return (*routes, Route("GET", "/ping", "alive", local=True, open=True))
     return (
         *routes,
         Route("POST", f"{mount}/v1/completions", "completions", default="completions"),

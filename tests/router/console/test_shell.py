@@ -1,5 +1,7 @@
 """The console's shell: routing by hash, signing in and out, polling, and the scripts that all pages share."""
 
+from urllib.parse import urlsplit
+
 import pytest
 from playwright.async_api import Page, Request, expect
 
@@ -17,6 +19,12 @@ async def test_every_page_has_an_address_and_a_link(browser_page: Page, name: st
     assert browser_page.url.endswith(f"#/{name.lower()}")
     await browser_page.reload()
     await expect(browser_page.get_by_role("heading", level=1)).to_have_text(name)
+
+
+async def test_the_servers_address_alone_opens_the_console(browser_page: Page) -> None:
+    await browser_page.goto("/")
+    await expect(browser_page.get_by_role("navigation")).to_be_visible()
+    assert urlsplit(browser_page.url).path == "/ui"
 
 
 @pytest.mark.parametrize("hash", ["#/nothing", "#/experiments/%E0%A4%A", "#/../keys"])
