@@ -26,13 +26,13 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print the checks that passed.")] = False,
 ) -> None:
-    """Report what is wrong with this installation, and how to fix it.
+    """Find what is wrong with this installation, and the fix.
 
     Checks the configuration, the environment, packages, HAProxy, ports, keys, the issuer, the limits store, weights,
     memory, GPUs, and what runs: applications, missing replicas, the last errors in their logs. On a cluster, run it
     in the head's pod. It changes nothing. The exit code is 1 if there is a problem.
 
-    \\b
+    \b
     Examples:
       switchyard doctor
       switchyard doctor --verbose

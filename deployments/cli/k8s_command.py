@@ -1,11 +1,13 @@
 """`switchyard k8s`: arguments and printing. Imports are inside, so that `--help` is instant."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
 from deployments.cli.errors import CommandError
+from deployments.invocation import command
 
 app = typer.Typer(help="The cluster's manifests.", rich_markup_mode=None)
 
@@ -23,7 +25,7 @@ def render(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is not current.")] = False,
 ) -> None:
-    """Write the parts of manifests that follow from what a cluster serves.
+    """Write what a cluster's manifests need for what it serves.
 
     From the serve_config.yaml in a kustomize overlay's directory, generated.yaml next to it.
 
@@ -41,7 +43,9 @@ def render(
             if is_current(overlay):
                 continue
             if check:
-                raise CommandError(f"{file} is out of date with {SERVED}; run: switchyard k8s render {overlay}")
+                raise CommandError(
+                    f"{file} is out of date with {SERVED}; run: {command(f'k8s render {quote(str(overlay))}')}"
+                )
             file.write_text(generate(overlay))
         except ConfigError as error:
             raise CommandError("\n".join([f"{overlay / SERVED} is invalid:", *error.problems])) from None

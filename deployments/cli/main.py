@@ -5,9 +5,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from deployments.cli import demo, k8s_command
 from deployments.cli.doctor_command import doctor
@@ -16,6 +17,7 @@ from deployments.cli.experiments import commands as experiments
 from deployments.cli.mirror_command import mirror
 from deployments.cli.options import Key, Url, router_client
 from deployments.cli.traffic_command import traffic
+from deployments.invocation import make, pasteable, program
 
 HELP = """Serve language models behind many providers' APIs, with traffic split between model variants.
 
@@ -58,21 +60,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        return app(arguments, prog_name="switchyard", standalone_mode=False) or ExitCode.OK
+        return commands().main(arguments, prog_name=program(), standalone_mode=False) or ExitCode.OK
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "switchyard"
-        _print_error(f"{error.format_message().rstrip('.')}. See: {command} --help")
+        path = context.command_path if context is not None else program()
+        message = error.format_message().replace(": Value error, ", ": ")  # Pydantic's own words
+        end = "" if message.endswith((".", "?")) else "."
+        _print_error(f"{message}{end} See: {path} --help")
         return error.exit_code
     except CommandError as error:
-        _print_error(error.message)
+        _print_error(pasteable(error.message))  # it may be a server's
         return error.exit_code
     except LaunchError as error:
         _print_error(str(error))
         return ExitCode.UNREACHABLE if isinstance(error, NotRunning) else ExitCode.WRONG
     except ModuleNotFoundError as error:  # an installation of the router alone
-        _print_error(f"This command needs the package {error.name}, which is not installed. Run: make setup")
+        _print_error(f"This command needs the package {error.name}, which is not installed. Run: {make('setup')}")
         return ExitCode.WRONG
+
+
+def commands() -> TyperGroup:
+    """Every command, its help with examples that can be pasted where the user stands."""
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    remaining: list[Any] = [root]
+    while remaining:
+        command = remaining.pop()
+        command.help = pasteable(command.help or "")
+        remaining += getattr(command, "commands", {}).values()
+    return root
 
 
 def _print_error(message: str) -> None:
@@ -86,7 +102,7 @@ def _print_version(wanted: bool) -> None:
         try:
             typer.echo(version("switchyard"))
         except PackageNotFoundError:
-            typer.echo("not installed: run make setup")
+            typer.echo(f"not installed: run {make('setup')}")
         raise typer.Exit
 
 
@@ -139,7 +155,7 @@ def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
 def stop() -> None:
     """Stop the application.
 
-    Stops the one that was started from this directory, or cleans up after a crash.
+    Stops the run that this installation has started, or cleans up after a crash.
 
     \b
     Example:
@@ -230,7 +246,7 @@ def status(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Show endpoints, their split, deployments, replicas and health.
+    """Show endpoints, their split, replicas and health.
 
     The exit code is 1 while an endpoint is not ready.
 
@@ -238,7 +254,7 @@ def status(
     Examples:
       switchyard status
       switchyard status --json
-      switchyard status --url https://models.example.com --key sk-sy-...
+      switchyard status --url https://models.example.com --key "$KEY"
     """
     from deployments.cli.status import of_local_run, of_server
 
@@ -284,14 +300,15 @@ def router(
     try:
         standalone.run(config, host, port, serve_url)
     except ConfigError as error:
-        raise CommandError("\n".join([f"{config} is invalid:", *error.problems])) from None
+        heading = [f"{config} is invalid:"] if config.exists() else []
+        raise CommandError("\n".join([*heading, *error.problems])) from None
 
 
 @app.command()
 def weights(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Models; default: all.")] = None,
     cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: $SWITCHYARD_MODELS, or .models in this directory.")
+        Path | None, typer.Option(metavar="DIR", help="Default: $SWITCHYARD_MODELS, or .models in the checkout.")
     ] = None,
 ) -> None:
     """Prepare the default models.

@@ -13,7 +13,7 @@ def mirror(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Show how an endpoint's shadow answers the copies of its requests.
+    """Show how an endpoint's shadow answers copies of requests.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Url = Annotated[
     str | None,
     typer.Option(
-        envvar="SWITCHYARD_URL", metavar="URL", help="The server. Default: the one started from this directory."
+        envvar="SWITCHYARD_URL", metavar="URL", help="The server. Default: the one that this installation started."
     ),
 ]
 Key = Annotated[
@@ -20,7 +20,7 @@ Key = Annotated[
 
 
 def router_client(url: str | None, key: str | None) -> "RouterClient":
-    """The router at `url`, or of the application that runs from this directory."""
+    """The router at `url`, or of this installation's run."""
     from deployments.cli.router_client import RouterClient
 
     if url is None:

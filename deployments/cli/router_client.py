@@ -14,6 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from app.config.urls import is_loopback
 from deployments.cli.errors import CommandError, ExitCode
+from deployments.invocation import command
 
 _TIMEOUT_S = 30.0
 _PIECE = 65536
@@ -133,7 +134,7 @@ class RouterClient:
 
     def _unreachable(self, error: Exception) -> CommandError:
         reason = getattr(error, "reason", None) or error
-        message = f"{self.url} cannot be reached ({reason}). Start it with: switchyard serve, or correct --url"
+        message = f"{self.url} cannot be reached ({reason}). Start it with: {command('serve')}, or correct --url"
         return CommandError(message, ExitCode.UNREACHABLE)
 
     def _error(self, status: int, content: Any) -> CommandError:

@@ -97,7 +97,7 @@ class Status:
 
 
 def of_local_run(client: RouterClient, instance: Instance) -> Status:
-    """The application that runs from this directory: configuration from Serve, health from the router."""
+    """This installation's run: configuration from Serve, health from the router."""
     config = instance.router_config or {}
     readiness = client.readiness()
     healthy, ready = readiness.get("deployments") or {}, readiness.get("endpoints") or {}

@@ -10,6 +10,7 @@ from app.control_plane import with_traffic
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 from deployments.cli.table import table
+from deployments.invocation import command
 
 SETTLE_S = 120.0
 """The time in which the routers must apply a change."""
@@ -107,7 +108,7 @@ def delivered(client: RouterClient, change: Change) -> Change:
         if state == "UPDATE_FAILED":
             raise CommandError("The routers rejected the change and keep the old split; see their logs")
         if time.monotonic() > deadline:
-            message = f"Not every router has the change after {SETTLE_S:.0f} s. Check with: switchyard status"
+            message = f"Not every router has the change after {SETTLE_S:.0f} s. Check with: {command('status')}"
             raise CommandError(message, ExitCode.UNREACHABLE)
         time.sleep(POLL_S)
     return plan(change.endpoint, change.before, current(client, change.endpoint))

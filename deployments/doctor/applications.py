@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
+from deployments.invocation import command
 from deployments.local import dashboard
 from deployments.local.errors import LaunchError
 
@@ -23,13 +24,13 @@ _LONGEST = 300
 def applications(it: Installation) -> Iterator[Finding]:
     """Checks that every application of the run is RUNNING, with all its replicas."""
     if it.run is None:
-        yield ok("applications", "nothing runs from this directory")
+        yield ok("applications", "nothing runs")
         return
     try:
         instance = dashboard.read(it.run)
     except LaunchError as error:
         message, _, _ = str(error).partition(". Clean up")
-        fix = "check the head's pod" if it.on_cluster else "run: switchyard stop, then switchyard serve"
+        fix = "check the head's pod" if it.on_cluster else f"run: {command('stop')}, then {command('serve')}"
         yield problem("applications", message, fix)
         return
     yield from states(list(instance.applications.values()))

@@ -1,11 +1,13 @@
 """Checks the configuration, and the environment variables that Ray, Serve and HAProxy read when they start."""
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from deployments import draining, haproxy
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import DEFAULT_FILE, DEPLOYED, Installation
+from deployments.invocation import command
 from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
 
 _REQUIRED: Mapping[str, str] = {
@@ -21,10 +23,11 @@ def configuration(it: Installation) -> Iterator[Finding]:
     """Checks the configuration: the file's, else that of the running application."""
     if not it.source:
         message = f"{DEFAULT_FILE} is missing and no running Serve answers: keys, limits, weights, memory are unchecked"
-        yield problem("configuration", message, "name the file: switchyard doctor FILE")
+        yield problem("configuration", message, f"name the file: {command('doctor FILE')}")
         return
     deployed = it.source == DEPLOYED
-    fix = "correct and deploy it again" if deployed else f"correct it; `switchyard check {it.source}` checks it"
+    check = command(f"check {quote(it.source)}")
+    fix = "correct and deploy it again" if deployed else f"correct it; `{check}` checks it"
     for line in it.problems:
         yield problem("configuration", f"{it.source}: {line}", fix)
     if not it.problems:

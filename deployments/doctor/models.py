@@ -8,6 +8,7 @@ from app.config.adapters import adapters_of
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
+from deployments.invocation import command
 from deployments.kubernetes.generated import MODELS
 from deployments.local.directories import models_directory
 from deployments.weights.cache import is_prepared, source_of
@@ -77,7 +78,7 @@ def _packaged(name: str, cache: Path, it: Installation) -> Finding:
     except WeightsError as error:
         message, _, fix = str(error).partition(". Run: ")
         return problem("weights", message, f"run: {fix}" if fix else "correct `model_source`")
-    fix = "`switchyard serve` prepares it, or now: switchyard weights"
+    fix = f"`{command('serve')}` prepares it, or now: {command('weights')}"
     if (cache / name).exists():
         return warning("weights", f"{name} in {cache} is damaged, or of another version", fix)
     return warning("weights", f"{name} is not prepared yet", fix)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deployments.doctor.finding import Finding, ok, problem
 from deployments.doctor.installation import Installation
+from deployments.invocation import make
 from deployments.local.directories import home
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
@@ -40,7 +41,7 @@ def versions(
     # The CPU lock has the packages of the tests, too, which images leave out.
     needed = pinned if lock.name == "gpu.lock" else _needed([folder / it for it in _CPU_INPUTS], find)
     missing = [name for name in pinned if name in needed and name not in found]
-    fix = "run: make setup" if lock.name == "cpu.lock" and not it.on_cluster else "rebuild the image"
+    fix = f"run: {make('setup')}" if lock.name == "cpu.lock" and not it.on_cluster else "rebuild the image"
     for text in (_differences(pinned, different), _missing(missing)):
         if text:
             yield problem("packages", f"{text} ({lock.name})", fix)

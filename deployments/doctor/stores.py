@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 
 import aiohttp
 
@@ -17,6 +18,7 @@ from app.limits.redis_store import shared_store
 from app.limits.store import StoreFailed
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
+from deployments.invocation import command
 
 
 def keys(it: Installation) -> Iterator[Finding]:
@@ -32,10 +34,11 @@ def keys(it: Installation) -> Iterator[Finding]:
         ring = KeyFile(file).ring
     except ConfigError as error:
         for line in error.problems:
-            yield problem("keys", line, "correct the file, or create keys: switchyard keys create --file FILE")
+            create = command("keys create --name NAME --file FILE")
+            yield problem("keys", line, f"correct the file, or create keys: {create}")
         return
     if not len(ring):
-        yield warning("keys", f"{file} has no keys", "switchyard keys create --name NAME --file " + str(file))
+        yield warning("keys", f"{file} has no keys", command(f"keys create --name NAME --file {quote(str(file))}"))
     else:
         yield ok("keys", f"{file} has {len(ring)} keys")
 

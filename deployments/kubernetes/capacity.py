@@ -13,6 +13,7 @@ from app.config.base import ConfigError
 from app.config.serve_file import host_of, load_document
 from app.config.urls import is_loopback
 from deployments.haproxy import cluster_settings
+from deployments.invocation import make, module
 from deployments.kubernetes.demands import Bundle, Demand, demands
 from deployments.kubernetes.generated import group_of
 from deployments.kubernetes.groups import Group, groups, most_nodes
@@ -90,7 +91,7 @@ def _small_settings(cluster: Mapping[str, Any]) -> Iterator[str]:
         missing = cluster_settings(nodes).keys() - {it["name"] for it in container.get("env", [])}
         if missing:
             name = group.get("groupName", "head")
-            fix = f"run `make k8s`, or add what `python -m deployments.haproxy --nodes {nodes}` prints"
+            fix = f"run `{make('k8s')}`, or add what `{module(f'deployments.haproxy --nodes {nodes}')}` prints"
             yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
 
 
@@ -120,7 +121,7 @@ def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
         return f"{demand.name}: no group has the labels {dict(demand.labels)} that it asks for"
     for resource in sorted(demand.resources):
         if not any(resource in group.offer for group in labelled):
-            fix = f"name a group {group_of(resource)} and run `make k8s`"
+            fix = f"name a group {group_of(resource)} and run `{make('k8s')}`"
             return f"{demand.name}: no group declares the resource {resource}; {fix}"
     able = [it for it in labelled if demand.resources <= it.offer.keys()] or labelled
     for bundle in demand.bundles:

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.config.adapters import adapters_of
 from app.internal_api import PACKAGE_PREFIX
+from deployments.invocation import make
 from deployments.kubernetes.generated import MODELS
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -21,7 +22,7 @@ def hub_problems(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> Ite
             continue
         loading = config.get("model_loading_config") or {}
         source = loading.get("model_source") or loading.get("model_id")  # as Ray does
-        fix = "which a Job fetches, and run `make k8s`"
+        fix = f"which a Job fetches, and run `{make('k8s')}`"
         if _is_hub_id(source):
             yield f"{application['name']}: {source} {reason}; set model_source: {MODELS}/{source}, {fix}"
         for adapter in adapters_of(config):

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.internal_api import ROUTER
+from deployments.invocation import command
 from deployments.local.environment import TOKEN
 from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.processes import Run
@@ -98,7 +99,7 @@ def _call(run: Run, method: str, body: bytes | None = None, timeout_s: float = _
         response = connection.getresponse()
         text = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        message = f"Ray's dashboard at {run.dashboard} does not answer ({error}). Clean up with: switchyard stop"
+        message = f"Ray's dashboard at {run.dashboard} does not answer ({error}). Clean up with: {command('stop')}"
         raise NotRunning(message) from None
     finally:
         connection.close()

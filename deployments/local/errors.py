@@ -3,4 +3,4 @@ class LaunchError(Exception):
 
 
 class NotRunning(LaunchError):
-    """No application runs from this directory."""
+    """This installation runs no application."""

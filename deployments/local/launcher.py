@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -23,6 +24,7 @@ import yaml
 from app.config.serve_file import check_file, host_of
 from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
+from deployments.invocation import command
 from deployments.local import dashboard, processes
 from deployments.local.environment import set_environment
 from deployments.local.errors import LaunchError, NotRunning
@@ -58,17 +60,17 @@ def serve(config: Path, port: int) -> None:
     try:
         with processes.exclusive(directory), stop_event() as stop:
             processes.clean(directory)
-            _run(yaml.safe_load(config.read_text()), port, directory, stop)
+            _run(config, port, directory, stop)
     except processes.AlreadyRunning:
         other = processes.record(directory)
         where = f" on port {other.port} (pid {other.pid})" if other else ""
         raise LaunchError(
-            f"Another instance already runs from this directory{where}. Stop it with: switchyard stop"
+            f"Another instance of this installation already runs{where}. Stop it with: {command('stop')}"
         ) from None
 
 
 def deploy(config: Path) -> None:
-    """Applies `config` to the application that runs from this directory, live. An invalid file changes nothing.
+    """Applies `config` to this installation's run, live. An invalid file changes nothing.
 
     Raises LaunchError, and NotRunning if nothing runs.
     """
@@ -79,28 +81,30 @@ def deploy(config: Path) -> None:
 
 
 def stop() -> str:
-    """Stops this directory's run, or cleans up after a crashed one. Returns what happened, for the terminal."""
+    """Stops this installation's run, or cleans up after a crashed one. Returns what happened, for the terminal."""
     return processes.stop(processes.run_directory())
 
 
 def running() -> processes.Run:
-    """The run that was started from this directory. Raises NotRunning."""
+    """The run that this installation has started. Raises NotRunning."""
     run = processes.record(processes.run_directory())
     if run is None:
-        raise NotRunning("Nothing is running from this directory. Start it with: switchyard serve")
+        raise NotRunning(f"Nothing is running. Start it with: {command('serve')}")
     return run
 
 
 def _require_valid(config: Path, consequence: str) -> None:
+    if not config.exists():
+        raise LaunchError(f"{config} is missing{consequence}. Name another file, or change to its directory")
     if problems := check_file(config):
         raise LaunchError("\n".join([f"{config} is invalid{consequence}:", *problems]))
 
 
-def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threading.Event) -> None:
+def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> None:
     if not is_free(port):
-        raise LaunchError(
-            f"Port {port} is taken by another program. Choose another: --port {port + 1}, or make serve PORT={port + 1}"
-        )
+        other = command(f"serve {quote(str(config))} --port {port + 1}")
+        raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")
+    document = yaml.safe_load(config.read_text())
     host = _host(document)
     files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
     ports = free_ports(port)
@@ -119,7 +123,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
             processes.write_record(directory, run)
             with output_to(files / "launcher.log"):
                 _start(document, run, stop)
-                _announce_ready(document, run)
+                _announce_ready(document, run, config)
                 stop.wait()
         failed = False
     finally:
@@ -199,10 +203,11 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
         handle_signals(stop)  # ray.init replaces the handlers
 
 
-def _announce_ready(document: Mapping[str, Any], run: processes.Run) -> None:
+def _announce_ready(document: Mapping[str, Any], run: processes.Run, config: Path) -> None:
     if _host(document) == HOST:
         report("It listens on the loopback interface only: `http_options: {host: 0.0.0.0}` opens it, given `access`")
-    report("To look at it: switchyard status. To change it live, edit the configuration, then: switchyard deploy")
+    report(f"To look at it: {command('status')}")
+    report(f"To change it live, edit {config}, then: {command(f'deploy {quote(str(config))}')}")
     report(f"The console, in a browser: http://{HOST}:{run.port}/ui")
     announce(f"Switchyard is ready: http://{HOST}:{run.port}/v1")
 

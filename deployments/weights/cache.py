@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.internal_api import MODELS_VARIABLE
+from deployments.invocation import make
 from deployments.weights.errors import WeightsError
 from deployments.weights.recipes import RECIPES, TINY, Recipe
 
@@ -75,11 +76,11 @@ def _find(name: str, recipe: Recipe) -> Path:
     spec = importlib.util.find_spec(recipe.package)
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(
-            f"The model {name} comes from the package {package}, which is not installed. Run: make setup"
+            f"The model {name} comes from the package {package}, which is not installed. Run: {make('setup')}"
         )
     source = Path(next(iter(spec.submodule_search_locations))) / recipe.source
     if not source.exists():
-        raise WeightsError(f"The installed package {package} lacks {recipe.source}. Run: make setup")
+        raise WeightsError(f"The installed package {package} lacks {recipe.source}. Run: {make('setup')}")
     return source
 
 

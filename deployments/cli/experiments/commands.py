@@ -10,6 +10,7 @@ from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments.deciding import decide, watch
 from deployments.cli.experiments.options import AsJson, Format, Ledger, Metric, Name, Treatment
 from deployments.cli.options import Key, Url, router_client
+from deployments.invocation import pasteable
 
 if TYPE_CHECKING:
     from deployments.cli.experiments.source import Source
@@ -41,7 +42,7 @@ def report(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Report an experiment: verdicts, guardrails, the split, what was lost.
+    """Report verdicts, guardrails, the split, and what was lost.
 
     \b
     Exit codes with --check:
@@ -65,6 +66,8 @@ def report(
     try:
         source = _source(url, key, ledger, at)
         shown = source.ask("GET", path, {"format": form})
+        if form == "text":  # for this terminal; Markdown and JSON are for readers elsewhere
+            shown = pasteable(shown.decode()).encode()
         if not check:
             _print(shown)
             return
@@ -88,7 +91,9 @@ def history(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Show how a metric's interval narrowed: one look a minute, at most 500.
+    """Show how a metric's interval narrowed.
+
+    One look a minute, at most 500.
 
     \b
     Example:
@@ -114,7 +119,9 @@ def planner(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Show how many units an effect needs, and for how long, at the present rate.
+    """Show how many units an effect needs, and for how long.
+
+    The time follows from the present rate of new units.
 
     \b
     Examples:
@@ -249,11 +256,12 @@ def export(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Write the recorded exposures to a file, or a trace for a benchmark; of a server, as a manager.
+    """Write the recorded exposures or a benchmark's trace to a file.
 
-    One row for each request: hashes, times, sizes, outcomes; no text, no names of users. A server has what is on disk:
-    the last minute may be missing. A trace has arrival times and token counts; it is made of the exposures of
-    EXPERIMENT, or with --ledger of the directory's recordings, with their texts if they have some.
+    Those of a server are for managers. One row for each request: hashes, times, sizes, outcomes; no text, no names
+    of users. A server has what is on disk: the last minute may be missing. A trace has arrival times and token
+    counts; it is made of the exposures of EXPERIMENT, or with --ledger of the directory's recordings, with their
+    texts if they have some.
 
     \b
     Examples:
@@ -304,11 +312,11 @@ def replay(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Send recorded requests again, to every arm, and report as of an experiment.
+    """Send recorded requests again, to every arm, and report.
 
-    Arrival times are kept. A request goes to all arms at the same moment, the first one drawn; it is one unit of the
-    report. Recordings without texts are replayed with made-up prompts of the same length. Without --experiment, the
-    report is about the time to the first token.
+    The report is that of an experiment. Arrival times are kept. A request goes to all arms at the same moment, the
+    first one drawn; it is one unit of the report. Recordings without texts are replayed with made-up prompts of the
+    same length. Without --experiment, the report is about the time to the first token.
 
     \b
     Examples:

@@ -68,7 +68,9 @@ def watch(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Follow what happens: verdicts, alarms, stops, steps, decisions, plans. Until Ctrl-C.
+    """Follow what happens, until Ctrl-C.
+
+    Prints verdicts, alarms, stops, steps, decisions and plans.
 
     \b
     Examples:

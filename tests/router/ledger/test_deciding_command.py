@@ -18,6 +18,7 @@ from app.routing import moves
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments import deciding, decisions
 from deployments.cli.main import main
+from deployments.invocation import command
 from tests.router.conftest import Rig
 from tests.support.experiments.command import NAME, ExperimentsCommand
 from tests.support.experiments.deciding_controller import DecidingController
@@ -200,3 +201,10 @@ def test_the_list_has_the_state(running: DecidingCommand) -> None:
     running.controller.acting = msgspec.structs.replace(acting, state="paused", stopped=["green"])
     out = running.switchyard("list")[1]
     assert "paused at 5 %, no traffic for green" in " ".join(out.split())
+
+
+def test_the_way_on_can_be_pasted_from_a_terminal_and_names_the_program_elsewhere(running: DecidingCommand) -> None:
+    running.controller.acting = Acting(state="paused", revision=7, step=1, share=5, cause="decision")
+    resume = f"experiments decide {NAME} resume --reason TEXT"
+    assert f"To go on: {command(resume)}\n" in running.switchyard("report", NAME)[1]
+    assert f"To go on: switchyard {resume}\n" in running.switchyard("report", NAME, "--format", "markdown")[1]

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from deployments.cli.main import main
+from deployments.invocation import command
 from deployments.kubernetes.generated import GENERATED, SERVED
 from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.project import ROOT
@@ -16,7 +17,7 @@ DEMO = ROOT / "k8s/overlays/cpu-demo"
 def test_render_writes_files_that_are_not_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / SERVED).write_text((DEMO / SERVED).read_text())
     assert main(["k8s", "render", str(tmp_path), "--check"]) == 1
-    assert f"run: switchyard k8s render {tmp_path}" in capsys.readouterr().err
+    assert f"run: {command(f'k8s render {tmp_path}')}\n" in capsys.readouterr().err
     assert not (tmp_path / GENERATED).exists()
     assert main(["k8s", "render", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"Wrote {tmp_path / GENERATED}\n"

@@ -1,45 +1,34 @@
 """The command line without a running application: help, mistakes, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from deployments.cli.errors import ExitCode
-from deployments.cli.main import app, main
+from deployments.cli.main import commands, main
+from deployments.invocation import command
 from deployments.kubernetes import capacity
 from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
 from tests.support.processes.project import ROOT
 
-COMMANDS = [
-    "serve",
-    "deploy",
-    "stop",
-    "check",
-    "status",
-    "traffic",
-    "schema",
-    "router",
-    "weights",
-    "keys create",
-    "demo traffic",
-    "k8s render",
-    "experiments list",
-    "experiments report",
-    "experiments history",
-    "experiments planner",
-    "experiments aa",
-    "experiments explain",
-    "experiments request",
-    "experiments feedback",
-    "experiments export",
-]
+
+def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command and group with its path, the program itself as the empty one."""
+    yield " ".join(path), command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from every_command(below, (*path, name))
+
+
+EVERYTHING = dict(every_command(commands()))
+COMMANDS = [path for path, command in EVERYTHING.items() if not hasattr(command, "commands")]
 
 ROUTER_PART: dict[str, Any] = {
     "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
@@ -61,18 +50,35 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
     return code, printed.err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_examples(command: str) -> None:
-    result = CliRunner().invoke(app, [*command.split(), "--help"])
-    assert result.exit_code == 0
-    assert f"  switchyard {command}" in result.output
-    assert "Example" in result.output
+def help_of(capsys: pytest.CaptureFixture[str], path: str) -> str:
+    assert main([*path.split(), "--help"]) == 0
+    return capsys.readouterr().out
 
 
-def test_the_help_lists_every_command_and_exit_code() -> None:
-    result = CliRunner().invoke(app, ["--help"])
-    assert all(f"\n  {command.split()[0]}" in result.output for command in COMMANDS)
-    assert all(f"\n    {code.value}  " in result.output for code in ExitCode)
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_explains_itself_with_examples_that_can_be_pasted(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = help_of(capsys, path)
+    assert re.search(rf"^ +Examples?:\n +{re.escape(command(path))}\b", shown, re.MULTILINE), shown
+    assert shown.startswith(f"Usage: {command(path)} ")
+
+
+@pytest.mark.parametrize("path", EVERYTHING)
+def test_no_help_is_cut_or_shows_its_markup(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = help_of(capsys, path).partition("\n")[2]  # the first line has "[ARGS]..."
+    assert "\\" not in shown
+    assert "\b" not in shown
+    assert [line for line in shown.splitlines() if line.endswith("...")] == []
+
+
+def test_the_help_lists_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(capsys, "")
+    assert all(f"\n  {path.split()[0]}" in shown for path in COMMANDS)
+    assert all(f"\n    {code.value}  " in shown for code in ExitCode)
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +95,9 @@ def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "expected"),
     [
         (["trafic"], "Did you mean 'traffic'"),
-        (["traffic"], "Missing argument 'ENDPOINT'. See: switchyard traffic --help"),
+        (["traffic"], f"Missing argument 'ENDPOINT'. See: {command('traffic --help')}\n"),
+        (["statuz"], f"No such command 'statuz'. Did you mean 'status'? See: {command('--help')}\n"),
+        (["experiments", "decide", "x", "explode"], "Invalid value for 'ACTION': 'explode' is not one of 'promote', "),
         (["serve", "--port", "0"], "'--port'"),
         (["keys", "create"], "'--name'"),
         (["traffic", "chat", "blue=60", "green=30"], "sum to 90, they must sum to 100: add 10"),
@@ -114,7 +122,7 @@ def test_without_a_running_application_the_fix_is_named(
     code, error = fails(capsys, *arguments)
     assert (code, error) == (
         ExitCode.UNREACHABLE,
-        "Nothing is running from this directory. Start it with: switchyard serve\n",
+        f"Nothing is running. Start it with: {command('serve')}\n",
     )
 
 
@@ -177,14 +185,14 @@ def test_check_of_a_cluster_warns_of_a_ledger_on_a_nodes_own_disk(
     assert printed.out == f"{file}: OK\n"
 
 
-@pytest.mark.parametrize("command", ["serve", "router"])
-def test_an_invalid_file_is_named_and_nothing_starts(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["serve", "router"])
+def test_a_missing_file_is_named_and_nothing_starts(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "gone.yaml"
-    code, error = fails(capsys, command, str(file))
+    code, error = fails(capsys, name, str(file))
     assert code == ExitCode.WRONG
-    assert error == f"{file} is invalid:\n{file}: No such file or directory\n"
+    assert error.startswith(f"{file} is missing. " if name == "serve" else f"{file}: No such file")
 
 
 def test_the_schema_in_the_repository_is_the_one_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from deployments.doctor import examination
 from deployments.doctor.applications import applications, errors_by_application, last_errors, states
 from deployments.doctor.examination import examine
 from deployments.doctor.finding import Level, ok, problem, warning
+from deployments.invocation import command
 from deployments.local.dashboard import Application
 from deployments.local.processes import Run
 from tests.support.processes.installations import installation, levels, the_problem
@@ -24,8 +25,8 @@ def test_a_head_that_does_not_answer_is_found() -> None:
     run = Run(pid=1, run_id="x", port=8000, dashboard=f"http://127.0.0.1:{free_port()}", directory="/nowhere")
     (local,), (pod,) = (list(applications(installation(run=run, on_cluster=it))) for it in (False, True))
     assert "does not answer" in the_problem([local])
-    assert "switchyard stop" in local.fix
-    assert "switchyard stop" not in pod.message + pod.fix
+    assert command("stop") in local.fix
+    assert command("stop") not in pod.message + pod.fix
     assert levels(applications(installation())) == [Level.OK]
 
 
@@ -97,7 +98,7 @@ def test_the_command_says_what_to_do(
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "PROBLEM configuration: serve_config.yaml: applications: no application is named 'router'" in out
-    assert "-> correct it; `switchyard check serve_config.yaml` checks it" in out
+    assert f"-> correct it; `{command('check serve_config.yaml')}` checks it" in out
     assert re.search(r"^\d+ problems?, \d+ warnings?, \d+ passed\.$", out, re.MULTILINE)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

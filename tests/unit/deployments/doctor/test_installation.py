@@ -15,6 +15,7 @@ from deployments.doctor import installation as module
 from deployments.doctor.environment import configuration
 from deployments.doctor.finding import Level
 from deployments.doctor.installation import DASHBOARD_PORT, installation
+from deployments.invocation import command
 from tests.support.processes.installations import default, levels, the_problem
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port, serve
@@ -70,7 +71,7 @@ def test_neither_a_file_nor_serve_is_one_problem(pod: Path) -> None:
         found = list(configuration(installation(None, environment)))
         assert levels(found) == [Level.PROBLEM]
         assert found[0].message.startswith("serve_config.yaml is missing and no running Serve answers")
-        assert found[0].fix == "name the file: switchyard doctor FILE"
+        assert found[0].fix == f"name the file: {command('doctor FILE')}"
 
 
 def test_other_nodes_ask_the_dashboard_of_the_head(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,5 +157,5 @@ def test_of_a_stack_trace_the_reason_is_shown(fake: FakeDashboard, run: Run) -> 
 
 
 def test_a_dashboard_that_does_not_answer_is_not_running(tmp_path: Path) -> None:
-    with pytest.raises(NotRunning, match=r"does not answer .* switchyard stop"):
+    with pytest.raises(NotRunning, match=r"does not answer .*: \S*switchyard stop$"):
         dashboard.read(Run(1, "id", 8000, "http://127.0.0.1:9", str(tmp_path)))
