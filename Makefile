@@ -52,7 +52,7 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults cluster soak lint \
-	format bench peers fields setup lock clean
+	format bench peers fields setup lock clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
@@ -109,12 +109,12 @@ cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machin
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.ready  ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready  ## ruff's fixes and its format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -133,6 +133,9 @@ fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
 setup: $(TESTING)  ## everything that the tests need, too
+
+help:  ## this list
+	@awk -F ':[^#]*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -174,5 +177,5 @@ lock: | $(BIN)/uv  ## renew the locks from their inputs
 		-o requirements/gpu.lock
 	$(COMPILE) requirements/peers.in -o requirements/peers.lock
 
-clean:
+clean:  ## remove what was installed, prepared and cached
 	@rm -rf $(VENV) $(PEERS) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

@@ -138,6 +138,34 @@ def test_every_make_target_that_a_page_names_exists() -> None:
     assert named - targets == set()
 
 
+def test_make_help_lists_every_target_with_its_text() -> None:
+    targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.findall(r"^make ([a-z0-9-]+) +\S", done.stdout, re.MULTILINE) == targets
+
+
+BARE = re.compile(r"(?<![\w/.-])(switchyard(?= [a-z-]+)|python3?(?= )|pytest(?= )|pip(?= ))")
+"""A program that only an activated environment finds."""
+IN_A_POD = re.compile(r"(-n switchyard|-- \w+) ")
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name)
+def test_every_command_in_a_code_block_can_be_pasted_after_make_serve(page: Path) -> None:
+    shells = [it for it in blocks(page) if it.language in ("bash", "console", "sh", "text")]
+    bare = [line for block in shells for line in block.code.splitlines() if BARE.search(IN_A_POD.sub("", line))]
+    assert bare == []
+    if page in PAGES:
+        files = re.findall(r"(?<![\w/])(\.venv/bin/[\w-]+)", "".join(block.code for block in shells))
+        assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_the_readme_says_how_the_program_is_called_before_any_page_calls_it_by_name() -> None:
+    before, _, after = (ROOT / "README.md").read_text().partition("`source .venv/bin/activate`")
+    assert after
+    assert "The command line is `.venv/bin/switchyard`" in before
+    assert [text for text in re.findall(r"`([^`\n]+)`", before + after) if BARE.match(text)] == []
+
+
 def test_every_module_that_a_page_runs_exists() -> None:
     named = {module for page in LINKED for module in re.findall(r"python -m ([\w.]+)", page.read_text())}
     paths = {module: ROOT / module.replace(".", "/") for module in named}

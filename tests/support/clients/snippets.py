@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import warnings
 from contextlib import redirect_stdout, suppress
@@ -20,10 +19,9 @@ URL = "http://127.0.0.1:8000"
 """The application's address in the pages."""
 
 PRELUDE = """set -euo pipefail
-export PATH=$PWD:$PATH
-make() { command make --silent --assume-old=.venv/.ready BIN="$PWD" "$@"; }
+make() { command make --silent --assume-old=.venv/.ready "$@"; }
 """
-"""Makes `switchyard` this checkout's, for `make` too, which skips the set-up: tests install nothing."""
+"""Makes `make` skip the set-up: tests install nothing."""
 
 
 def checkout(directory: Path) -> Path:
@@ -31,9 +29,6 @@ def checkout(directory: Path) -> Path:
     for entry in ROOT.iterdir():
         if entry.name not in (".git", ".run"):
             (directory / entry.name).symlink_to(entry)
-    command = directory / "switchyard"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m deployments "$@"\n')
-    command.chmod(0o755)
     return directory
 
 
