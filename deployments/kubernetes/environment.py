@@ -30,6 +30,7 @@ EVERY_NODE: Mapping[str, str] = {
     "RAY_SERVE_HAPROXY_BINARY_PATH": f"{CODE}/bin/haproxy",
     "RAY_SERVE_HAPROXY_NBTHREAD": "2",  # as many as a router's pod has CPUs
     **haproxy.SETTINGS,
+    haproxy.METRICS_HOST_VARIABLE: haproxy.EVERY_INTERFACE,  # for the routers; policies close it to others
     **draining.SETTINGS,
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",

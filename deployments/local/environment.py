@@ -11,6 +11,7 @@ from pathlib import Path
 from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
 from deployments.local.directories import ROOT, home, models_directory
+from deployments.local.errors import LaunchError
 from deployments.local.ports import HOST, REPLICA_PORTS, Ports
 from deployments.local.processes import MARKER, RUN_DIRECTORY, Run
 
@@ -38,6 +39,21 @@ DEFAULTS: Mapping[str, str] = {
 }
 """The environment of a local run; variables that are already set win."""
 
+REQUIRED: Mapping[str, tuple[str, str]] = {
+    "RAY_AUTH_MODE": ("token", "whoever reaches one of Ray's ports could run code here"),
+    "RAY_SERVE_ENABLE_HA_PROXY": ("1", "the public port would lack HAProxy's limits and show Serve's own routes"),
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": ("0", "Ray would leave the loopback interface"),
+}
+"""Variables whose other values, including an empty one, would open what a local run keeps closed: the value, and what
+any other would do."""
+
+
+def require_closed() -> None:
+    """Raises LaunchError for the first variable of this process with another value than the required one."""
+    for name, (wanted, otherwise) in REQUIRED.items():
+        if (found := os.environ.get(name, wanted)).lower() != wanted:
+            raise LaunchError(f"{name} is '{found}', and not '{wanted}': {otherwise}; run `unset {name}` first")
+
 
 def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
     """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
@@ -49,8 +65,11 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
     os.environ.setdefault(INTERNAL_KEY_VARIABLE, secrets.token_urlsafe(32))
     os.environ.setdefault(MODELS_VARIABLE, str(models_directory()))
     os.environ.setdefault(LEDGER_VARIABLE, os.environ.get(RUN_DIRECTORY) or str(home()))
-    (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
-    authenticate(run)
+    token = Path(run.directory) / TOKEN  # `switchyard deploy` in another terminal reads it, too
+    token.write_text(secrets.token_hex(32))
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if not (os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")):
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
     path = os.environ.get("PYTHONPATH")
     no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
     proxy = Path(run.directory)  # no longer path: Ray adds 57 characters, and HAProxy takes 97 for a socket
@@ -76,9 +95,3 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.replicas),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas + REPLICA_PORTS - 1),
     }
-
-
-def authenticate(run: Run) -> None:
-    """Makes Ray use the run's token, which `switchyard deploy` in another terminal can read."""
-    if "RAY_AUTH_MODE" not in os.environ:
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(run.directory) / TOKEN)}

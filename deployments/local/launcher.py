@@ -26,7 +26,7 @@ from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import command
 from deployments.local import dashboard, processes
-from deployments.local.environment import set_environment
+from deployments.local.environment import require_closed, set_environment
 from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.ports import HOST, free_ports, is_free
 from deployments.local.readiness import wait_until_ready
@@ -101,6 +101,7 @@ def _require_valid(config: Path, consequence: str) -> None:
 
 
 def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> None:
+    require_closed()
     if not is_free(port):
         other = command(f"serve {quote(str(config))} --port {port + 1}")
         raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")

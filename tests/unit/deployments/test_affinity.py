@@ -4,13 +4,11 @@ import asyncio
 import http.client
 import math
 import socket
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from starlette.applications import Starlette
@@ -19,9 +17,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from app.internal_api import AFFINITY_HEADER, ROUTER
-from deployments.haproxy import write_script
+from tests.support.ingress.haproxy import Ingress, Replica, ingress
 from tests.support.processes.servers import free_port, serve
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -32,85 +29,24 @@ AMPLE = 16
 """A bound that leaves room while a previous connection is still ending."""
 
 
-class Replica(NamedTuple):
-    name: str
-    host: str
-    port: int
-
-
-def config(directory: Path, port: int, replicas: Sequence[Replica], application: str) -> Path:
-    """The configuration that Ray writes for one application with these replicas, and its own proxy behind them."""
-    from ray.serve._private.common import RequestProtocol
-    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, HAProxyManager, ServerConfig
-    from ray.serve.config import HTTPOptions
-    from ray.serve.schema import TargetGroup
-
-    directory.mkdir(exist_ok=True)
-    settings = HAProxyConfig(
-        http_options=HTTPOptions(host="127.0.0.1", port=port, keep_alive_timeout_s=120),
-        stats_port=free_port(),
-        metrics_port=free_port(),
-        socket_path=str(directory / "admin.sock"),
-        server_state_base=str(directory),
-        server_state_file=str(directory / "state"),
-        nbthread=2,
-        retry_on="conn-failure empty-response",
-        retries=1,
-    )
-    servers = [ServerConfig(*replica) for replica in replicas]
-    fallback = ServerConfig("serve_proxy", "127.0.0.1", free_port())
-    manager = HAProxyManager.__ray_metadata__.modified_class
-    group = TargetGroup(targets=[], route_prefix="/", protocol=RequestProtocol.HTTP, app_name=application)
-    name = manager._generate_backend_name(manager, group)
-    backend = BackendConfig(name, "/", app_name=application, servers=servers, fallback_server=fallback)
-    path = directory / "haproxy.cfg"
-    HAProxyApi(settings, {name: backend}, config_file_path=str(path))._generate_config_file_internal()
-    return path
-
-
-class Ingress:
-    """A running HAProxy."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    @contextmanager
-    def open(self, path: str, header: str | None) -> Iterator[http.client.HTTPResponse]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
-            connection.request("GET", path, headers={} if header is None else {AFFINITY_HEADER: header})
-            with connection.getresponse() as response:
-                yield response
-
-    def replica(self, header: str | None) -> str:
-        """The name of the replica that answers."""
-        with self.open("/name", header) as response:
-            assert response.status == 200
-            assert response.getheader("x-seen-key") == "none", "the key is for the ingress"
-            return response.read().decode()
-
-    def answers(self) -> bool:
-        with suppress(OSError):
-            return bool(self.replica(None))
-        return False
-
-    def homes(self) -> dict[str, str]:
-        return {key: self.replica(f"{key} {AMPLE}") for key in KEYS}
-
-
 @contextmanager
-def ingress(directory: Path, replicas: Sequence[Replica], application: str = "model") -> Iterator[Ingress]:
-    running = Ingress(free_port())
-    path = config(directory, running.port, replicas, application)
-    log = directory / "haproxy.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen([write_script(directory), "-db", "-f", path], stdout=output, stderr=output)
-    try:
-        wait_until(running.answers, log.read_text)
-        yield running
-        assert "runtime error" not in log.read_text()
-    finally:
-        process.kill()
-        process.wait()
+def opened(it: Ingress, path: str, header: str | None) -> Iterator[http.client.HTTPResponse]:
+    with closing(http.client.HTTPConnection("127.0.0.1", it.port, timeout=30)) as connection:
+        connection.request("GET", path, headers={} if header is None else {AFFINITY_HEADER: header})
+        with connection.getresponse() as response:
+            yield response
+
+
+def replica(it: Ingress, header: str | None) -> str:
+    """The name of the replica that answers."""
+    with opened(it, "/name", header) as response:
+        assert response.status == 200
+        assert response.getheader("x-seen-key") == "none", "the key is for the ingress"
+        return response.read().decode()
+
+
+def homes(it: Ingress) -> dict[str, str]:
+    return {key: replica(it, f"{key} {AMPLE}") for key in KEYS}
 
 
 def application(name: str) -> Starlette:
@@ -143,9 +79,9 @@ def four(replicas: Sequence[Replica], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_a_key_keeps_its_replica_and_keys_are_dealt_out(four: Ingress) -> None:
-    homes = four.homes()
-    assert four.homes() == homes
-    shares = Counter(homes.values())
+    first = homes(four)
+    assert homes(four) == first
+    shares = Counter(first.values())
     assert shares.keys() == {"a", "b", "c", "d"}
     assert min(shares.values()) > len(KEYS) / 4 / 3
 
@@ -153,22 +89,22 @@ def test_a_key_keeps_its_replica_and_keys_are_dealt_out(four: Ingress) -> None:
 def test_every_node_computes_the_same_and_a_new_replica_takes_only_its_share(
     four: Ingress, replicas: Sequence[Replica], tmp_path: Path
 ) -> None:
-    before = four.homes()
+    before = homes(four)
     elsewhere = [Replica(it.name, "localhost", it.port) for it in reversed(replicas[:4])]
     with ingress(tmp_path / "node", elsewhere) as other:
-        assert other.homes() == before
+        assert homes(other) == before
     with ingress(tmp_path / "more", replicas) as larger:
-        after = larger.homes()
+        after = homes(larger)
     moved = {key for key in KEYS if after[key] != before[key]}
     assert {after[key] for key in moved} == {"e"}
     assert 0 < len(moved) <= len(KEYS) * (1 / 5 + 0.1)
 
 
-def under_way(four: Ingress, key: str, bound: str, number: int, opened: ExitStack) -> list[str]:
+def under_way(four: Ingress, key: str, bound: str, number: int, stack: ExitStack) -> list[str]:
     """The replicas that served that many requests with the key, in order."""
     found = []
     for _ in range(number):
-        response = opened.enter_context(four.open("/lasting", f"{key} {bound}"))
+        response = stack.enter_context(opened(four, "/lasting", f"{key} {bound}"))
         found.append(response.read(1).decode())
     return found
 
@@ -183,11 +119,11 @@ def room(requests: int, bound: float) -> int:
 def test_a_replica_takes_a_key_only_as_far_above_the_mean_as_the_request_says(
     replicas: Sequence[Replica], tmp_path: Path, bound: float
 ) -> None:
-    with ingress(tmp_path / "own", replicas[:4]) as alone, ExitStack() as opened:
-        home = alone.replica(f"{KEYS[0]} {AMPLE}")
+    with ingress(tmp_path / "own", replicas[:4]) as alone, ExitStack() as stack:
+        home = replica(alone, f"{KEYS[0]} {AMPLE}")
         took: Counter[str] = Counter()
         order: list[str] = []
-        for number, name in enumerate(under_way(alone, KEYS[0], str(bound), 24, opened), start=1):
+        for number, name in enumerate(under_way(alone, KEYS[0], str(bound), 24, stack), start=1):
             took[name] += 1
             assert took[name] <= room(number + 1, bound)  # the previous connection may not have ended yet
             order += [name] if name not in order else []
@@ -200,14 +136,14 @@ def test_a_replica_takes_a_key_only_as_far_above_the_mean_as_the_request_says(
 
 @pytest.mark.parametrize("header", ["", "x", "0123 2", f"{'0' * 17} 2", f"{KEYS[0]} many", f"{KEYS[0]} 2 2", "0x12 -1"])
 def test_without_a_usable_key_requests_go_round(four: Ingress, header: str) -> None:
-    assert len({four.replica(header) for _ in range(8)}) > 1
+    assert len({replica(four, header) for _ in range(8)}) > 1
 
 
 def test_a_key_that_a_client_sends_does_not_choose_the_routers_replica(
     replicas: Sequence[Replica], tmp_path: Path
 ) -> None:
     with ingress(tmp_path / "router", replicas[:4], ROUTER) as routers:
-        assert len({routers.replica(f"{KEYS[0]} {AMPLE}") for _ in range(8)}) > 1
+        assert len({replica(routers, f"{KEYS[0]} {AMPLE}") for _ in range(8)}) > 1
 
 
 @contextmanager
@@ -235,11 +171,11 @@ def broken() -> Iterator[int]:
 def test_where_a_keys_replica_fails_another_one_answers(
     four: Ingress, replicas: Sequence[Replica], tmp_path: Path, how: str
 ) -> None:
-    before = four.homes()
+    before = homes(four)
     with ExitStack() as stack:
         port = free_port() if how == "refuses connections" else stack.enter_context(broken())
         failing = [it._replace(port=port) if it.name == "a" else it for it in replicas[:4]]
-        after = stack.enter_context(ingress(tmp_path / "failing", failing)).homes()
+        after = homes(stack.enter_context(ingress(tmp_path / "failing", failing)))
     assert "a" not in after.values()
     assert {key: name for key, name in after.items() if before[key] != "a"} == {
         key: name for key, name in before.items() if name != "a"

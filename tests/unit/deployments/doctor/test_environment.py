@@ -10,6 +10,7 @@ ON_NODES = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     **haproxy.SETTINGS,
     **draining.SETTINGS,
+    haproxy.METRICS_HOST_VARIABLE: haproxy.EVERY_INTERFACE,
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3600",
     "SWITCHYARD_INTERNAL_KEY": "secret",
 }
@@ -36,7 +37,13 @@ def test_a_setting_that_cuts_streams_is_a_warning() -> None:
     assert "cuts its streams" in the_warning(switches(installation(on_cluster=True, environment=soon)))
 
 
+def test_a_node_that_keeps_its_ingress_metrics_to_itself_is_a_warning() -> None:
+    alone = {name: value for name, value in ON_NODES.items() if name != haproxy.METRICS_HOST_VARIABLE}
+    assert "routers cannot read the metrics" in the_warning(switches(installation(on_cluster=True, environment=alone)))
+
+
 def test_a_shell_that_overrides_serve_is_found() -> None:
     assert levels(switches(installation(environment={}))) == [Level.OK]
     found = the_problem(switches(installation(environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"})))
     assert found == "RAY_SERVE_ENABLE_HA_PROXY is '0', not '1'"
+    assert the_problem(switches(installation(environment={"RAY_AUTH_MODE": ""}))) == "RAY_AUTH_MODE is '', not 'token'"

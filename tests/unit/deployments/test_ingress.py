@@ -1,0 +1,243 @@
+"""What strangers can do to the ingress: a real HAProxy with the configuration of Ray and of the script."""
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from app.internal_api import ROUTER
+from deployments.haproxy import HEADERS_VARIABLE, METRICS_HOST_VARIABLE, PER_SOURCE_VARIABLE
+from tests.support.ingress.flood import BROKEN, SLOW, End, broken, flood, kinds, slow
+from tests.support.ingress.haproxy import Ingress, Replica, ingress
+from tests.support.processes.servers import serve
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+SOON = {HEADERS_VARIABLE: "1"}
+STRANGER = "127.0.0.2"
+"""An address of this machine whose connections count, other than those of 127.0.0.1."""
+
+
+async def health(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("ok")
+
+
+async def too_slow(request: Request) -> PlainTextResponse:
+    """What the router does if a body does not arrive, only sooner."""
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(0.2):
+            await request.body()
+    return PlainTextResponse("too slow", 408)
+
+
+@pytest.fixture(scope="module")
+def replica() -> Iterator[Replica]:
+    routes = [Route("/v1/chat/completions", too_slow, methods=["POST"]), Route("/{rest:path}", health)]
+    with serve(Starlette(routes=routes)) as url:
+        yield Replica("a", "127.0.0.1", int(url.rpartition(":")[2]))
+
+
+@pytest.fixture(scope="module")
+def strict(replica: Replica, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingress]:
+    """Headers must be there within a second."""
+    with ingress(tmp_path_factory.mktemp("strict"), [replica], ROUTER, variables=SOON) as running:
+        yield running
+
+
+def none_is_left(it: Ingress) -> None:
+    wait_until(lambda: it.connections() == 0, lambda: f"{it.connections()} connections are left")
+
+
+def status(port: int) -> int:
+    """Of an honest request on a new connection."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", "/health", headers={"connection": "close"})
+        return connection.getresponse().status
+
+
+@contextmanager
+def honest_client(port: int) -> Iterator[list[int]]:
+    """A client that sends one request after the other meanwhile; the statuses of its answers."""
+    statuses: list[int] = []
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            try:
+                statuses.append(status(port))
+            except OSError:
+                statuses.append(0)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("end", ["closed", "reset", "half closed"])
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_connection_keeps_no_slot(strict: Ingress, name: str, end: End) -> None:
+    async def five() -> None:
+        await asyncio.gather(*(broken(strict.port, BROKEN[name], end) for _ in range(5)))
+
+    asyncio.run(five())
+    none_is_left(strict)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_byte_now_and_then_keeps_no_slot(strict: Ingress, name: str) -> None:
+    """The server closes the connection, or `slow` would raise."""
+    answer = asyncio.run(slow(strict.port, *SLOW[name], every_s=0.2))
+    assert b" 408 " in answer
+    none_is_left(strict)
+
+
+def test_a_flood_leaves_an_honest_client_alone_and_no_connection_behind(strict: Ingress) -> None:
+    with honest_client(strict.port) as statuses:
+        asyncio.run(flood(strict.port, 10 * len(list(kinds())), 100, every_s=0.2, at_once=20))
+    assert set(statuses) == {200}
+    none_is_left(strict)
+
+
+def test_a_process_that_is_replaced_ends_after_a_flood(replica: Replica, tmp_path: Path) -> None:
+    with ingress(tmp_path / "old", [replica], ROUTER, variables=SOON) as running:
+        asyncio.run(flood(running.port, len(list(kinds())), 5, every_s=0.2, at_once=5))
+        running.process.send_signal(signal.SIGUSR1)  # as its successor does
+        assert running.process.wait(60) == 0
+
+
+def test_http_2_without_an_agreement_is_no_http(strict: Ingress) -> None:
+    answer = asyncio.run(broken(strict.port, BROKEN["HTTP/2"], "half closed"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def opened(port: int, source: str, count: int) -> tuple[int, list[socket.socket]]:
+    """The number of connections from this address that the ingress refused, and the others, each after a request."""
+    refused, kept = 0, []
+    for _ in range(count):
+        connection = socket.socket()
+        connection.bind((source, 0))
+        connection.settimeout(30)
+        try:
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            answered = connection.recv(4096).startswith(b"HTTP/1.1 200")
+        except ConnectionError:
+            answered = False
+        if answered:
+            kept.append(connection)
+        else:
+            refused += 1
+            connection.close()
+    return refused, kept
+
+
+@pytest.fixture
+def cleanup() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_one_address_has_a_bounded_number_of_connections_and_this_machine_has_not(
+    replica: Replica, tmp_path: Path, cleanup: ExitStack
+) -> None:
+    with ingress(tmp_path / "bounded", [replica], ROUTER, variables={PER_SOURCE_VARIABLE: "20"}) as running:
+
+        def refused(source: str, count: int) -> int:
+            number, kept = opened(running.port, source, count)
+            for connection in kept:
+                cleanup.enter_context(closing(connection))
+            return number
+
+        assert refused(STRANGER, 30) == 10
+        assert refused("127.0.0.3", 20) == 0, "another address has its own"
+        assert refused("127.0.0.1", 40) == 0
+        cleanup.close()
+        wait_until(lambda: refused(STRANGER, 1) == 0, lambda: "closed connections count")
+
+
+def configured(it: Ingress) -> Sequence[str]:
+    return [line.strip() for line in (it.directory / "haproxy.cfg").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_only_the_public_port_is_public(replica: Replica, tmp_path: Path, host: str) -> None:
+    with ingress(tmp_path / "closed", [replica], ROUTER, host=host) as running:
+        assert running.addresses(running.port) == {host}
+        assert running.addresses(running.metrics_port) == running.addresses(running.stats_port) == {"127.0.0.1"}
+        assert (running.directory / "admin.sock").stat().st_mode & 0o777 == 0o600
+        assert "tcp-request connection reject if { sc0_conn_cur gt 2048 } !{ src 127.0.0.1 ::1 }" in configured(running)
+        assert "timeout http-request 10s" in configured(running)
+
+
+def test_a_cluster_may_open_the_metrics_alone(replica: Replica, tmp_path: Path) -> None:
+    with ingress(tmp_path / "open", [replica], ROUTER, variables={METRICS_HOST_VARIABLE: "*"}) as running:
+        assert running.addresses(running.metrics_port) == {"0.0.0.0"}
+        assert running.addresses(running.stats_port) == {"127.0.0.1"}
+
+
+class Dying:
+    """A server that reads whole requests and closes each connection without an answer."""
+
+    def __init__(self) -> None:
+        self.requests: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"GET /-/healthz"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                await writer.drain()
+            else:
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(length or 0))
+                self.requests.append(head)
+        writer.close()
+
+
+@contextmanager
+def dying(number: int) -> Iterator[tuple[Dying, Sequence[Replica]]]:
+    """Replicas that die of every request."""
+    server, loop = Dying(), asyncio.new_event_loop()
+    listening = [loop.run_until_complete(asyncio.start_server(server.serve, "127.0.0.1", 0)) for _ in range(number)]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        ports = [it.sockets[0].getsockname()[1] for it in listening]
+        yield server, [Replica(f"r{place}", "127.0.0.1", port) for place, port in enumerate(ports)]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        for it in listening:
+            it.close()
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "sent"),
+    [(b"", 100, 2), (b"content-encoding: gzip\r\n", 100, 1), (b"", 200_000, 1)],
+    ids=["small", "compressed", "more than HAProxy keeps"],
+)
+def test_what_is_sent_to_a_second_router_has_at_most_64_kib_even_decoded(
+    tmp_path: Path, header: bytes, size: int, sent: int
+) -> None:
+    with dying(3) as (server, replicas), ingress(tmp_path / "dying", replicas, ROUTER) as running:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as client:
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n%bcontent-length: %d\r\n\r\n"
+            client.sendall(head % (header, size) + b"x" * size)
+            assert client.recv(4096).startswith(b"HTTP/1.1 502 ")
+        assert len(server.requests) == sent
