@@ -16,6 +16,7 @@ from benchmarks.serving import engine
 from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
 from deployments.weights.cache import default_cache, prepare_tiny
+from tests.support.ingress.haproxy import current_connections
 from tests.support.processes.launcher import Launcher, launched
 from tests.support.processes.load import Traffic, lanes
 from tests.support.waiting import wait_until
@@ -62,6 +63,13 @@ class Cluster:
         wait_until_back(lambda: {title: len(self.processes(title)) for title in expected} == expected, self.state)
         wait_until_back(lambda: len(self.processes(PROXY)) > 0, self.state)  # an older one may finish its streams
         wait_until_back(lambda: self.state() == {"router": "RUNNING", "tiny": "RUNNING"}, self.state)
+
+    def connections(self) -> int:
+        """The number of connections that the newest HAProxy has."""
+        run = run_processes.record(self.launcher.directory)
+        assert run is not None
+        (admin,) = Path(run.directory).glob("*/admin.sock")  # in the directory of its node
+        return current_connections(admin)
 
     def answers(self) -> bool:
         """Whether the router can be reached."""

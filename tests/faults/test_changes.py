@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from deployments.draining import DEREGISTRATION_S
-from tests.faults.conftest import ENGINE, ROUTER, Cluster
+from tests.faults.conftest import ENGINE, ROUTER, Cluster, wait_until_back
 from tests.support.processes.load import Outcome, Traffic, lanes, unexplained
 from tests.support.waiting import wait_until
 
@@ -47,10 +47,12 @@ def test_a_full_queue_rejects_requests_and_recovers(cluster: Cluster) -> None:
     cluster.whole_again()
     with Traffic(cluster.url, lanes(tokens=32)).running() as traffic:
         moment = time.monotonic()
-        traffic.flows(2)
-        outcomes = traffic.since(moment)
-        assert unexplained(outcomes, is_refused_as_full) == []
-        assert {it.lane.name for it in outcomes if is_refused_as_full(it)} == {lane.name for lane in lanes()}
+
+        def refused() -> set[str]:
+            return {it.lane.name for it in traffic.since(moment) if is_refused_as_full(it)}
+
+        wait_until_back(lambda: refused() == {lane.name for lane in lanes()}, refused)
+        assert unexplained(traffic.since(moment), is_refused_as_full) == []
         cluster.change()
         cluster.whole_again()
         time.sleep(1)
