@@ -44,10 +44,17 @@ REPLICA_AGE_HEADER = "x-switchyard-replica-age-s"
 """The response header in which a replica of a model application reports the seconds since it was ready."""
 
 INTERNAL_KEY_HEADER = "x-switchyard-key"
-"""The header in which the router sends the internal key; a model application rejects requests without it."""
+"""The header in which the router sends an internal key; a model application and the controller reject requests without
+theirs (`app.internal_keys`)."""
 
 INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
-"""The environment variable that holds the internal key, on every node."""
+"""The environment variable with the master of the internal keys, on nodes of routers and of the controller."""
+
+ENGINE_KEY_VARIABLE = "SWITCHYARD_ENGINE_KEY"
+"""The environment variable with the derived key that model applications verify, on nodes that have no master."""
+
+UNIT_SECRET_VARIABLE = "SWITCHYARD_UNIT_SECRET"
+"""The environment variable with the secret of the ledger's hashes, on nodes of routers."""
 
 LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
 """Set to 1 if Serve listens on the loopback interface only, which a router in a replica cannot see for itself."""

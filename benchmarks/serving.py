@@ -45,6 +45,7 @@ import uvloop
 import yaml
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from app.internal_keys import Purpose, derived
 from benchmarks import load, programs, shipped
 from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
@@ -189,7 +190,7 @@ def asking(model: str, tokens: int) -> dict[str, Any]:
 def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
     """The HTTP request for one streamed answer of `tokens` tokens."""
     path, body = f"{way.prefix}/v1/chat/completions", asking(way.model, tokens)
-    return load.post(path, body, f"{INTERNAL_KEY_HEADER}: {key}")
+    return load.post(path, body, f"{INTERNAL_KEY_HEADER}: {derived(key, Purpose.ENGINE)}")
 
 
 async def burst(sent: bytes, run: processes.Run, *, streams: int, requests: int, end: bytes = b"[DONE]") -> Round:

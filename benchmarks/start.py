@@ -29,6 +29,7 @@ import psutil
 import yaml
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
+from app.internal_keys import Purpose, derived
 from deployments.local import processes
 from deployments.local.first_answer import ready_endpoints
 from tests.support.processes.servers import free_port
@@ -218,7 +219,7 @@ def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: St
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{engine['route_prefix']}/v1/{path}",
         json.dumps(body).encode(),
-        {"content-type": "application/json", INTERNAL_KEY_HEADER: KEY},
+        {"content-type": "application/json", INTERNAL_KEY_HEADER: derived(KEY, Purpose.ENGINE)},
     )
     while name not in start.first_tokens:
         with suppress(OSError, urllib.error.HTTPError), urllib.request.urlopen(request, timeout=60) as answer:

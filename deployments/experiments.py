@@ -17,7 +17,8 @@ from starlette.types import ASGIApp
 from app.config.schema import Config
 from app.control_plane import restore_expired
 from app.experiments.host import host_controller
-from app.internal_api import INTERNAL_KEY_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
+from app.internal_api import ROUTER, ROUTER_DEPLOYMENT
+from app.internal_keys import Purpose, accepted
 from app.server.experiments_host import experiments_app
 from app.telemetry.logs import log_to_stderr
 from app.upstream.target import ledger_base
@@ -52,7 +53,7 @@ class ExperimentsDeployment:
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""
-        return InternalKeyMiddleware(experiments_app(self._host), key=os.environ.get(INTERNAL_KEY_VARIABLE))
+        return InternalKeyMiddleware(experiments_app(self._host), keys=accepted(os.environ, Purpose.CONTROLLER))
 
 
 def build(args: ExperimentsArgs) -> Application:

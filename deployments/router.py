@@ -57,6 +57,7 @@ class RouterDeployment:
             _serve_url(),
             loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
             several_routers=_has_siblings(replica._deployment_config),
+            behind_ingress=True,
         )
         controller = HttpController(environment)
         control = ServeControl(replica.app_name, replica.deployment)

@@ -1,27 +1,57 @@
-"""The units' secret of a router without an internal key: made once, kept in the ledger's directory."""
+"""The units' secret: given to every router of a cluster, or made once and kept in the ledger's directory.
+
+It is no key: whoever has it can look up a guessed unit in the ledger, and can call nothing. Whoever has a ledger keeps
+its secret, since the same units have other hashes under another one.
+"""
 
 import logging
 import os
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from app.internal_api import INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
+from app.internal_keys import listed
 from app.ledger.units import secret_of
 from app.telemetry.logs import event
 
 FILE = "unit-secret"
 _SIZE = 32
+_KEPT = re.compile(rf"kept:([0-9a-f]{{{2 * _SIZE}}})")
+"""The variable's value that is the content of a ledger's file, and no text of an operator."""
 _log = logging.getLogger("switchyard")
 
 
-def unit_secret(internal_key: str, base: Path, ledger_url: str) -> bytes:
-    """The secret from the internal key; without one, from the ledger's directory, which may be relative to `base`.
+def unit_secret(given: str, internal_key: str, base: Path, ledger_url: str) -> bytes:
+    """The secret from `given`, the variable's value; without it, from the ledger's directory, which may be relative to
+    `base`.
 
-    Without a directory that can be read and written here, the secret is new in every process: the units of earlier
-    processes are then other units.
+    Nodes without a common directory need the variable. Those of earlier versions derived the secret from the internal
+    key: without the variable, that goes on, so that their ledgers' units stay the same; the log asks for the variable,
+    since the hashes would change with the key.
     """
-    if internal_key:
-        return secret_of(internal_key)
+    if given:
+        kept = _KEPT.fullmatch(given)
+        return bytes.fromhex(kept[1]) if kept else secret_of(given)
+    if keys := listed(internal_key):
+        _log.warning(
+            f"The secret of experiments' units is derived from {INTERNAL_KEY_VARIABLE}: set {UNIT_SECRET_VARIABLE} to "
+            "the same value before you change that key, or all users count as new ones",
+            extra=event("unit_secret_from_internal_key"),
+        )
+        return secret_of(keys[0])
+    return _kept_or_new(base, ledger_url)
+
+
+def kept_variable(base: Path, ledger_url: str) -> str:
+    """The secret that the ledger's directory keeps, as the variable's value for the processes of one machine."""
+    return f"kept:{_kept_or_new(base, ledger_url).hex()}"
+
+
+def _kept_or_new(base: Path, ledger_url: str) -> bytes:
+    """Without a directory that can be read and written here, the secret is new each time: the units of earlier
+    processes are then other units."""
     try:
         if "://" in ledger_url:
             raise OSError(f"{ledger_url} is not a directory of this machine")

@@ -15,9 +15,9 @@ def request_hash(id: str | bytes) -> int:
     return _number(digest.digest())
 
 
-def secret_of(internal_key: str) -> bytes:
-    """The units' secret of a cluster: every router and the controller derive the same one from the internal key."""
-    return hashlib.blake2b(internal_key.encode(), person=b"ledger secret", digest_size=32).digest()
+def secret_of(text: str) -> bytes:
+    """The units' secret of a cluster: every router derives the same one from the same text."""
+    return hashlib.blake2b(text.encode(), person=b"ledger secret", digest_size=32).digest()
 
 
 class Hashes:

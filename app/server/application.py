@@ -121,7 +121,7 @@ class Router:
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
         ledger = Ledger(
-            partial(unit_secret, environment.internal_key, environment.ledger_base),
+            partial(unit_secret, environment.unit_secret, environment.internal_key, environment.ledger_base),
             enabled=controller is not None,
             clock=clock,
         )

@@ -19,6 +19,7 @@ from app.internal_api import (
     MESSAGE_PACK,
     RECORDINGS_PATH,
 )
+from app.internal_keys import Purpose, sent
 from app.ledger.controller_client import Answer, ExportStream
 from app.upstream.target import RuntimeEnvironment
 
@@ -38,7 +39,7 @@ class HttpController:
 
     def __init__(self, environment: RuntimeEnvironment) -> None:
         self._url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{EXPERIMENTS}"
-        self._headers = {INTERNAL_KEY_HEADER: environment.internal_key}
+        self._headers = {INTERNAL_KEY_HEADER: sent(environment.internal_key, Purpose.CONTROLLER)}
         self._open: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:

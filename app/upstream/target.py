@@ -2,14 +2,21 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from app.config.affinity import Affinity
 from app.config.base import ConfigError
 from app.config.schema import Config, Deployment
-from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE
+from app.internal_api import (
+    APP_PREFIX,
+    INTERNAL_KEY_HEADER,
+    INTERNAL_KEY_VARIABLE,
+    LEDGER_VARIABLE,
+    UNIT_SECRET_VARIABLE,
+)
+from app.internal_keys import Purpose, sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +41,36 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
-    """The settings that a process takes from its environment: the URL of Serve's ingress, the key to model
-    applications.
+    """The settings that a process takes from its environment: the URL of Serve's ingress, the masters of the internal
+    keys (`app.internal_keys`), the secret of the ledger's hashes.
 
     `loopback`: only this machine reaches the process. `several_routers`: other routers serve the same callers.
-    `ledger_base`: the directory that a relative `ledger.url` is relative to.
+    `ledger_base`: the directory that a relative `ledger.url` is relative to. `behind_ingress`: Serve's HAProxy calls
+    the process, and adds the client's address to `X-Forwarded-For`.
     """
 
     serve_url: str = "http://127.0.0.1:8000"
-    internal_key: str = ""
+    internal_key: str = field(default="", repr=False)
     loopback: bool = True
     several_routers: bool = False
     ledger_base: Path = Path()
+    unit_secret: str = field(default="", repr=False)
+    behind_ingress: bool = False
 
     @classmethod
-    def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
-        """The settings with the internal key and the ledger's base from the environment."""
-        key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
-        return cls(serve_url, key, loopback=loopback, several_routers=several_routers, ledger_base=ledger_base())
+    def from_environment(
+        cls, serve_url: str, *, loopback: bool, several_routers: bool = False, behind_ingress: bool = False
+    ) -> Self:
+        """The settings with the secrets and the ledger's base from the environment."""
+        return cls(
+            serve_url,
+            os.environ.get(INTERNAL_KEY_VARIABLE, ""),
+            loopback=loopback,
+            several_routers=several_routers,
+            ledger_base=ledger_base(),
+            unit_secret=os.environ.get(UNIT_SECRET_VARIABLE, ""),
+            behind_ingress=behind_ingress,
+        )
 
 
 def ledger_base() -> Path:
@@ -78,7 +97,7 @@ def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target
 def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) -> Target:
     if deployment.url is None:
         url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
-        headers = {INTERNAL_KEY_HEADER: environment.internal_key}
+        headers = {INTERNAL_KEY_HEADER: sent(environment.internal_key, Purpose.ENGINE)}
         affinity = deployment.affinity if deployment.affinity.by != "none" else None
         return Target(name, url, deployment.model, headers, takes_trace=True, affinity=affinity)
     key = None

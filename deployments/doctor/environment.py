@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from shlex import quote
 
-from app.internal_api import INTERNAL_KEY_VARIABLE
+from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
 from deployments import draining, haproxy
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import DEFAULT_FILE, DEPLOYED, Installation
@@ -58,9 +58,20 @@ def switches(it: Installation) -> Iterator[Finding]:
         wrong += 1
         fix = f"set {DRAIN}={WORKER_DRAIN_S} for every pod, and a longer terminationGracePeriodSeconds"
         yield warning("environment", f"{DRAIN} is not set: a pod that is deleted cuts its streams after 30 s", fix)
-    if it.on_cluster and not it.environment.get(INTERNAL_KEY_VARIABLE):
-        wrong += 1
-        fix = "set it on every node from one Secret: model applications answer only requests with it"
-        yield problem("environment", f"{INTERNAL_KEY_VARIABLE} is not set", fix)
+    if it.on_cluster:
+        for finding in _secrets(it.environment):
+            wrong += 1
+            yield finding
     if not wrong:
         yield ok("environment", "the settings of Ray, Serve and HAProxy are correct")
+
+
+def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """A node of engines needs their key alone; every other one the master, and routers the units' secret."""
+    if environment.get(INTERNAL_KEY_VARIABLE):
+        if not environment.get(UNIT_SECRET_VARIABLE):
+            fix = f"set it to the present {INTERNAL_KEY_VARIABLE}, which it stays when that key changes"
+            yield warning("environment", f"{UNIT_SECRET_VARIABLE} is not set: the ledger's units hang on the key", fix)
+    elif not environment.get(ENGINE_KEY_VARIABLE):
+        fix = f"set it on nodes of routers, and {ENGINE_KEY_VARIABLE} on nodes of engines: without them no one may call"
+        yield problem("environment", f"{INTERNAL_KEY_VARIABLE} is not set", fix)

@@ -1,21 +1,22 @@
-"""The internal key: an engine serves the router only.
+"""The internal key: an engine, and the controller of experiments, serve the router only.
 
 vLLM's own server enables every route and has no authentication. It is mounted where clients could reach it
-(`/deployments/<name>`), so each replica rejects requests without the key that the router and the engines share. Serve
-and HAProxy probe `/-/healthz`, which Serve answers before this middleware.
+(`/deployments/<name>`), so each replica rejects requests without the key that the router sends to engines
+(`app.internal_keys`). Serve and HAProxy probe `/-/healthz`, which Serve answers before this middleware.
 """
 
-import hmac
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from app.internal_keys import opens
 
 NOT_SET = (
     f"This deployment has no internal key, so it rejects every request. Set the environment variable "
-    f"{INTERNAL_KEY_VARIABLE} to one secret value on every node of the cluster before Ray starts."
+    f"{INTERNAL_KEY_VARIABLE}, or {ENGINE_KEY_VARIABLE} where only engines run, on the nodes before Ray starts."
 )
 
 REJECTED = (
@@ -25,11 +26,11 @@ REJECTED = (
 
 
 class InternalKeyMiddleware:
-    """Rejects every request and WebSocket without the key; if no key is configured, it rejects all of them."""
+    """Rejects every request and WebSocket without one of `keys`; without keys it rejects all of them."""
 
-    def __init__(self, app: ASGIApp, *, key: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
-        self._key = (key or "").encode()
+        self._keys = [key.encode() for key in keys if key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or self._is_authorized(scope):
@@ -40,16 +41,13 @@ class InternalKeyMiddleware:
             await self._rejection()(scope, receive, send)
 
     def _is_authorized(self, scope: Scope) -> bool:
-        if not self._key:
-            return False
-        key = Headers(scope=scope).get(INTERNAL_KEY_HEADER, "")
-        return hmac.compare_digest(key.encode("latin-1"), self._key)
+        return opens(Headers(scope=scope).get(INTERNAL_KEY_HEADER, ""), self._keys)
 
     def _rejection(self) -> JSONResponse:
         error = {
-            "message": REJECTED if self._key else NOT_SET,
+            "message": REJECTED if self._keys else NOT_SET,
             "type": "authentication_error",
             "param": None,
-            "code": "invalid_internal_key" if self._key else "internal_key_not_set",
+            "code": "invalid_internal_key" if self._keys else "internal_key_not_set",
         }
         return JSONResponse({"error": error}, status_code=401)

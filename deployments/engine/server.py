@@ -13,7 +13,8 @@ from ray import serve
 from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.serve.llm.deployment import LLMServer
 
-from app.internal_api import INTERNAL_KEY_VARIABLE, MODEL_PATH, PACKAGE_PREFIX
+from app.internal_api import MODEL_PATH, PACKAGE_PREFIX
+from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import log_to_stderr
 from deployments.engine.adapters import prepare_modules
 from deployments.engine.completions.route import add_completions
@@ -52,7 +53,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         add_completions(app)
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(ReplicaAgeMiddleware)
-        app.add_middleware(InternalKeyMiddleware, key=os.environ.get(INTERNAL_KEY_VARIABLE))
+        app.add_middleware(InternalKeyMiddleware, keys=accepted(os.environ, Purpose.ENGINE))
         return app
 
 

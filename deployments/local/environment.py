@@ -8,7 +8,15 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
+from app.internal_api import (
+    INTERNAL_KEY_VARIABLE,
+    LEDGER_VARIABLE,
+    LOOPBACK_VARIABLE,
+    MODELS_VARIABLE,
+    UNIT_SECRET_VARIABLE,
+)
+from app.ledger.secret import kept_variable
+from app.upstream.target import ledger_base
 from deployments import draining, haproxy
 from deployments.local.directories import ROOT, home, models_directory
 from deployments.local.errors import LaunchError
@@ -55,16 +63,20 @@ def require_closed() -> None:
             raise LaunchError(f"{name} is '{found}', and not '{wanted}': {otherwise}; run `unset {name}` first")
 
 
-def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
+def set_environment(run: Run, ports: Ports, *, loopback: bool, ledger_url: str) -> None:
     """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
 
-    `loopback`: whether the application listens on that interface alone.
+    `loopback`: whether the application listens on that interface alone. `ledger_url`: the configuration's, whose
+    directory keeps the units' secret from run to run; the internal key is another one in each.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault(INTERNAL_KEY_VARIABLE, secrets.token_urlsafe(32))
     os.environ.setdefault(MODELS_VARIABLE, str(models_directory()))
     os.environ.setdefault(LEDGER_VARIABLE, os.environ.get(RUN_DIRECTORY) or str(home()))
+    if not os.environ.get(INTERNAL_KEY_VARIABLE):
+        os.environ[INTERNAL_KEY_VARIABLE] = secrets.token_urlsafe(32)
+        if not os.environ.get(UNIT_SECRET_VARIABLE):
+            os.environ[UNIT_SECRET_VARIABLE] = kept_variable(ledger_base(), ledger_url)
     token = Path(run.directory) / TOKEN  # `switchyard deploy` in another terminal reads it, too
     token.write_text(secrets.token_hex(32))
     os.environ["RAY_AUTH_MODE"] = "token"

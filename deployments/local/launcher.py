@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from app.config.serve_file import check_file, host_of
+from app.config.serve_file import check_file, host_of, load_document
 from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import command
@@ -116,7 +116,7 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         dashboard=f"http://{HOST}:{ports.dashboard}",
         directory=str(files),
     )
-    set_environment(run, ports, loopback=host == HOST)
+    set_environment(run, ports, loopback=host == HOST, ledger_url=load_document(document).ledger.url)
     failed = True
     try:
         with contextlib.suppress(Stopped):

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from app.config.serve_file import load_document
-from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
+from app.internal_api import EXPERIMENTS, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
+from app.internal_keys import Purpose, sent
 from deployments.local import dashboard
 from deployments.local.dashboard import Application
 from deployments.local.errors import LaunchError, NotRunning
@@ -90,16 +91,17 @@ def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threadin
         if not str(application.get("import_path")).startswith("deployments."):
             continue  # only our own applications are known to have /health
         prefix = str(application.get("route_prefix") or "/").rstrip("/")
-        while not run_in_background(partial(_answers, port, f"{prefix}/health"), stop):
+        purpose = Purpose.CONTROLLER if application.get("name") == EXPERIMENTS else Purpose.ENGINE
+        while not run_in_background(partial(_answers, port, f"{prefix}/health", purpose), stop):
             if time.monotonic() > deadline:
                 raise LaunchError(f"{prefix or '/'} runs, but does not answer on port {port}. See the logs.")
             raise_if_stopped(stop, wait_s=0.1)
 
 
-def _answers(port: int, path: str) -> bool:
+def _answers(port: int, path: str, purpose: Purpose) -> bool:
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
-        connection.request("GET", path, headers={INTERNAL_KEY_HEADER: os.environ[INTERNAL_KEY_VARIABLE]})
+        connection.request("GET", path, headers={INTERNAL_KEY_HEADER: sent(os.environ[INTERNAL_KEY_VARIABLE], purpose)})
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

@@ -11,7 +11,7 @@ from app.internal_api import APP_PREFIX, EXTENDED_PATH, INTERNAL_KEY_HEADER
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.engine.conftest import ADAPTERS
-from tests.support.engine.model_application import KEY
+from tests.support.engine.model_application import ENGINE_KEY, KEY
 from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
@@ -143,7 +143,7 @@ def test_replaced_embeddings_are_refused_and_the_engine_survives(
     answer = httpx.post(
         f"{engine}{APP_PREFIX}tiny{EXTENDED_PATH}",
         json={"model": "french-lora", "prompt": [5, 6, 7], "replace_embeddings": replaced},
-        headers={INTERNAL_KEY_HEADER: KEY},
+        headers={INTERNAL_KEY_HEADER: ENGINE_KEY},
     )
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "replace_embeddings")
     assert completed(client, "french") == alone["french"]

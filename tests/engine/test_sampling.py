@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER
-from tests.support.engine.model_application import KEY
+from tests.support.engine.model_application import ENGINE_KEY
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
@@ -24,7 +24,7 @@ def test_sampled_answers_and_logprobs_need_no_compiler(engine: str) -> None:
         answer = httpx.post(
             f"{engine}{APP_PREFIX}tiny/v1/completions",
             json={**body, **fields},
-            headers={INTERNAL_KEY_HEADER: KEY},
+            headers={INTERNAL_KEY_HEADER: ENGINE_KEY},
             timeout=300,
         )
         assert answer.status_code == 200, answer.text

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER
+from app.internal_keys import Purpose, derived
 from deployments.weights.cache import default_cache, prepare_tiny
 from tests.faults.breaking import WAYS, BreakingServer, breaking
 from tests.faults.conftest import KEY, Cluster, wait_until_back
@@ -46,7 +47,10 @@ def broke_off(outcome: Outcome) -> bool:
 @pytest.fixture
 def upstream(cluster: Cluster) -> Iterator[BreakingServer]:
     """Half of the traffic goes through an upstream that breaks some answers off."""
-    with breaking(f"{cluster.url}/deployments/tiny", {INTERNAL_KEY_HEADER: KEY}) as (server, url):
+    with breaking(f"{cluster.url}/deployments/tiny", {INTERNAL_KEY_HEADER: derived(KEY, Purpose.ENGINE)}) as (
+        server,
+        url,
+    ):
         tokenizer = str(prepare_tiny(default_cache()))
         cluster.change(
             endpoints={"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 50, "breaking": 50}}},

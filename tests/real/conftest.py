@@ -26,6 +26,7 @@ import yaml
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from app.internal_keys import Purpose, derived
 from deployments.local import processes as run_processes
 from tests.support.processes.launcher import deliver, launched
 from tests.support.processes.project import ROOT
@@ -75,7 +76,7 @@ def _running(directory: Path) -> Iterator[Address]:
     # Ray gives its workers a low priority: the other tests would take the cores from those that wait for engines.
     variables = {INTERNAL_KEY_VARIABLE: key, "RAY_worker_niceness": "0"}
     with launched(ROOT / "serve_config.yaml", directory, variables) as launcher:
-        yield Address(launcher.url, key, str(directory))
+        yield Address(launcher.url, derived(key, Purpose.ENGINE), str(directory))
         engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` must find the engines by the run's marker"
         launcher.process.send_signal(signal.SIGINT)

@@ -18,6 +18,7 @@ from app.experiments.host import host_controller
 from app.experiments.storage import journal
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
+from app.internal_keys import Purpose, derived
 from app.server.application import Router
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
@@ -42,7 +43,9 @@ def hosted(acting: ActingRig, servers: ServerPool, tmp_path: Path) -> Iterator[A
 
     app = experiments_app(host_controller(read_configuration, tmp_path / "hosted", acting.control))
     mounted = Starlette(
-        routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", InternalKeyMiddleware(app, key=KEY))],
+        routes=[
+            Mount(f"{APP_PREFIX}{EXPERIMENTS}", InternalKeyMiddleware(app, keys=[derived(KEY, Purpose.CONTROLLER)]))
+        ],
         lifespan=app.router.lifespan_context,
     )
     with ExitStack() as stack:

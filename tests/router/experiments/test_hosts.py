@@ -18,6 +18,7 @@ from starlette.routing import Mount
 from app.config.schema import Config, parse
 from app.experiments.host import host_controller
 from app.internal_api import APP_PREFIX, EXPERIMENTS, LEDGER_VARIABLE
+from app.internal_keys import Purpose, derived
 from app.server.application import Router
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
@@ -65,7 +66,9 @@ def routers(live: LiveRig, servers: ServerPool, tmp_path: Path) -> Iterator[list
 
     hosted = experiments_app(host_controller(read_configuration, tmp_path))
     mounted = Starlette(
-        routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", InternalKeyMiddleware(hosted, key=KEY))],
+        routes=[
+            Mount(f"{APP_PREFIX}{EXPERIMENTS}", InternalKeyMiddleware(hosted, keys=[derived(KEY, Purpose.CONTROLLER)]))
+        ],
         lifespan=hosted.router.lifespan_context,
     )
     with ExitStack() as stack:

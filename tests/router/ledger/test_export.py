@@ -20,6 +20,7 @@ from app.config.schema import Config, parse
 from app.errors import Unavailable
 from app.experiments.host import ControllerHost, host_controller
 from app.internal_api import APP_PREFIX, EXPERIMENTS
+from app.internal_keys import Purpose, derived
 from app.ledger.controller_client import Answer, ExportStream
 from app.server.application import Router
 from app.server.experiments_host import experiments_app
@@ -85,7 +86,7 @@ def exporting(
         environment = RuntimeEnvironment()
         if request.param == "over HTTP":
             hosted = experiments_app(host)
-            app = InternalKeyMiddleware(hosted, key=KEY)
+            app = InternalKeyMiddleware(hosted, keys=[derived(KEY, Purpose.CONTROLLER)])
             mounted = Starlette(
                 routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", app)], lifespan=hosted.router.lifespan_context
             )

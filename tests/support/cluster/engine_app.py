@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from app.internal_api import INTERNAL_KEY_VARIABLE
+from app.internal_keys import Purpose, accepted
 from deployments.draining import GRACE_S
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.load import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
@@ -77,7 +77,7 @@ class PacedEngine:
             Route("/health", self._health),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
-        return InternalKeyMiddleware(Starlette(routes=routes), key=os.environ.get(INTERNAL_KEY_VARIABLE))
+        return InternalKeyMiddleware(Starlette(routes=routes), keys=accepted(os.environ, Purpose.ENGINE))
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """The load that an engine's replica reports."""

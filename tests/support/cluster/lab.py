@@ -13,6 +13,7 @@ from typing import Any
 
 from app.access.api_keys import create
 from app.internal_api import ROUTER
+from app.internal_keys import Purpose, derived
 from deployments.weights.cache import default_cache
 from tests.support.cluster import manifest
 from tests.support.cluster.clients import Client
@@ -121,6 +122,7 @@ def lab(overlay: Path, directory: Path) -> Iterator[Lab]:
     """The lab without a cluster. While the block runs, this thread and those that it starts are on the pod network."""
     objects = manifest.render(overlay)
     internal_key, password = secrets.token_hex(16), secrets.token_hex(16)
+    internal = {"internal-key": internal_key, "engine-key": derived(internal_key, Purpose.ENGINE)}
     key, record = create("lab")
     with ExitStack() as stack:
         net = stack.enter_context(network())
@@ -130,7 +132,7 @@ def lab(overlay: Path, directory: Path) -> Iterator[Lab]:
         hosts = {REDIS: stack.enter_context(_redis(net, password))}
         data = {
             **manifest.stored(objects),
-            SECRET: {"internal-key": internal_key, "redis-password": password},
+            SECRET: {**internal, "unit-secret": secrets.token_hex(16), "redis-password": password},
             KEYS: {"keys.yaml": record.line},
         }
         (directory / "claims").mkdir()

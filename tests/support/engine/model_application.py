@@ -17,11 +17,13 @@ from typing import Any
 import httpx
 
 from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, MODEL_PATH, MODELS_VARIABLE
+from app.internal_keys import Purpose, derived
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
 from tests.support.waiting import wait_until
 
 KEY = "internal"
+ENGINE_KEY = derived(KEY, Purpose.ENGINE)
 
 ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
 """The environment of the engine, as a local run has it."""
@@ -32,7 +34,7 @@ _START_WITHIN_S = 1500.0
 
 @contextmanager
 def model_application(name: str, args: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its key is `KEY`.
+    """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its master is `KEY`.
 
     `environment` is added to this process's own.
     """
@@ -63,7 +65,7 @@ def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -
     def answers() -> bool:
         assert process.poll() is None, logged()
         with suppress(httpx.TransportError):
-            return httpx.get(url, headers={INTERNAL_KEY_HEADER: KEY}).status_code == 200
+            return httpx.get(url, headers={INTERNAL_KEY_HEADER: ENGINE_KEY}).status_code == 200
         return False
 
     wait_until(answers, logged, within_s=_START_WITHIN_S)

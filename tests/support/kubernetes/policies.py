@@ -85,8 +85,41 @@ def same_environment(manifests: list[Manifest]) -> Iterator[str]:
         for name, value in environment.EVERY_NODE.items():
             if pod.environment.get(name) != value:
                 yield f"{pod.where}: {name} is {pod.environment.get(name)}, not {value}"
-        if "SWITCHYARD_INTERNAL_KEY" not in pod.environment or pod.environment["SWITCHYARD_INTERNAL_KEY"] is not None:
-            yield f"{pod.where}: the internal key does not come from a Secret"
+
+
+_ENGINES_SECRETS = {"SWITCHYARD_ENGINE_KEY"}
+_ROUTERS_SECRETS = {
+    "SWITCHYARD_INTERNAL_KEY",
+    "SWITCHYARD_UNIT_SECRET",
+    "SWITCHYARD_REDIS_PASSWORD",
+    "REDIS_URL",
+}
+_ROUTERS_MOUNTS = {"/etc/switchyard", "/var/lib/switchyard"}
+
+
+def secrets_where_needed(manifests: list[Manifest]) -> Iterator[str]:
+    """A model's own code finds the key that its engine verifies, and no other secret, key file or ledger."""
+    for pod in ray_pods(manifests):
+        is_engine = pod.labels["app.kubernetes.io/component"] == "engine"
+        needed, other = (_ENGINES_SECRETS, _ROUTERS_SECRETS) if is_engine else (_ROUTERS_SECRETS, _ENGINES_SECRETS)
+        for name in sorted(needed - {"REDIS_URL"}):
+            if name not in pod.environment or pod.environment[name] is not None:
+                yield f"{pod.where}: {name} does not come from a Secret"
+        for name in sorted(other & pod.environment.keys()):
+            yield f"{pod.where}: has {name}"
+        mounted = {it["mountPath"] for it in pod.main["volumeMounts"]}
+        if is_engine and (found := mounted & _ROUTERS_MOUNTS):
+            yield f"{pod.where}: mounts {', '.join(sorted(found))}"
+
+
+def no_secret_arguments(manifests: list[Manifest]) -> Iterator[str]:
+    """No argument of a process holds a secret: everyone on the machine can read arguments."""
+    for pod in pods(manifests):
+        for container in pod.containers:
+            secret = {it["name"] for it in container.get("env", []) if "secretKeyRef" in it.get("valueFrom", {})}
+            words = [*container.get("command", []), *container.get("args", [])]
+            for name in sorted(secret & set(re.findall(r"\$\((\w+)\)", " ".join(words)))):
+                yield f"{pod.where}/{container['name']}: {name} is an argument"
 
 
 def writable_directories(manifests: list[Manifest]) -> Iterator[str]:
@@ -330,6 +363,8 @@ POLICIES: tuple[Policy, ...] = (
     sized_containers,
     drains,
     same_environment,
+    secrets_where_needed,
+    no_secret_arguments,
     writable_directories,
     scales_from_zero,
     room_to_drain,

@@ -27,6 +27,10 @@ def variable(service: Manifest, name: str) -> Any:
     return next(it for it in worker(service)["env"] if it["name"] == name)
 
 
+def engine(service: Manifest) -> Any:
+    return group(service, "gpu-l4")["template"]["spec"]["containers"][0]
+
+
 PLANTED: list[tuple[policies.Policy, Change, str]] = [
     (
         policies.restricted_containers,
@@ -61,9 +65,24 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
     (policies.drains, lambda it: without(it["spec"], "rayClusterDeletionDelaySeconds"), "before its streams"),
     (policies.same_environment, lambda it: without(variable(it, "RAY_SERVE_ENABLE_HA_PROXY"), "value"), "is None"),
     (
-        policies.same_environment,
+        policies.secrets_where_needed,
         lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY").update(value="key"),
-        "key",
+        "cpu: SWITCHYARD_INTERNAL_KEY does not come from a Secret",
+    ),
+    (
+        policies.secrets_where_needed,
+        lambda it: engine(it)["env"].append(variable(it, "SWITCHYARD_INTERNAL_KEY")),
+        "gpu-l4: has SWITCHYARD_INTERNAL_KEY",
+    ),
+    (
+        policies.secrets_where_needed,
+        lambda it: engine(it)["volumeMounts"].append({"name": "keys", "mountPath": "/etc/switchyard"}),
+        "gpu-l4: mounts /etc/switchyard",
+    ),
+    (
+        policies.no_secret_arguments,
+        lambda it: worker(it).update(args=["--password", "$(SWITCHYARD_REDIS_PASSWORD)"]),
+        "SWITCHYARD_REDIS_PASSWORD is an argument",
     ),
     (policies.writable_directories, lambda it: worker(it)["volumeMounts"].clear(), "/tmp cannot be written"),
     (policies.scales_from_zero, lambda it: without(group(it, "gpu-l4"), "resources"), "from zero"),

@@ -18,6 +18,7 @@ from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
+from app.internal_keys import Purpose, derived
 from app.ledger.acknowledgement import decode_acknowledgement
 from app.ledger.recordings.wire import VERSION as RECORDING_VERSION
 from app.ledger.recordings.wire import RecordingFile, encode_file
@@ -143,7 +144,7 @@ async def test_over_http_the_answers_are_the_same_and_need_the_internal_key(tmp_
     hosted, _ = host(tmp_path, configuration(starts_at=1.0))
     pool = ServerPool()
     inner = experiments_app(hosted)
-    guarded = InternalKeyMiddleware(inner, key=KEY)
+    guarded = InternalKeyMiddleware(inner, keys=[derived(KEY, Purpose.CONTROLLER)])
     app = Starlette(routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", guarded)], lifespan=inner.router.lifespan_context)
     with pool.host(app) as url:
         async with HttpController(RuntimeEnvironment(url, KEY)) as client:
@@ -174,7 +175,7 @@ def recordings_in(directory: Path) -> list[Path]:
 async def test_recordings_are_written_over_http_behind_the_internal_key(tmp_path: Path) -> None:
     hosted, _ = host(tmp_path, configuration())
     inner = experiments_app(hosted)
-    guarded = InternalKeyMiddleware(inner, key=KEY)
+    guarded = InternalKeyMiddleware(inner, keys=[derived(KEY, Purpose.CONTROLLER)])
     app = Starlette(routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", guarded)], lifespan=inner.router.lifespan_context)
     pool = ServerPool()
     with pool.host(app) as url:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ledger.secret import FILE, kept_secret, unit_secret
+from app.ledger.secret import FILE, kept_secret, kept_variable, unit_secret
 from app.ledger.units import Hashes, request_hash, secret_of
 
 
@@ -37,13 +37,33 @@ def test_text_with_lone_surrogates_has_a_hash() -> None:
     assert hashes.caller("\ud800") != hashes.caller("")
 
 
-def test_without_an_internal_key_the_secret_is_kept_in_the_ledgers_directory(tmp_path: Path) -> None:
+def test_without_a_given_secret_it_is_kept_in_the_ledgers_directory(tmp_path: Path) -> None:
     ledger = tmp_path / "run" / "ledger"
-    secret = unit_secret("", tmp_path, str(ledger))
-    assert unit_secret("", tmp_path, str(ledger)) == secret != unit_secret("", tmp_path, str(tmp_path / "other"))
+    secret = unit_secret("", "", tmp_path, str(ledger))
+    other = str(tmp_path / "other")
+    assert unit_secret("", "", tmp_path, str(ledger)) == secret != unit_secret("", "", tmp_path, other)
     assert stat.S_IMODE((ledger / FILE).stat().st_mode) == 0o600
     assert [file.name for file in ledger.iterdir()] == [FILE]
-    assert unit_secret("key", tmp_path, str(ledger)) == secret_of("key")
+
+
+def test_a_ledger_keeps_its_secret_when_the_internal_key_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, the secret followed from the internal key: `SWITCHYARD_UNIT_SECRET` is set to that key, and stays."""
+    with caplog.at_level(logging.WARNING, logger="switchyard"):
+        before = unit_secret("", "old key", tmp_path, "ledger")
+    assert before == secret_of("old key")
+    assert [getattr(record, "event", "") for record in caplog.records] == ["unit_secret_from_internal_key"]
+    assert "old key" not in caplog.text
+    for internal_key in ("old key", "new key,old key", ""):
+        assert unit_secret("old key", internal_key, tmp_path, "ledger") == before
+
+
+def test_a_local_run_hands_its_ledgers_secret_to_its_processes(tmp_path: Path) -> None:
+    """Its internal key is another one in each run."""
+    for internal_key in ("one", "another"):
+        given = kept_variable(tmp_path, "ledger")
+        assert unit_secret(given, internal_key, tmp_path, "elsewhere") == kept_secret(tmp_path / "ledger")
 
 
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
@@ -59,5 +79,5 @@ def test_a_directory_that_keeps_no_secret_is_warned_of_and_refuses_nothing(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / FILE).write_text("no secret")
     with caplog.at_level(logging.WARNING, logger="switchyard"):
-        assert len(unit_secret("", tmp_path, url.format(tmp=tmp_path))) == 32
+        assert len(unit_secret("", "", tmp_path, url.format(tmp=tmp_path))) == 32
     assert [getattr(record, "event", "") for record in caplog.records] == ["unit_secret_not_kept"]

@@ -13,6 +13,7 @@ ON_NODES = {
     haproxy.METRICS_HOST_VARIABLE: haproxy.EVERY_INTERFACE,
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3600",
     "SWITCHYARD_INTERNAL_KEY": "secret",
+    "SWITCHYARD_UNIT_SECRET": "another",
 }
 
 
@@ -27,6 +28,18 @@ def test_a_node_without_a_required_variable_is_found() -> None:
     for name in ("RAY_SERVE_ENABLE_HA_PROXY", "SWITCHYARD_INTERNAL_KEY"):
         lacking = {key: value for key, value in ON_NODES.items() if key != name}
         assert the_problem(switches(installation(on_cluster=True, environment=lacking))) == f"{name} is not set"
+
+
+def test_a_node_of_engines_needs_their_key_alone() -> None:
+    engines = {key: value for key, value in ON_NODES.items() if not key.startswith("SWITCHYARD_")}
+    engines["SWITCHYARD_ENGINE_KEY"] = "derived"
+    assert levels(switches(installation(on_cluster=True, environment=engines))) == [Level.OK]
+
+
+def test_units_that_hang_on_the_internal_key_are_a_warning() -> None:
+    lacking = {key: value for key, value in ON_NODES.items() if key != "SWITCHYARD_UNIT_SECRET"}
+    found = the_warning(switches(installation(on_cluster=True, environment=lacking)))
+    assert found == "SWITCHYARD_UNIT_SECRET is not set: the ledger's units hang on the key"
 
 
 def test_a_setting_that_cuts_streams_is_a_warning() -> None:

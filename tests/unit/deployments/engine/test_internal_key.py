@@ -14,7 +14,7 @@ async def engine(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def ask(key: str | None, headers: dict[str, str]) -> httpx.Response:
-    transport = httpx.ASGITransport(app=InternalKeyMiddleware(engine, key=key))
+    transport = httpx.ASGITransport(app=InternalKeyMiddleware(engine, keys=[key] if key is not None else []))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         return await client.post("/v1/chat/completions", headers=headers)
 
@@ -59,7 +59,7 @@ async def test_a_websocket_without_the_key_is_closed_before_it_is_accepted() -> 
     async def receive() -> Message:
         return {"type": "websocket.connect"}
 
-    app = InternalKeyMiddleware(engine, key="secret")
+    app = InternalKeyMiddleware(engine, keys=["secret"])
     await app({"type": "websocket", "path": "/v1/realtime", "headers": []}, receive, send)
     assert [message["type"] for message in sent] == ["websocket.close"]
 
@@ -76,5 +76,5 @@ async def test_lifespan_messages_pass() -> None:
     async def send(message: Message) -> None:
         pass
 
-    await InternalKeyMiddleware(app, key=None)({"type": "lifespan"}, receive, send)
+    await InternalKeyMiddleware(app, keys=[])({"type": "lifespan"}, receive, send)
     assert seen == ["lifespan"]
