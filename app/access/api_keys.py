@@ -10,6 +10,8 @@ chosen: it would be a password. Digests are compared in constant time; the respo
 exists, and ids are public.
 
 The file is a YAML list with one record a line, so that `switchyard keys create` appends, and deleting a line revokes.
+A name is one record's: it tells callers apart in logs, limits and rights. While a key is rotated, its record holds two
+secrets, the `previous` one with an end; id, endpoints and limits are the same for both, and so is the caller.
 """
 
 import hashlib
@@ -18,11 +20,12 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
+import yaml
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from app.access.caller import Caller
@@ -39,15 +42,26 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key must not loo
 _INVALID_KEY = "The API key is not valid"
 
 
+Hash = Annotated[str, StringConstraints(pattern=r"^blake2b:[0-9a-f]{32}:[0-9a-f]{64}$")]
+
+
+class PreviousSecret(Section):
+    """The secret that a rotation replaced, and when it ends."""
+
+    hash: Hash = Field(repr=False)
+    expires: AwareDatetime
+
+
 class KeyRecord(Section):
     """One line of the keys file: everything about a key but the key itself."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
     name: CallerName
-    hash: Annotated[str, StringConstraints(pattern=r"^blake2b:[0-9a-f]{32}:[0-9a-f]{64}$")] = Field(repr=False)
+    hash: Hash = Field(repr=False)
     endpoints: tuple[str, ...] | None = Field(default=None, min_length=1)
     expires: AwareDatetime | None = None
     limits: Limits | None = None
+    previous: PreviousSecret | None = None
 
     @field_validator("name")
     @classmethod
@@ -74,12 +88,9 @@ def create(
     limits: Limits | None = None,
 ) -> tuple[str, KeyRecord]:
     """A new key and its record. Raises ConfigError if the arguments are invalid."""
-    if not _PREFIX.fullmatch(prefix):
-        raise ConfigError(["prefix: at most 32 letters, digits, hyphens and underscores"])
     id = secrets.token_hex(6)
-    key = f"{prefix}{id}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))}"
-    salt = secrets.token_bytes(16)
-    required = {"id": id, "name": name, "hash": f"blake2b:{salt.hex()}:{_digest(key, salt).hex()}"}
+    key, hash = _new_secret(prefix, id)
+    required = {"id": id, "name": name, "hash": hash}
     optional = {"endpoints": tuple(endpoints) or None, "expires": expires, "limits": limits}
     try:
         record = KeyRecord.model_validate(required | {k: v for k, v in optional.items() if v is not None})
@@ -88,32 +99,79 @@ def create(
     return key, record
 
 
+def rotated(
+    record: KeyRecord, *, now: datetime, until: datetime, expires: datetime | None, prefix: str = DEFAULT_PREFIX
+) -> tuple[str, KeyRecord]:
+    """A new key for the record's caller, and its record, with which the old key works as well until `until`.
+
+    `expires` is the new key's; None: as before. Raises ConfigError if the arguments are invalid, if that would be in
+    the past, and if another secret is being replaced already.
+    """
+    if record.previous is not None and record.previous.expires > now:
+        end = record.previous.expires.isoformat(timespec="seconds")
+        raise ConfigError([f"'{record.name}' has two valid keys until {end}; remove `previous` from its line first"])
+    ends = expires or record.expires
+    if ends is not None and ends <= now:
+        raise ConfigError([f"the key of '{record.name}' has expired; name the new key's end with --expires"])
+    last = min(until, record.expires or until)
+    previous = PreviousSecret(hash=record.hash, expires=last) if last > now else None
+    key, hash = _new_secret(prefix, record.id)
+    kept = record.model_dump(exclude_unset=True, exclude={"previous"})
+    changed = {"hash": hash} | ({"expires": ends} if ends else {}) | ({"previous": previous} if previous else {})
+    return key, KeyRecord.model_validate(kept | changed)
+
+
+def _new_secret(prefix: str, id: str) -> tuple[str, str]:
+    """A new key with this id, and its hash."""
+    if not _PREFIX.fullmatch(prefix):
+        raise ConfigError(["prefix: at most 32 letters, digits, hyphens and underscores"])
+    key = f"{prefix}{id}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))}"
+    salt = secrets.token_bytes(16)
+    return key, f"blake2b:{salt.hex()}:{_digest(key, salt).hex()}"
+
+
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _Secret:
+    """`hash` as in the record, by which its last use is kept."""
+
     salt: bytes
     digest: bytes
     expires: float
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    secret: _Secret
+    previous: _Secret | None
     caller: Caller
+
+
+class KeyUse(NamedTuple):
+    """A key for a report, in Unix seconds. `last_used`: the minute, None if it was not used here. `previous`: the same
+    of the secret that a rotation has replaced."""
+
+    caller: Caller
+    expires: float | None
+    last_used: float | None
+    previous: tuple[float, float | None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The valid keys, by id. `have_limits`: some of them have their own limits."""
+    """The valid keys, by id. `have_limits`: some of them have their own limits. `used`: when each secret was used last,
+    by its hash (Unix seconds); it outlives the ring."""
 
     _entries: dict[str, _Entry] = field(default_factory=dict, repr=False)
     have_limits: bool = False
+    used: MutableMapping[str, float] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, used: MutableMapping[str, float] | None = None) -> Self:
         """The keys in a file's content. Raises ConfigError with every problem, without quoting the content."""
-        try:
-            records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
-        except ValidationError as error:
-            raise ConfigError(list(problems_of(error, KeyRecord, is_secret=True))) from None
-        ids = [record.id for record in records]
-        if twice := sorted({id for id in ids if ids.count(id) > 1}):
-            raise ConfigError([f"{id}: two keys have this id; remove one" for id in twice])
-        return cls({record.id: _entry(record) for record in records}, any(record.limits for record in records))
+        records = read_records(text)
+        entries = {record.id: _entry(record) for record in records}
+        return cls(entries, any(record.limits for record in records), {} if used is None else used)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -122,19 +180,79 @@ class KeyRing:
         """The caller with this key at `now` (Unix time). Raises Unauthorized if there is none or it has expired."""
         id = _KEY.fullmatch(key[-_SECRET_LENGTH - 13 :])
         entry = self._entries.get(id[1]) if id else None
-        if entry is None or not hmac.compare_digest(_digest(key, entry.salt), entry.digest):
+        if entry is None:
             raise Unauthorized(_INVALID_KEY)
-        if now >= entry.expires:
+        secret = entry.secret
+        if not hmac.compare_digest(_digest(key, secret.salt), secret.digest):
+            if entry.previous is None:
+                raise Unauthorized(_INVALID_KEY)
+            secret = entry.previous
+            if not hmac.compare_digest(_digest(key, secret.salt), secret.digest):
+                raise Unauthorized(_INVALID_KEY)
+        if now >= secret.expires:
             raise Unauthorized(f"The API key of '{entry.caller.name}' has expired")
+        self.used[secret.hash] = now
         return entry.caller
+
+    def uses(self) -> Iterator[KeyUse]:
+        """Every key, by name."""
+        for it in sorted(self._entries.values(), key=lambda entry: entry.caller.name):
+            previous = None
+            if it.previous is not None:
+                previous = it.previous.expires, _minute(self.used, it.previous)
+            ends = it.secret.expires if it.secret.expires != float("inf") else None
+            yield KeyUse(it.caller, ends, _minute(self.used, it.secret), previous)
+
+
+def read_records(text: str) -> Sequence[KeyRecord]:
+    """The records in a keys file's content. Raises ConfigError with every problem, without quoting the content."""
+    try:
+        records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
+    except ValidationError as error:
+        raise ConfigError(list(problems_of(error, KeyRecord, is_secret=True))) from None
+    ids = [record.id for record in records]
+    if twice := sorted({id for id in ids if ids.count(id) > 1}):
+        raise ConfigError([f"{id}: two keys have this id; remove one" for id in twice])
+    if len({record.name for record in records}) < len(records):
+        raise ConfigError(list(_repeated_names(records, places(text))))
+    return records
+
+
+def places(text: str) -> Sequence[yaml.Node]:
+    """The records' nodes in a keys file's content, which say where each of them begins and ends."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    return root.value if isinstance(root, yaml.SequenceNode) else ()
+
+
+def _repeated_names(records: Sequence[KeyRecord], nodes: Sequence[yaml.Node]) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for record, node in zip(records, nodes, strict=True):
+        line = node.start_mark.line + 1
+        if (earlier := first.setdefault(record.name, line)) != line:
+            fix = "rename one or remove it; `switchyard keys rotate` gives a name two valid keys"
+            yield f"line {line}: '{record.name}' has a key on line {earlier} already; {fix}"
+
+
+def _minute(used: Mapping[str, float], secret: _Secret) -> float | None:
+    at = used.get(secret.hash)
+    return at - at % 60 if at is not None else None
 
 
 def _entry(record: KeyRecord) -> _Entry:
-    _, salt, digest = record.hash.split(":")
-    expires = record.expires.astimezone(UTC).timestamp() if record.expires else float("inf")
     endpoints = None if record.endpoints is None else frozenset(record.endpoints)
     caller = Caller(record.name, f"key-{record.id}", endpoints, record.limits)
-    return _Entry(bytes.fromhex(salt), bytes.fromhex(digest), expires, caller)
+    previous = record.previous
+    return _Entry(
+        _secret(record.hash, record.expires),
+        _secret(previous.hash, previous.expires) if previous is not None else None,
+        caller,
+    )
+
+
+def _secret(hash: str, expires: datetime | None) -> _Secret:
+    _, salt, digest = hash.split(":")
+    ends = expires.astimezone(UTC).timestamp() if expires else float("inf")
+    return _Secret(bytes.fromhex(salt), bytes.fromhex(digest), ends, hash)
 
 
 def _digest(key: str, salt: bytes) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from app.access.api_keys import KeyRing
+from app.access.api_keys import KeyRing, KeyUse
 from app.access.bearer_tokens import key_id, looks_like_a_token, verify
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, credentials
 from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
@@ -86,13 +86,14 @@ class Access:
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[Store] = []  # of earlier configurations: their requests still settle there
         self._state: _State | None = None
+        self._keys_used: dict[str, float] = {}
 
     def reconfigure(self, config: Config) -> None:
         """Applies `config` from the next request on. Raises ConfigError, and changes nothing, if it cannot."""
         settings, before = config.access, self._state
         if problems := list(exposure_problems(settings, loopback=self._loopback)):
             raise ConfigError(problems)
-        keys = _key_file(settings, before)
+        keys = _key_file(settings, before, self._keys_used)
         self._check_sharing(settings, keys.ring if keys is not None else KeyRing())
         store = _store(settings.limits.store, before, self._timing.clock)
         issuer = before.issuer if before is not None and before.settings.oidc == settings.oidc else None
@@ -124,6 +125,11 @@ class Access:
         if state.keys is None:
             raise Unauthorized("The credential is not a bearer token of this server's issuer")
         return state.keys.ring.caller(credential, self._timing.clock())
+
+    def key_uses(self) -> Sequence[KeyUse]:
+        """Every API key, with its end and its last use on this router since it started."""
+        keys = self._current.keys
+        return list(keys.ring.uses()) if keys is not None else []
 
     async def sign_in(self) -> SignIn:
         """The console's public sign-in settings, for a page that has no credential yet."""
@@ -251,14 +257,14 @@ def _only(found: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def _key_file(settings: AccessSettings, before: _State | None) -> KeyFile | None:
+def _key_file(settings: AccessSettings, before: _State | None, used: dict[str, float]) -> KeyFile | None:
     if settings.keys_file is None:
         return None
     if before is not None and before.keys is not None and before.keys.path == settings.keys_file:
         before.keys.recheck()
         return before.keys
     try:
-        return KeyFile(settings.keys_file)
+        return KeyFile(settings.keys_file, used)
     except ConfigError as error:
         raise ConfigError([f"access.keys_file: {problem}" for problem in error.problems]) from None
 

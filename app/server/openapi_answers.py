@@ -49,6 +49,7 @@ _GENERATION = _object(generated_text=_TEXT)
 _GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
 _TOKENS = _object(tokens=_list(_COUNT))
 _NUMBER: Schema = {"type": "number"}
+_ANY_NUMBER: Schema = {"type": ["number", "null"]}
 _FLAG: Schema = {"type": "boolean"}
 _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
@@ -143,7 +144,12 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
         ),
         "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
-        "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
+        "callers": _object(
+            view=_TEXT,
+            since=_NUMBER,
+            callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT)),
+            keys=_list(_object(caller=_TEXT, expires=_ANY_NUMBER, last_used=_ANY_NUMBER)),
+        ),
         "index": _object(name=_TEXT, base_urls=_OBJECT, routes=_OBJECT),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),

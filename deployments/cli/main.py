@@ -376,3 +376,76 @@ def create(
         return
     typer.echo(created.line, nl=False)
     typer.echo("The first line is the key, shown only this once; add the second line to the keys file.", err=True)
+
+
+@keys_app.command("rotate")
+def rotate(
+    name: Annotated[str, typer.Option(help="Whose key it is, as in the file.")],
+    file: Annotated[Path, typer.Option(metavar="FILE", help="The keys file; the record is changed in place.")],
+    overlap: Annotated[
+        str, typer.Option(metavar="WHEN", help="Until when the old key works, too: a date, a time, or days; 0d: not.")
+    ] = "7d",
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="The new key's end. Default: as the old one's.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="What the key starts with, such as dapi or flp_.")] = "sk-sy-",
+) -> None:
+    """Replace an API key and print the new one, once.
+
+    Both keys are valid during the overlap, and are the same caller: with one id, the same endpoints, limits and rights.
+    `keys list` says when each of them was used last.
+
+    \b
+    Example:
+      switchyard keys rotate --name team-search --file keys.yaml --overlap 14d
+    """
+    from deployments.cli.keys import expiry, rotate_key
+
+    now = datetime.now(UTC)
+    key, end = rotate_key(
+        name,
+        file,
+        prefix=prefix,
+        until=now if overlap == "0d" else expiry(overlap, now, "--overlap"),
+        expires=expiry(expires, now) if expires is not None else None,
+        now=now,
+    )
+    typer.echo(key)
+    old = f"the old key works until {end.isoformat(timespec='seconds')}" if end is not None else "the old key has ended"
+    typer.echo(f"The key is shown only this once; {old}.", err=True)
+
+
+@keys_app.command("list")
+def list_keys(url: Url = None, key: Key = None) -> None:
+    """Show the API keys that the server knows: when they end, and when they were used last.
+
+    For managers and viewers. One router answers, and knows only what it has served since it started.
+
+    \b
+    Example:
+      switchyard keys list --url https://models.example.com
+    """
+    from deployments.cli.keys import keys_table
+
+    typer.echo(keys_table(router_client(url, key)))
+
+
+@keys_app.command("internal")
+def internal() -> None:
+    """Print the internal keys for a cluster's Secret.
+
+    The master, for routers and the controller, and the key derived from it that engines verify: a new pair, or the one
+    of the masters in the variable SWITCHYARD_INTERNAL_KEY, where several are separated by commas.
+
+    \b
+    Examples:
+      switchyard keys internal
+      SWITCHYARD_INTERNAL_KEY=old,new switchyard keys internal
+    """
+    import os
+
+    from app.internal_api import INTERNAL_KEY_VARIABLE
+    from deployments.cli.keys import internal_keys
+
+    for line in internal_keys(os.environ.get(INTERNAL_KEY_VARIABLE)):
+        typer.echo(line)

@@ -65,4 +65,4 @@ class CallersApi:
                 f"'{context.caller.name}' may not see what others use: it is not listed in `access.managers`"
             )
         use = self._telemetry.caller_use
-        return Reply(dump(callers_document(use.since, use.items())), headers=_NEVER_CACHED)
+        return Reply(dump(callers_document(use.since, use.items(), self._access.key_uses())), headers=_NEVER_CACHED)

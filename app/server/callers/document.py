@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from app.access.api_keys import KeyUse
 from app.access.caller import ANONYMOUS_CALLER, Caller
 from app.config.experiment_checks import is_active
 from app.config.schema import Config
@@ -45,12 +46,26 @@ def me_document(
     }
 
 
-def callers_document(since: float, uses: Iterable[tuple[str, str, Use]]) -> dict[str, Any]:
-    """Every caller's use since `since` (Unix seconds). The caller None represents all not counted separately."""
+def callers_document(since: float, uses: Iterable[tuple[str, str, Use]], keys: Iterable[KeyUse]) -> dict[str, Any]:
+    """Every caller's use since `since` (Unix seconds), and every API key's end and last use. The caller None represents
+    all not counted separately."""
     return {
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,
         "callers": [{"caller": caller or None, "endpoint": endpoint, **asdict(use)} for caller, endpoint, use in uses],
+        "keys": [_key(it) for it in keys],
+    }
+
+
+def _key(it: KeyUse) -> dict[str, Any]:
+    endpoints = None if it.caller.endpoints is None else sorted(it.caller.endpoints)
+    previous = {"expires": it.previous[0], "last_used": it.previous[1]} if it.previous is not None else None
+    return {
+        "caller": it.caller.name,
+        "endpoints": endpoints,
+        "expires": it.expires,
+        "last_used": it.last_used,
+        "previous": previous,
     }
 
 

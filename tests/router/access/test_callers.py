@@ -1,17 +1,20 @@
 """A caller's identity, access and remaining limits, and for managers everyone's usage: `/api/me` and `/api/callers`."""
 
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.api_keys import KeyRecord, create, rotated
+from app.access.key_file import append, replace
 from app.config.access import Limits
+from deployments.cli.main import main
 from tests.router.conftest import Rig
 from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until
 
 USER = [{"role": "user", "content": "x" * 40}]  # estimated at 10 tokens
 
@@ -150,3 +153,41 @@ def test_managers_see_what_callers_used_and_no_answer_has_a_key(callers: Callers
     )
     for shown in (answer.text, callers.get("/api/me", "ann").text):
         assert not any(key in shown or key.split("-")[2] in shown for key in callers.keys.values())
+
+
+def test_managers_see_when_each_key_ends_and_was_used_last(callers: Callers) -> None:
+    """Also the secret that a rotation replaces, so that it can be dropped once nobody uses it."""
+    path = Path(callers.rig.config["access"]["keys_file"])
+    now, end = datetime.now(UTC), (datetime.now(UTC) + timedelta(days=7)).replace(microsecond=0)
+    old, made = callers.keys["ann"], []
+
+    def change(record: KeyRecord) -> KeyRecord:
+        made.append(rotated(record, now=now, until=end, expires=None))
+        return made[0][1]
+
+    callers.chat("ann")
+    replace(path, "ann", change)
+    callers.keys["ann"] = made[0][0]
+    wait_until(lambda: callers.get("/api/me", "ann").status_code == 200)
+    keys = callers.get("/api/callers", "eve").json()["keys"]
+    ann, eve = keys
+    for used in (ann["last_used"], ann["previous"].pop("last_used"), eve["last_used"]):
+        assert used % 60 == 0
+        assert now.timestamp() - 120 < used <= time.time()
+    assert (ann["caller"], ann["endpoints"], ann["expires"]) == ("ann", ["chat"], None)
+    assert ann["previous"] == {"expires": end.timestamp()}
+    assert (eve["caller"], eve["endpoints"], eve["previous"]) == ("eve", None, None)
+    callers.keys["ann"] = old
+    assert callers.get("/api/me", "ann").json()["caller"] == "ann", "both keys are valid"
+    assert next(it["used"] for it in callers.get("/api/me", "ann").json()["endpoints"][0]["limits"]) == 1
+
+
+def test_the_command_line_lists_them_to_managers(callers: Callers, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--url", callers.rig.url, "--key"]
+    assert main(["keys", "list", *options, callers.keys["eve"]]) == 0
+    header, ann, eve = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "ENDPOINTS", "EXPIRES", "LAST", "USED", "PREVIOUS", "KEY"]
+    assert ann.split() == ["ann", "chat", "never", "never"]
+    assert eve.split()[:3] == ["eve", "all", "never"]
+    assert main(["keys", "list", *options, callers.keys["ann"]]) == 4
+    assert "'ann' may not see what others use" in capsys.readouterr().err

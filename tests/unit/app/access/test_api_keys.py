@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.api_keys import KeyRing, create
-from app.access.key_file import KeyFile, append
+from app.access.api_keys import KeyRing, create, rotated
+from app.access.key_file import KeyFile, append, replace
 from app.config.access import Limits
 from app.config.base import ConfigError
 from app.errors import Unauthorized
@@ -226,7 +226,7 @@ def test_content_that_the_check_rejects_is_not_applied(tmp_path: Path) -> None:
     assert looks(file) == [False, False], "applied content is not applied again"
 
 
-@pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line])
+@pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line.replace("team", "other")])
 def test_a_record_is_appended_only_to_a_keys_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(content)
@@ -242,3 +242,132 @@ def test_a_record_is_appended_to_a_file_without_a_last_newline(tmp_path: Path) -
     append(path, record.line)
     ring = KeyRing.parse(path.read_text())
     assert (ring.caller(KEY, 0).name, ring.caller(key, 0).name) == ("team", "another")
+
+
+def moment(days: float) -> datetime:
+    return (NOW + timedelta(days=days)).replace(microsecond=0)
+
+
+def test_a_rotated_key_has_two_secrets_of_one_caller_and_the_old_one_ends() -> None:
+    limits = Limits(requests_per_minute=3)
+    old, record = create("team", endpoints=["chat"], limits=limits, expires=moment(30))
+    new, after = rotated(record, now=NOW, until=moment(7), expires=moment(90))
+    ring = KeyRing.parse(after.line)
+    assert new != old
+    assert ring.caller(new, moment(1).timestamp()) == ring.caller(old, moment(1).timestamp())
+    assert ring.caller(new, moment(8).timestamp()) == KeyRing.parse(record.line).caller(old, moment(8).timestamp())
+    for key, end in ((old, moment(7)), (new, moment(90))):
+        ring.caller(key, end.timestamp() - 1)
+        with pytest.raises(Unauthorized, match="of 'team' has expired"):
+            ring.caller(key, end.timestamp())
+    assert not any(key.rpartition("-")[2] in after.line for key in (old, new))
+    for hash in (record.hash, after.hash):
+        assert hash not in repr(after)
+
+
+def test_a_rotation_gives_no_key_a_later_end_than_it_had() -> None:
+    old, record = create("team", expires=moment(2))
+    _, after = rotated(record, now=NOW, until=moment(7), expires=None)
+    with pytest.raises(Unauthorized, match="has expired"):
+        KeyRing.parse(after.line).caller(old, moment(2).timestamp())
+
+
+def test_a_rotation_without_an_overlap_ends_the_old_key_at_once() -> None:
+    old, record = create("team")
+    new, after = rotated(record, now=NOW, until=NOW, expires=None)
+    assert "previous" not in after.line
+    assert KeyRing.parse(after.line).caller(new, 0).name == "team"
+    with pytest.raises(Unauthorized, match="not valid"):
+        KeyRing.parse(after.line).caller(old, 0)
+
+
+def test_a_key_has_at_most_two_secrets() -> None:
+    _, record = create("team")
+    _, after = rotated(record, now=NOW, until=moment(7), expires=None)
+    with pytest.raises(ConfigError, match="'team' has two valid keys until"):
+        rotated(after, now=NOW, until=moment(8), expires=None)
+    _, third = rotated(after, now=moment(8), until=moment(9), expires=None)
+    assert third.previous is not None
+    assert third.previous.hash == after.hash
+
+
+def test_an_expired_key_is_not_replaced_by_one_that_has_expired() -> None:
+    _, record = create("team", expires=moment(-1))
+    with pytest.raises(ConfigError, match="has expired; name the new key's end"):
+        rotated(record, now=NOW, until=moment(7), expires=None)
+    new, after = rotated(record, now=NOW, until=moment(7), expires=moment(7))
+    assert after.previous is None
+    assert KeyRing.parse(after.line).caller(new, NOW.timestamp()).name == "team"
+
+
+def test_the_last_use_of_each_secret_is_known_to_the_minute_and_outlives_a_new_file() -> None:
+    old, record = create("team")
+    new, after = rotated(record, now=NOW, until=moment(7), expires=None)
+    used: dict[str, float] = {}
+    KeyRing.parse(record.line, used).caller(old, 61.5)
+    ring = KeyRing.parse(after.line, used)
+    (use,) = ring.uses()
+    assert (use.caller.id, use.caller.name, use.expires, use.last_used) == (f"key-{record.id}", "team", None, None)
+    assert use.previous == (moment(7).timestamp(), 60.0)
+    ring.caller(new, 125.0)
+    (use,) = ring.uses()
+    assert use.last_used == 120.0
+
+
+def test_a_wrong_or_expired_key_counts_as_no_use() -> None:
+    old, record = create("team", expires=moment(1))
+    ring = KeyRing.parse(record.line)
+    for key, at in ((old, moment(2)), (f"{old[:-1]}{'a' if old[-1] != 'a' else 'b'}", NOW)):
+        with pytest.raises(Unauthorized):
+            ring.caller(key, at.timestamp())
+    assert [it.last_used for it in ring.uses()] == [None]
+
+
+def test_two_keys_of_one_name_are_refused_with_their_lines(tmp_path: Path) -> None:
+    first, other, again = create("boss")[1], create("ann")[1], create("boss")[1]
+    text = f"# team keys\n{first.line}{other.line}\n{again.line}"
+    with pytest.raises(ConfigError) as raised:
+        KeyRing.parse(text)
+    (problem,) = raised.value.problems
+    assert problem.startswith("line 5: 'boss' has a key on line 2 already; ")
+    (tmp_path / "keys.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"keys.yaml: line 5: 'boss'"):
+        KeyFile(tmp_path / "keys.yaml")
+
+
+def test_a_name_is_appended_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    append(path, create("boss")[1].line)
+    before = path.read_text()
+    with pytest.raises(
+        ConfigError, match="has a key of 'boss' already; choose another name, or replace it: switchyard"
+    ):
+        append(path, create("boss")[1].line)
+    assert path.read_text() == before
+
+
+def test_a_record_is_replaced_where_it_stands(tmp_path: Path) -> None:
+    real, path = tmp_path / "real.yaml", tmp_path / "keys.yaml"
+    records = [create(name)[1] for name in ("ann", "boss", "eve")]
+    lines = [record.line for record in records]
+    real.write_text(f"# first\n{lines[0]}{lines[1].rstrip()}  # of the platform team\n# last\n{lines[2]}")
+    real.chmod(0o640)
+    path.symlink_to(real)
+    _, changed = rotated(records[1], now=NOW, until=moment(7), expires=None)
+    replace(path, "boss", lambda record: changed if record == records[1] else record)
+    after = f"# first\n{lines[0]}{changed.line.rstrip()}  # of the platform team\n# last\n{lines[2]}"
+    assert real.read_text() == after
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert path.is_symlink()
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["keys.yaml", "real.yaml"]
+    with pytest.raises(ConfigError, match=r"has no key of 'bob'; it has: ann, boss, eve"):
+        replace(path, "bob", lambda record: record)
+
+
+def test_a_record_on_several_lines_is_left_as_it_is(tmp_path: Path) -> None:
+    path, (_, record) = tmp_path / "keys.yaml", create("boss")
+    path.write_text(f"- id: '{record.id}'\n  name: boss\n  hash: '{record.hash}'\n")
+    before = path.read_text()
+    with pytest.raises(ConfigError, match="line 1: the record is not on one line"):
+        replace(path, "boss", lambda record: record)
+    assert path.read_text() == before
