@@ -17,6 +17,7 @@
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
     │   ├── PreconditionRequired    428   the request does not name the state it was made for
     │   ├── LimitExceeded           429   one of the caller's limits is reached
+    │   │   └── TooManyRefusals     429   too many requests without valid credentials from one address
     │   └── Rejected                4xx   the engine rejected the request
     ├── UpstreamError               5xx   the deployment failed
     │   ├── Unavailable             503   no connection, no replica, or no capacity
@@ -94,6 +95,12 @@ class LimitExceeded(ClientError):
 
     status = 429
     kind = "limit_exceeded"
+
+
+class TooManyRefusals(LimitExceeded):
+    """Too many requests without valid credentials came from one address; with valid ones it would be served."""
+
+    kind = "unauthorized_throttled"
 
 
 class NotFound(ClientError):

@@ -141,6 +141,9 @@ _REQUEST_ID = (
 )
 """The client's id by the router's own rule (`app.exchange.request.request_id`), else a new one."""
 
+_SOURCE = "http-request add-header x-forwarded-for %[src]"
+"""The last address there is the client's own: the router counts refusals by it (`app.access.refusals`)."""
+
 _SERVE_ROUTES = (
     "acl serve_route path,url_dec -m reg -i ^/+-(/|$)",
     "acl serve_health path /-/healthz",
@@ -208,6 +211,7 @@ def rules() -> Iterator[str]:
         yield f"http-error status {status} {_answer(status)}{marked}"
     yield from _REQUEST_ID
     yield _NOT_AGAIN
+    yield _SOURCE
     yield from _KEEP_ALIVE
     yield from _SERVE_ROUTES
     yield f"http-request return status 404 {_answer(404)} if serve_route !serve_health"

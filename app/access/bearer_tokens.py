@@ -99,7 +99,7 @@ def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
     if not isinstance(principal, str) or not _is_name(principal):
         raise Unauthorized(f"The bearer token does not name its owner in the claim '{oidc.principal_claim}'")
     id = hashlib.blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return Caller(principal, f"token-{id}", _endpoints(claims, oidc.endpoints_claim))
+    return Caller(principal, f"token-{id}", _endpoints(claims, oidc.endpoints_claim), credential="token")
 
 
 def _is_name(principal: str) -> bool:

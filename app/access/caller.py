@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, Self
 
-from app.config.access import ANONYMOUS, Limits
+from app.config.access import ANONYMOUS, KEY, TOKEN, AccessSettings, Limits
 from app.config.schema import Config
 from app.errors import Forbidden
 
@@ -15,20 +16,32 @@ class Caller:
     """The sender of a request.
 
     `name` is for log lines and messages; `id` is unique, and limits are counted under it. `endpoints` are the names
-    that it may use (of deployments too), None for all. `limits` are its key's own.
+    that it may use (of deployments too), None for all. `limits` are its key's own. `credential`: what it has shown;
+    a key and a token may have the same name and are two callers.
     """
 
     name: str
     id: str
     endpoints: frozenset[str] | None = None
     limits: Limits | None = field(default=None, repr=False)
+    credential: Literal["key", "token", "none"] = "key"
+
+    @property
+    def principal(self) -> str:
+        """Its name among the roles; empty without credentials."""
+        return f"{_PREFIXES[self.credential]}{self.name}" if self.credential != "none" else ""
 
 
-ANONYMOUS_CALLER = Caller(ANONYMOUS, ANONYMOUS)
+_PREFIXES = {"key": KEY, "token": TOKEN}
+
+ANONYMOUS_CALLER = Caller(ANONYMOUS, ANONYMOUS, credential="none")
 """Requests without credentials, if allowed. Together they are one caller and share its limits."""
 
 UNAUTHENTICATED = Caller(
-    "", "", limits=Limits(requests_per_minute=None, tokens_per_minute=None, concurrent_requests=None)
+    "",
+    "",
+    limits=Limits(requests_per_minute=None, tokens_per_minute=None, concurrent_requests=None),
+    credential="none",
 )
 """The caller of an open route. Open routes are not counted: a probe must not fail because of a limit."""
 
@@ -85,3 +98,62 @@ class ConfigViews:
         if name not in names(view):
             known = ", ".join(sorted(view.endpoints)) or "no endpoint"
             raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {known}", param="model")
+
+
+Role = Literal["manager", "operator", "viewer", "caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Who may manage what, by principal. `open`: nobody is identified, and everyone on the machine may do everything.
+
+    A manager may do all that an operator may on each endpoint, and all that a viewer may. A role adds nothing to the
+    endpoints that a caller may use.
+    """
+
+    managers: frozenset[str]
+    operators: Mapping[str, frozenset[str]]
+    viewers: frozenset[str]
+    open: bool = False
+
+    @classmethod
+    def of(cls, settings: AccessSettings) -> Self:
+        """The roles that a configuration gives."""
+        return cls(
+            settings.principals(settings.managers),
+            {endpoint: settings.principals(listed) for endpoint, listed in settings.operators.items()},
+            settings.principals(settings.viewers),
+            open=not settings.may_be_exposed,
+        )
+
+    def may_manage(self, caller: Caller) -> bool:
+        """Whether `caller` may do everything."""
+        return self.open or caller.principal in self.managers
+
+    def may_operate(self, caller: Caller, endpoint: str) -> bool:
+        """Whether `caller` may change the endpoint's traffic, and decide about its experiments."""
+        return self.may_manage(caller) or caller.principal in self.operators.get(endpoint, ())
+
+    def may_view(self, caller: Caller) -> bool:
+        """Whether `caller` may read what concerns other callers."""
+        return self.may_manage(caller) or caller.principal in self.viewers
+
+    def role(self, caller: Caller, endpoint: str | None = None) -> Role:
+        """The caller's widest role on the endpoint; None: on any."""
+        if self.may_manage(caller):
+            return "manager"
+        if any(self.may_operate(caller, it) for it in ([endpoint] if endpoint is not None else self.operators)):
+            return "operator"
+        return "viewer" if self.may_view(caller) else "caller"
+
+    def require_operator(self, caller: Caller, endpoint: str, what: str) -> None:
+        """Raises Forbidden if `caller` may not do `what`, which is about the endpoint."""
+        if not self.may_operate(caller, endpoint):
+            listed = f"neither in `access.managers` nor in `access.operators.{endpoint}`"
+            raise Forbidden(f"'{caller.name}' may not {what}: it is listed {listed}")
+
+    def require_viewer(self, caller: Caller, what: str) -> None:
+        """Raises Forbidden if `caller` may not do `what`, which only reads."""
+        if not self.may_view(caller):
+            listed = "neither in `access.managers` nor in `access.viewers`"
+            raise Forbidden(f"'{caller.name}' may not {what}: it is listed {listed}")

@@ -17,14 +17,15 @@ import aiohttp
 
 from app.access.api_keys import KeyRing, KeyUse
 from app.access.bearer_tokens import key_id, looks_like_a_token, verify
-from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, credentials
+from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, Roles, credentials
 from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
 from app.access.key_file import KeyFile
+from app.access.refusals import WINDOW_S, RefusalObserver, Refusals, source_of
 from app.access.sign_in import SignIn, sign_in_with
 from app.config.access import AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config
-from app.errors import Forbidden, Unauthorized, Unavailable
+from app.errors import ClientError, Unauthorized, Unavailable
 from app.limits.limiter import Allowance, Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
@@ -37,8 +38,8 @@ _TWO_KEYS = "The request has different credentials in several headers: send one"
 _log = logging.getLogger("switchyard")
 
 
-class AccessObserver(LimitObserver, Protocol):
-    """Counts reloads, and the limiter's decisions."""
+class AccessObserver(LimitObserver, RefusalObserver, Protocol):
+    """Counts reloads, refusals, and the limiter's decisions."""
 
     def keys_read(self, outcome: str) -> None:
         """Counts a reload of the keys file: ``applied`` or ``refused``."""
@@ -47,13 +48,14 @@ class AccessObserver(LimitObserver, Protocol):
 @dataclass(frozen=True, slots=True)
 class AccessTiming:
     """Times in seconds. The keys' file is read every `refresh_every_s`. `issuer_retry_s` is the shortest time between
-    two fetches of an issuer's keys, `issuer_timeout_s` bounds one; `clock` is Unix time: keys expire and limits are
-    counted by it.
+    two fetches of an issuer's keys, `issuer_timeout_s` bounds one; refusals are logged every `refusals_every_s`.
+    `clock` is Unix time: keys expire and limits are counted by it.
     """
 
     refresh_every_s: float = 1.0
     issuer_retry_s: float = RETRY_S
     issuer_timeout_s: float = TIMEOUT_S
+    refusals_every_s: float = WINDOW_S
     clock: Callable[[], float] = time.time
 
 
@@ -68,11 +70,12 @@ class _State:
     keys: KeyFile | None
     issuer: Issuer | None
     limiter: Limiter
+    roles: Roles
 
 
 class Access:
     """Authentication, permissions and limits. `loopback`: only this machine reaches the server; `several_routers`:
-    other routers serve the same callers."""
+    other routers serve the same callers; `behind_ingress`: HAProxy says which address a request comes from."""
 
     def __init__(
         self,
@@ -80,9 +83,11 @@ class Access:
         *,
         loopback: bool,
         several_routers: bool,
+        behind_ingress: bool = False,
         timing: AccessTiming = DEFAULT_TIMING,
     ) -> None:
         self._observer, self._loopback, self._several, self._timing = observer, loopback, several_routers, timing
+        self._behind_ingress, self._refusals = behind_ingress, Refusals(observer, time.monotonic)
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[Store] = []  # of earlier configurations: their requests still settle there
         self._state: _State | None = None
@@ -99,7 +104,8 @@ class Access:
         issuer = before.issuer if before is not None and before.settings.oidc == settings.oidc else None
         if issuer is None and settings.oidc is not None:
             issuer = Issuer(settings.oidc, self._fetch, time.monotonic, self._timing.issuer_retry_s)
-        self._state = _State(settings, keys, issuer, Limiter(settings.limits, store, self._observer, time.monotonic))
+        limiter = Limiter(settings.limits, store, self._observer, time.monotonic)
+        self._state = _State(settings, keys, issuer, limiter, Roles.of(settings))
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
@@ -108,23 +114,27 @@ class Access:
                 extra=event("access_open_on_loopback"),
             )
 
-    async def caller(self, headers: Mapping[str, str]) -> Caller:
-        """The caller of a request with these headers. Raises Unauthorized, and Unavailable if that cannot be checked.
+    async def caller(self, headers: Mapping[str, str], peer: Sequence[Any] | None) -> Caller:
+        """The caller of a request with these headers. Raises Unauthorized, TooManyRefusals, and Unavailable if that
+        cannot be checked. `peer`: the other end of the connection, host and port.
 
         Without `keys_file` and `oidc` credentials are ignored: clients send one because their SDKs require it.
         """
         state = self._current
         if not state.settings.knows_callers:
             return ANONYMOUS_CALLER
-        if (credential := _only(credentials(headers))) is None:
-            if state.settings.allow_anonymous:
-                return ANONYMOUS_CALLER
-            raise Unauthorized(_NO_KEY)
-        if state.issuer is not None and looks_like_a_token(credential):
-            return verify(credential, await state.issuer.key(key_id(credential)), state.issuer.oidc)
-        if state.keys is None:
-            raise Unauthorized("The credential is not a bearer token of this server's issuer")
-        return state.keys.ring.caller(credential, self._timing.clock())
+        try:
+            if (credential := _only(credentials(headers))) is None:
+                if state.settings.allow_anonymous:
+                    return ANONYMOUS_CALLER
+                raise Unauthorized(_NO_KEY)
+            if state.issuer is not None and looks_like_a_token(credential):
+                return verify(credential, await state.issuer.key(key_id(credential)), state.issuer.oidc)
+            if state.keys is None:
+                raise Unauthorized("The credential is not a bearer token of this server's issuer")
+            return state.keys.ring.caller(credential, self._timing.clock())
+        except Unauthorized as error:
+            raise self._refused(error, headers, peer) from None
 
     def key_uses(self) -> Sequence[KeyUse]:
         """Every API key, with its end and its last use on this router since it started."""
@@ -140,15 +150,10 @@ class Access:
             return SignIn(settings.knows_callers, None)
         return SignIn(settings.knows_callers, sign_in_with(issuer.oidc, await issuer.sign_in()))
 
-    def may_manage(self, caller: Caller) -> bool:
-        """Whether `caller` is a manager: may change traffic and decide about experiments."""
-        settings = self._current.settings
-        return not settings.may_be_exposed or caller.name in settings.managers
-
-    def require_manager(self, caller: Caller) -> None:
-        """Raises Forbidden if `caller` may not change traffic."""
-        if not self.may_manage(caller):
-            raise Forbidden(f"'{caller.name}' may not change traffic: it is not listed in `access.managers`")
+    @property
+    def roles(self) -> Roles:
+        """Who may manage what."""
+        return self._current.roles
 
     def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], usage: UsageSource) -> Reservation:
         """The context in which a request of `caller` runs: see `Limiter.admit`."""
@@ -163,22 +168,27 @@ class Access:
         """Whether all routers count limits together."""
         return self._current.settings.limits.store is not None
 
-    async def reader(self, headers: Mapping[str, str]) -> Caller:
-        """The caller that reads metrics. Raises Unauthorized if they are restricted and no credentials are sent.
+    async def reader(self, headers: Mapping[str, str], peer: Sequence[Any] | None) -> Caller:
+        """The caller that reads metrics. Raises what `caller` raises if they are restricted.
 
         They are open by default: scrapers usually have no key, and metrics hold neither keys nor prompts.
         """
         if self._state is None or self._state.settings.metrics == "open":
             return UNAUTHENTICATED
-        if (reader := await self.caller(headers)) is ANONYMOUS_CALLER:
-            raise Unauthorized(_NO_KEY)
+        if (reader := await self.caller(headers, peer)) is ANONYMOUS_CALLER:
+            raise self._refused(Unauthorized(_NO_KEY), headers, peer)
         return reader
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Opens the connections, refreshes keys and leases while the block runs, then closes them."""
         every_s = self._timing.refresh_every_s
-        tasks = ((self._reread_keys, every_s), (self._refresh_issuer, every_s), (self._renew_leases, RENEW_EVERY_S))
+        tasks = (
+            (self._reread_keys, every_s),
+            (self._refresh_issuer, every_s),
+            (self._renew_leases, RENEW_EVERY_S),
+            (self._log_refusals, self._timing.refusals_every_s),
+        )
         async with aiohttp.ClientSession() as self._session:
             loops = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in tasks]
             try:
@@ -187,9 +197,13 @@ class Access:
                 for task in loops:
                     task.cancel()
                 await asyncio.wait(loops)
+                self._refusals.log_sum()
                 for store in self._stores:
                     with suppress(StoreFailed):
                         await store.close()
+
+    def _refused(self, error: Unauthorized, headers: Mapping[str, str], peer: Sequence[Any] | None) -> ClientError:
+        return self._refusals.of(error, source_of(headers, peer, behind_ingress=self._behind_ingress))
 
     @property
     def _current(self) -> _State:
@@ -224,6 +238,9 @@ class Access:
     async def _refresh_issuer(self) -> None:
         if self._state is not None and self._state.issuer is not None:
             await self._state.issuer.refresh()
+
+    async def _log_refusals(self) -> None:
+        self._refusals.log_sum()
 
     async def _renew_leases(self) -> None:
         for store in self._stores:

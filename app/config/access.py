@@ -1,7 +1,7 @@
 """The section `access` of the configuration: authentication and limits."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +18,12 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 
 CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")]
 """Printable, for log lines."""
+
+Principal = CallerName
+"""A caller among the roles: `key:` and a key's name, or `oidc:` and a token's principal. Without either it is of the
+one kind of credentials that is configured; where both are, it would be ambiguous, and is refused."""
+
+KEY, TOKEN = "key:", "oidc:"
 
 
 class Limits(Section):
@@ -184,11 +190,19 @@ class AccessSettings(Section):
     allow_anonymous: bool = Field(
         default=False, description="Whether callers without credentials are served, on any interface."
     )
-    managers: tuple[CallerName, ...] = Field(
+    managers: tuple[Principal, ...] = Field(
         default=(),
-        description="The callers (a key's name, a token's principal) that may change traffic, decide about "
-        "experiments, export exposures, and read every caller's use. Without keys and tokens, everyone on the machine "
-        "may.",
+        description="The callers that may change traffic, decide about experiments, score every answer, and read all "
+        "that `viewers` read: `key:` and a key's name, `oidc:` and a token's principal. The prefix may be left out if "
+        "only one of `keys_file` and `oidc` is set. Without keys and tokens, everyone on the machine may.",
+    )
+    operators: dict[str, tuple[Principal, ...]] = Field(
+        default_factory=dict,
+        description="By endpoint: the callers that may change its traffic and decide about its experiments.",
+    )
+    viewers: tuple[Principal, ...] = Field(
+        default=(),
+        description="The callers that may read every caller's use, every request's record, and the exposures.",
     )
     metrics: Literal["open", "restricted"] = Field(
         default="open",
@@ -197,12 +211,36 @@ class AccessSettings(Section):
     limits: Limiting = Limiting()
 
     @model_validator(mode="after")
-    def _managers_can_be_identified(self) -> Self:
+    def _roles_can_be_identified(self) -> Self:
         if self.metrics == "restricted" and not self.knows_callers:
             raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; otherwise no caller can read them")
-        if ANONYMOUS in self.managers:
-            raise ValueError(f"`managers` names '{ANONYMOUS}'; anyone who reaches the server could change traffic")
+        if problems := [problem for where, listed in self._roles() for problem in self._role_problems(where, listed)]:
+            raise ValueError("; ".join(problems))
         return self
+
+    def _roles(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        yield "managers", self.managers
+        yield from ((f"operators.{endpoint}", listed) for endpoint, listed in self.operators.items())
+        yield "viewers", self.viewers
+
+    def _role_problems(self, where: str, listed: tuple[str, ...]) -> Iterator[str]:
+        for name in listed:
+            if name == ANONYMOUS:
+                yield f"`{where}` names '{ANONYMOUS}'; anyone who reaches the server would have the role"
+            elif name.startswith(KEY) and self.keys_file is None:
+                yield f"`{where}` names '{name}', but there are no keys; set `keys_file`, or remove it"
+            elif name.startswith(TOKEN) and self.oidc is None:
+                yield f"`{where}` names '{name}', but there are no tokens; set `oidc`, or remove it"
+            elif not name.startswith((KEY, TOKEN)) and self.keys_file is not None and self.oidc is not None:
+                yield (
+                    f"`{where}` names '{name}', which may be a key's name or a token's principal; "
+                    f"write '{KEY}{name}' or '{TOKEN}{name}'"
+                )
+
+    def principals(self, listed: Iterable[str]) -> frozenset[str]:
+        """The callers of a role, each with its prefix."""
+        only = TOKEN if self.keys_file is None else KEY
+        return frozenset(name if name.startswith((KEY, TOKEN)) else only + name for name in listed)
 
     @property
     def knows_callers(self) -> bool:

@@ -301,11 +301,9 @@ class Config(_Model):
 
     def _access_problems(self) -> list[str]:
         known = {*self.endpoints, *self.deployments}
-        return [
-            f"access.limits.endpoints.{name}: unknown endpoint; known: {', '.join(self.endpoints)}"
-            for name in self.access.limits.endpoints
-            if name not in known
-        ]
+        unknown = [f"limits.endpoints.{name}" for name in self.access.limits.endpoints if name not in known]
+        unknown += [f"operators.{name}" for name in self.access.operators if name not in self.endpoints]
+        return [f"access.{it}: unknown endpoint; known: {', '.join(self.endpoints)}" for it in unknown]
 
 
 def _outside(path: str, overrides: Sequence[Override], traffic: Mapping[str, int]) -> list[str]:

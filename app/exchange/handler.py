@@ -68,7 +68,7 @@ async def handle(
             dialect, route = _claimed(candidates, request, record)
             caller = UNAUTHENTICATED
             if not route.open:  # before the body is read: it costs memory
-                caller = await state.access.caller(headers)
+                caller = await state.access.caller(headers, scope.get("client"))
                 request = request.with_body(await read_body(receive, headers, snapshot.config))
                 dialect, route = _claimed(candidates, request, record)
             record.caller = caller.name

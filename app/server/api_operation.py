@@ -73,7 +73,8 @@ class ApiOperation:
                     check_headers(scope, views.config.max_header_bytes)
                 # Before the first configuration there are no callers, and every answer is an error that states this.
                 guarded = views is not None and not self.open
-                caller = await api.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
+                peer = scope.get("client")
+                caller = await api.access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
                 reply = await self.handler(request, OperationContext(caller, record, writer))
                 if reply is not None:

@@ -117,6 +117,7 @@ class Router:
             telemetry,
             loopback=environment.loopback,
             several_routers=environment.several_routers,
+            behind_ingress=environment.behind_ingress,
             timing=access_timing,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))

@@ -138,8 +138,8 @@ class Management:
 
     async def _update_config(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Changes the traffic on every router. The reply has the endpoint's state a moment later."""
-        self._access.require_manager(context.caller)
         name, config = self._endpoint(request, context)
+        self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._control is None:
             raise not_offered(IN_THE_FILE)
         body = await read_body(request.receive, request.headers, config)
@@ -181,7 +181,8 @@ class Management:
         before = self._views().config
         healthy, applied = await asyncio.gather(self._healthy(), applied_or_none(self._control))
         views = self._views()
-        seen, may_manage = views.of(context.caller), self._access.may_manage(context.caller)
+        seen, name = views.of(context.caller), request.path_params.get("name", "")
+        may_manage = self._access.roles.may_operate(context.caller, name)
         view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
         if applied is None:
             delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED

@@ -1,7 +1,8 @@
 """The API of experiments, below `/api`: the controller's answers, for callers that may see them.
 
-A caller sees experiments of the endpoints that it may use, and exposures of its own requests. Managers see all of them,
-decide about experiments, and start A/A runs. Errors have OpenAI's form.
+A caller sees experiments of the endpoints that it may use, and exposures of its own requests; managers and viewers see
+everyone's. Managers and the endpoint's operators decide about experiments and start A/A runs. Errors have
+OpenAI's form.
 """
 
 import asyncio
@@ -146,11 +147,8 @@ class ExperimentsApi:
 
     async def _decide(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = self._experiment(request, context)
-        if not self._may_manage(context):
-            raise Forbidden(
-                f"'{context.caller.name}' may not decide about experiments: it is not listed in `access.managers`"
-            )
         config = self._views().config
+        self._require_operator(name, "decide about it", context)
         body = await read_body(request.receive, request.headers, config)
         if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
             return await self._foresee(name, body, config, context)
@@ -188,8 +186,7 @@ class ExperimentsApi:
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = self._experiment(request, context)
-        if not self._access.may_manage(context.caller):
-            raise Forbidden(f"'{context.caller.name}' may not start A/A runs: it is not listed in `access.managers`")
+        self._require_operator(name, "start A/A runs", context)
         body = await read_body(request.receive, request.headers, self._views().config)
         answer = await ask(self._controller, "POST", f"/experiments/{name}/aa", body=body)
         return Reply(answer.body, answer.status)
@@ -204,7 +201,9 @@ class ExperimentsApi:
         if key is None and endpoint.sticky is not None and endpoint.sticky.by == "api_key":
             key = next(iter(credentials(headers_of(request.scope))), None)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
-        hashes = self._ledger.hashes if self._access.may_manage(context.caller) else None
+        roles = self._access.roles
+        sees_units = roles.may_view(context.caller) or roles.may_operate(context.caller, name)
+        hashes = self._ledger.hashes if sees_units else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
         override = None
         if key is not None and endpoint.plan.overrides:
@@ -213,13 +212,13 @@ class ExperimentsApi:
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The exposures of a request id: among the caller's own requests, or for a manager among all."""
+        """The exposures of a request id: among the caller's own requests, for managers and viewers among all."""
         self._views()
         id = request.path_params["id"]
         found = []
         if (hashes := self._ledger.hashes) is not None:
             answer = await ask(self._controller, "GET", f"/requests/{request_hash(id):016x}")
-            mine = None if self._may_manage(context) else f"{hashes.caller(context.caller.id):016x}"
+            mine = None if self._access.roles.may_view(context.caller) else f"{hashes.caller(context.caller.id):016x}"
             exposures = json.loads(answer.body)["exposures"]
             found = [it for it in exposures if mine in (None, it["caller"])]
         if not found:
@@ -235,7 +234,8 @@ class ExperimentsApi:
         views = self._views()
         body = await read_body(request.receive, request.headers, views.config)
         hashes = self._ledger.hashes
-        caller = 0 if hashes is None or self._may_manage(context) else hashes.caller(context.caller.id)
+        is_manager = self._access.roles.may_manage(context.caller)
+        caller = 0 if hashes is None or is_manager else hashes.caller(context.caller.id)
         items, unknown = checked(body, views.of(context.caller), caller, time.time())
         if items:
             if hashes is None:
@@ -254,8 +254,10 @@ class ExperimentsApi:
         pending: int = json.loads(answer.body)["pending"]
         return pending
 
-    def _may_manage(self, context: OperationContext) -> bool:
-        return self._access.may_manage(context.caller)
+    def _require_operator(self, name: str, what: str, context: OperationContext) -> None:
+        """Raises Forbidden if the caller may not do `what` with the experiment."""
+        endpoint = self._views().config.experiments[name].endpoint
+        self._access.roles.require_operator(context.caller, endpoint, f"{what}: '{name}'")
 
     def _experiment(self, request: HTTPRequest, context: OperationContext) -> str:
         """The experiment in the path. Raises NotFound, and Forbidden if the caller may not use its endpoint."""

@@ -1,5 +1,5 @@
-"""`GET /api/exposures`: the recorded exposures as a file, for managers. Hashes, times, sizes, outcomes; no text, no
-name.
+"""`GET /api/exposures`: the recorded exposures as a file, for managers and viewers. Hashes, times, sizes, outcomes; no
+text, no name.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute
 from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.openapi_schemas import Schema
-from app.errors import Forbidden
 from app.exchange.deadlines import while_connected
 from app.experiments.export.formats import EXPOSURE_FORMATS
 from app.ledger.controller_client import Answer, ExportClient
@@ -50,10 +49,7 @@ class ExportApi:
         return [self._entry.route(self._api)]
 
     async def _export(self, request: HTTPRequest, context: OperationContext) -> None:
-        if not self._access.may_manage(context.caller):
-            raise Forbidden(
-                f"'{context.caller.name}' may not export what was recorded: it is not listed in `access.managers`"
-            )
+        self._access.roles.require_viewer(context.caller, "export what was recorded")
         if self._exports is None:
             raise no_controller()
         writer = context.writer

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from app.engine.usage import Usage
+from app.errors import TooManyRefusals, Unauthorized
 from app.telemetry.logs import event
+
+_SUMMED = frozenset({Unauthorized.kind, TooManyRefusals.kind})
+"""The errors of requests that get no line: anyone can send them, as fast as the network allows. The event
+``requests_unauthorized`` has their sum (`app.access.refusals`)."""
 
 _log = logging.getLogger("switchyard.access")
 
@@ -38,7 +43,9 @@ class Record:
 
 
 def log_request(record: Record, elapsed_s: float) -> None:
-    """Writes the request's line: the event ``request``."""
+    """Writes the request's line: the event ``request``. Those without valid credentials have none."""
+    if record.error in _SUMMED:
+        return
     if _log.isEnabledFor(logging.INFO):
         _log.handle(_line(event("request", **_fields(record, elapsed_s))))
 

@@ -121,6 +121,12 @@ class Telemetry(LedgerMetrics):
             multiprocess_mode="livemin",
         )
         self.last_key_reload.set(1)
+        self.unauthorized_requests = Counter(
+            "switchyard_unauthorized_requests",
+            "Requests without valid credentials, by the answer: refused (401), throttled (429)",
+            ("outcome",),
+            registry=registry,
+        )
         self.limits = Counter(
             "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
         )
@@ -193,6 +199,10 @@ class Telemetry(LedgerMetrics):
         """Counts a reload of the keys file: ``applied`` or ``refused``."""
         self.key_reloads.labels(outcome).inc()
         self.last_key_reload.set(int(outcome == "applied"))
+
+    def unauthorized(self, outcome: str) -> None:
+        """Counts a request without valid credentials: ``refused`` (401) or ``throttled`` (429)."""
+        self.unauthorized_requests.labels(outcome).inc()
 
     def configured(self, outcome: str) -> None:
         """Counts a configuration that was delivered: ``applied`` or ``refused``."""

@@ -18,7 +18,7 @@ from app.config.serve_file import load_document
 from app.dialects.common.model_list import model_card
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS
-from app.internal_api import INTERNAL_KEY_VARIABLE
+from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
 from app.server.application import Router
 from app.server.metrics.cluster import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
 from app.server.metrics.own import GAUGES
@@ -244,4 +244,10 @@ def test_deploying_lists_the_environment_of_every_node() -> None:
     drain = {environment.DRAIN: str(environment.WORKER_DRAIN_S)}
     for variable, value in {**environment.EVERY_NODE, **drain}.items():
         assert f"| `{variable}` | `{value}`" in listed
-    assert set(first_cells(listed)) == {*environment.EVERY_NODE, *drain, INTERNAL_KEY_VARIABLE}
+    assert set(first_cells(listed)) == {
+        *environment.EVERY_NODE,
+        *drain,
+        INTERNAL_KEY_VARIABLE,
+        ENGINE_KEY_VARIABLE,
+        UNIT_SECRET_VARIABLE,
+    }

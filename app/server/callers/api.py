@@ -1,4 +1,4 @@
-"""The caller's own name, permissions and remaining limits; for managers, every caller's use.
+"""The caller's own name, permissions and remaining limits; for managers and viewers, every caller's use.
 
 No answer contains a key, or an endpoint that the caller may not use. Errors have OpenAI's form.
 """
@@ -13,7 +13,7 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.errors import Forbidden, Unavailable
+from app.errors import Unavailable
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.callers.document import callers_document, me_document
 from app.server.openapi import Operation
@@ -52,7 +52,7 @@ class CallersApi:
             caller,
             visible,
             dict(zip(visible.endpoints, left, strict=True)),
-            manages=self._access.may_manage(caller),
+            roles=self._access.roles,
             limits_are_shared=self._access.limits_are_shared,
         )
         return Reply(dump(document), headers=_NEVER_CACHED)
@@ -60,9 +60,6 @@ class CallersApi:
     async def _callers(self, request: HTTPRequest, context: OperationContext) -> Reply:
         if self._views() is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        if not self._access.may_manage(context.caller):
-            raise Forbidden(
-                f"'{context.caller.name}' may not see what others use: it is not listed in `access.managers`"
-            )
+        self._access.roles.require_viewer(context.caller, "see what others use")
         use = self._telemetry.caller_use
         return Reply(dump(callers_document(use.since, use.items(), self._access.key_uses())), headers=_NEVER_CACHED)

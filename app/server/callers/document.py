@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.access.api_keys import KeyUse
-from app.access.caller import ANONYMOUS_CALLER, Caller
+from app.access.caller import ANONYMOUS_CALLER, Caller, Roles
 from app.config.experiment_checks import is_active
 from app.config.schema import Config
 from app.limits.limiter import Allowance
@@ -17,10 +17,10 @@ def me_document(
     visible: Config,
     limits: Mapping[str, Sequence[Allowance]],
     *,
-    manages: bool,
+    roles: Roles,
     limits_are_shared: bool,
 ) -> dict[str, Any]:
-    """The caller's name, the endpoints it may use, and its remaining limits there.
+    """The caller's name, its roles, the endpoints it may use, and its remaining limits there.
 
     `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
     """
@@ -28,7 +28,10 @@ def me_document(
     return {
         "caller": caller.name,
         "anonymous": caller is ANONYMOUS_CALLER,
-        "manages": manages,
+        "role": roles.role(caller),
+        "manages": roles.may_manage(caller),
+        "operates": [name for name in visible.endpoints if roles.may_operate(caller, name)],
+        "views": roles.may_view(caller),
         "limits_counted": "by all routers together" if limits_are_shared else "by this router alone",
         "endpoints": [
             {

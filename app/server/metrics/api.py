@@ -121,7 +121,7 @@ class MetricsApi:
     async def _tgi(self, request: Request) -> Response:
         """One endpoint's metrics under TGI's names; without a name, the default endpoint's."""
         snapshot = self._snapshot()
-        reader = await self._access.reader(headers_of(request.scope))
+        reader = await self._access.reader(headers_of(request.scope), request.scope.get("client"))
         views = snapshot.views if snapshot is not None else None
         endpoint = request.path_params.get("endpoint") or (views.config.defaults.get("completions") if views else None)
         if views is None or endpoint not in views.config.endpoints:
@@ -131,7 +131,7 @@ class MetricsApi:
 
     async def _view(self, request: Request) -> _View | None:
         """The caller's view; None before the first configuration. Raises Unauthorized."""
-        reader = await self._access.reader(headers_of(request.scope))
+        reader = await self._access.reader(headers_of(request.scope), request.scope.get("client"))
         if (snapshot := self._snapshot()) is None:
             return None
         if reader.endpoints is None:

@@ -56,7 +56,7 @@ class OverviewApi:
         self._views, self._telemetry, self._access = views, telemetry, access
         self._running, self._has_controller, self._health, self._clock = running, controller is not None, health, clock
         self._recent = Recent(telemetry, clock())
-        self._answers: dict[tuple[frozenset[str], bool], tuple[float, Config, bytes]] = {}
+        self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, Window | None] = (float("-inf"), None)
         self._api = Api("switchyard", telemetry, access, views, openai_words)
         self._entry = Entry("GET", "/api/overview", "overview", self._overview)
@@ -84,19 +84,23 @@ class OverviewApi:
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
         if (views := self._views()) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        seen, is_manager = views.of(context.caller), self._access.may_manage(context.caller)
-        key = (frozenset(seen.endpoints), is_manager)
+        seen, roles = views.of(context.caller), self._access.roles
+        is_manager = roles.may_manage(context.caller)
+        operated = frozenset(name for name in seen.endpoints if roles.may_operate(context.caller, name))
+        key = (frozenset(seen.endpoints), operated, is_manager)
         at, config, answer = self._answers.get(key, (float("-inf"), None, b""))
         if config is not seen or self._clock() - at >= CACHE_S:
             replicas = await self._running.now()
-            answer = dump(self._document(seen, is_manager, replicas))
+            answer = dump(self._document(seen, operated, is_manager, replicas))
             now = self._clock()
             # Only fresh documents are kept: there may be as many views as keys.
             self._answers = {it: kept for it, kept in self._answers.items() if now - kept[0] < CACHE_S}
             self._answers[key] = (now, seen, answer)
         return Reply(answer)
 
-    def _document(self, seen: Config, is_manager: bool, replicas: Replicas | None) -> dict[str, Any]:
+    def _document(
+        self, seen: Config, operated: Collection[str], is_manager: bool, replicas: Replicas | None
+    ) -> dict[str, Any]:
         health, window = self._health, self._window()
         present = Present(in_flight(self._telemetry), health.queued(), health.open_breakers(), health.stops(), replicas)
         return {
@@ -104,9 +108,9 @@ class OverviewApi:
             "window_s": round(window.seconds, 1),
             "routers": sum(replicas.routers.values()) if replicas is not None else None,
             "is_manager": is_manager,
-            "why_not": self._why_not(is_manager),
+            "why_not": self._why_not(is_manager or bool(operated)),
             "has_controller": self._has_controller,
-            "endpoints": endpoints_document(seen, window, present),
+            "endpoints": endpoints_document(seen, window, present, operated),
         }
 
     def _window(self) -> Window:
@@ -118,8 +122,8 @@ class OverviewApi:
             self._counted = (now, window)
         return window
 
-    def _why_not(self, is_manager: bool) -> str | None:
-        """The reason why the caller cannot change traffic here; None if it can."""
+    def _why_not(self, may_operate: bool) -> str | None:
+        """The reason why the caller can change no traffic here; None if it can."""
         if not self._running.is_known:
             return "This router reads its traffic from its configuration file: change it there."
-        return None if is_manager else "Managers change traffic; your key only shows it."
+        return None if may_operate else "Managers and operators change traffic; your key only shows it."

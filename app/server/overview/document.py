@@ -20,9 +20,14 @@ class Present(NamedTuple):
     replicas: Replicas | None
 
 
-def endpoints_document(config: Config, window: Window, present: Present) -> list[dict[str, Any]]:
-    """Every endpoint of `config`, which is what the caller may see."""
-    return [_endpoint(name, endpoint, config, window, present) for name, endpoint in config.endpoints.items()]
+def endpoints_document(
+    config: Config, window: Window, present: Present, operated: Collection[str]
+) -> list[dict[str, Any]]:
+    """Every endpoint of `config`, which is what the caller may see. `operated`: those that it may operate."""
+    return [
+        {**_endpoint(name, endpoint, config, window, present), "may_operate": name in operated}
+        for name, endpoint in config.endpoints.items()
+    ]
 
 
 def _endpoint(name: str, endpoint: Endpoint, config: Config, window: Window, present: Present) -> dict[str, Any]:

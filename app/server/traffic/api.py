@@ -1,7 +1,7 @@
 """An endpoint's plan over HTTP: read it, change it as a whole, roll it back, read its history.
 
-Callers of an endpoint may read; managers may change. Changes go through the control plane by compare-and-set:
-`If-Match` names the plan that the caller saw. Errors have OpenAI's form.
+Callers of an endpoint may read; managers and its operators may change. Changes go through the control plane by
+compare-and-set: `If-Match` names the plan that the caller saw. Errors have OpenAI's form.
 """
 
 import asyncio
@@ -186,8 +186,8 @@ class TrafficApi:
 
     async def _change(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ControlPlane, bytes]:
         """The endpoint to change, the control plane, and the body. Raises Forbidden, NotFound and BadRequest."""
-        self._access.require_manager(context.caller)
         name, views = self._endpoint(request, context)
+        self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._control is None:
             raise BadRequest(IN_THE_FILE, code="feature_disabled")
         return name, self._control, await read_body(request.receive, request.headers, views.config)
@@ -230,7 +230,12 @@ class TrafficApi:
         return Reply(dump(content), headers={"etag": f'"{view["plan"]}"'})
 
     def _view(self, name: str, endpoint: Endpoint, context: OperationContext) -> dict[str, Any]:
-        return plan_view(name, endpoint, with_units=self._access.may_manage(context.caller))
+        return plan_view(name, endpoint, with_units=self._sees_units(name, context))
+
+    def _sees_units(self, name: str, context: OperationContext) -> bool:
+        """An operator repeats the overrides that it keeps, and names them by their units."""
+        roles = self._access.roles
+        return roles.may_operate(context.caller, name) or roles.may_view(context.caller)
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ConfigViews]:
         """The endpoint in the path. Raises NotFound, and Forbidden if the caller may not use it."""

@@ -59,7 +59,10 @@ def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Cal
     assert {**me.json(), "endpoints": []} == {
         "caller": "ann",
         "anonymous": False,
+        "role": "caller",
         "manages": False,
+        "operates": [],
+        "views": False,
         "limits_counted": "by this router alone",
         "endpoints": [],
     }
@@ -149,7 +152,7 @@ def test_managers_see_what_callers_used_and_no_answer_has_a_key(callers: Callers
     refused = callers.get("/api/callers", "ann")
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         403,
-        "'ann' may not see what others use: it is not listed in `access.managers`",
+        "'ann' may not see what others use: it is listed neither in `access.managers` nor in `access.viewers`",
     )
     for shown in (answer.text, callers.get("/api/me", "ann").text):
         assert not any(key in shown or key.split("-")[2] in shown for key in callers.keys.values())

@@ -111,10 +111,15 @@ class Managed:
         return found
 
     def guard(self) -> dict[str, str]:
-        """Requires keys from now on. Returns those of a manager and of two teams."""
+        """Requires keys from now on. Returns those of a manager and of three teams."""
         keys: dict[str, str] = {}
         file = self.directory / "keys.yaml"
-        for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
+        for name, endpoints in (
+            ("boss", []),
+            ("chat team", ["chat"]),
+            ("embed team", ["embed"]),
+            ("chat and embed", []),
+        ):
             keys[name], record = create(name, endpoints=endpoints)
             append(file, record.line)
         self.deliver(access={"keys_file": str(file), "managers": ["boss"]})

@@ -87,12 +87,30 @@ async def test_a_manager_sees_the_usage_of_all_callers(
     await expect(rows).to_have_count(3)
     await expect(rows.filter(has_text="ann")).to_contain_text("chat30279")
     await expect(rows.filter(has_text=other)).to_have_count(1)
+    held = page.get_by_role("region", name="Keys of callers").locator("tbody tr")
+    await expect(held).to_have_count(4)
+    await expect(held.nth(2)).to_contain_text("eve")
+    await expect(held.nth(2)).not_to_contain_text("nevernever")
     assert await page.get_by_role("main").locator("img").count() == 0
     await expect(page.get_by_role("article", name="chat")).to_contain_text("1 of 10 left")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
     if other != HOSTILE:
         await screenshot(page, "keys")
+
+
+async def test_a_viewer_and_an_operator_see_what_they_may_do(open_page: OpenPage, keys: Keys) -> None:
+    access = keys.rig.config["access"]
+    keys.rig.change(access={**access, "viewers": ["nightly-batch"], "operators": {"chat": ["ann"]}})
+    for name, text, usage in (
+        ("ann", "You are an operator of chat: you can change the traffic there", 0),
+        ("nightly-batch", "You are a viewer: you can see everyone's usage.", 1),
+    ):
+        page, watch = await open_page(keys.rig.url)
+        watch.expected = ["status of 401"]
+        await keys.sign_in(page, name)
+        await expect(page.get_by_text(text)).to_be_visible()
+        await expect(page.get_by_role("heading", name="Usage by caller")).to_have_count(usage)
 
 
 async def test_a_server_without_keys_and_an_unreachable_server_are_reported(open_page: OpenPage, rig: Rig) -> None:

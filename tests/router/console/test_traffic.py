@@ -209,12 +209,26 @@ async def test_callers_who_are_no_managers_get_no_buttons_to_change_traffic(
     await page.goto("/ui#/traffic")
     await page.get_by_label("API key").fill(keys["chat team"])
     await page.keyboard.press("Enter")
-    await expect(page.get_by_text("Managers change traffic; your key only shows it.")).to_be_visible()
+    await expect(page.get_by_text("Managers and operators change traffic; your key only shows it.")).to_be_visible()
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
     await expect(page.get_by_role("button", name="Change the split")).to_have_count(0)
     await chat(page).get_by_role("button", name="Plans and rollback").click()
     await expect(page.get_by_text("in force")).to_be_visible()
     await expect(page.get_by_role("button", name="Roll back")).to_have_count(0)
+
+
+async def test_an_operator_gets_the_buttons_of_its_endpoints(managed: Managed, open_page: OpenPage) -> None:
+    keys = managed.guard()
+    managed.deliver(access={**managed.config["access"], "operators": {"chat": ["chat and embed"]}})
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui#/traffic")
+    await page.get_by_label("API key").fill(keys["chat and embed"])
+    await page.keyboard.press("Enter")
+    await expect(chat(page).get_by_role("button", name="Change the split")).to_be_visible()
+    await expect(page.get_by_role("button", name="Change the split")).to_have_count(1)
+    embed = page.get_by_role("region", name="embed")
+    await expect(embed.get_by_text("Only managers and its operators change its traffic.")).to_be_visible()
 
 
 async def test_a_router_that_reads_a_file_says_so(rig: Rig, open_page: OpenPage) -> None:

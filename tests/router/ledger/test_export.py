@@ -135,7 +135,7 @@ def test_a_trace_is_made_of_an_experiments_exposures(exporting: ExportRig) -> No
 def test_only_managers_export(exporting: ExportRig) -> None:
     answer = exporting.get("team")
     assert answer.status_code == 403
-    assert answer.json()["error"]["message"].endswith("it is not listed in `access.managers`")
+    assert answer.json()["error"]["message"].endswith("nor in `access.viewers`")
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def replica(name: str) -> Starlette:
 
     async def whole(request: Request) -> PlainTextResponse:
         seen = {"x-seen-id": request.headers.get("x-request-id", ""), "x-seen-port": request.headers["x-client-port"]}
+        seen["x-seen-sources"] = ", ".join(request.headers.getlist("x-forwarded-for"))
         return PlainTextResponse(name, headers=seen)
 
     async def stream(request: Request) -> StreamingResponse:
@@ -196,6 +197,15 @@ def test_an_unusable_request_id_is_replaced_for_the_client_and_the_router(tmp_pa
         new = running.get("/v1/whole", headers)[1]["x-seen-id"]
         assert re.fullmatch(r"[0-9a-f-]{36}", new)
         assert running.get("/v1/whole", {"x-request-id": "mine"})[1]["x-seen-id"] == "mine"
+
+
+def test_the_last_address_that_the_router_sees_is_the_clients_own(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("a")) as url:
+        running.start(replica=port_of(url))
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10, source_address=("127.0.0.7", 0))
+        with closing(connection):
+            _, headers, _ = answer(connection, "/v1/whole", {"x-forwarded-for": "203.0.113.9, 203.0.113.8"})
+        assert headers["x-seen-sources"] == "203.0.113.9, 203.0.113.8, 127.0.0.7"
 
 
 def test_serves_own_routes_are_closed_however_they_are_written(tmp_path: Path) -> None:

@@ -1,8 +1,19 @@
 """Where credentials are read from, and what a caller may see and use."""
 
+from collections.abc import Callable
+
 import pytest
 
-from app.access.caller import ANONYMOUS_CALLER, Caller, ConfigViews, credentials, visible_config
+from app.access.caller import (
+    ANONYMOUS_CALLER,
+    UNAUTHENTICATED,
+    Caller,
+    ConfigViews,
+    Roles,
+    credentials,
+    visible_config,
+)
+from app.config.access import AccessSettings
 from app.config.schema import parse
 from app.errors import Forbidden
 
@@ -90,3 +101,43 @@ def test_a_view_is_copied_once_per_set_of_endpoints() -> None:
     view = views.of(Caller("team", "k", frozenset({"beta", "unknown"})))
     assert views.of(Caller("another", "l", frozenset({"beta"}))) is view
     assert views.of(ANONYMOUS_CALLER) is CONFIG
+
+
+OIDC = {"issuer": "https://id.example.com", "audience": "switchyard"}
+A_KEY, A_TOKEN = Caller("boss", "key-1"), Caller("boss", "token-1", credential="token")
+
+
+@pytest.mark.parametrize("role", ["managers", "viewers", "operators"])
+@pytest.mark.parametrize(
+    ("credentials", "name", "has_it"),
+    [
+        ({"keys_file": "k"}, "boss", [A_KEY]),
+        ({"oidc": OIDC}, "boss", [A_TOKEN]),
+        ({"keys_file": "k"}, "key:boss", [A_KEY]),
+        ({"keys_file": "k", "oidc": OIDC}, "key:boss", [A_KEY]),
+        ({"keys_file": "k", "oidc": OIDC}, "oidc:boss", [A_TOKEN]),
+    ],
+)
+def test_a_role_is_of_a_key_or_of_a_token_and_never_of_both(
+    role: str, credentials: dict[str, object], name: str, has_it: list[Caller]
+) -> None:
+    listed = {"chat": [name]} if role == "operators" else [name]
+    roles = Roles.of(AccessSettings.model_validate({**credentials, role: listed}))
+    has: dict[str, Callable[[Caller], bool]] = {
+        "managers": roles.may_manage,
+        "viewers": roles.may_view,
+        "operators": lambda it: roles.may_operate(it, "chat"),
+    }
+    for caller in (A_KEY, A_TOKEN, ANONYMOUS_CALLER, UNAUTHENTICATED, Caller("", ""), Caller("key:boss", "key-2")):
+        assert has[role](caller) == (caller in has_it)
+        assert not roles.may_operate(caller, "beta") or caller in has_it
+    for caller in has_it:
+        assert roles.role(caller) == role.removesuffix("s")
+        assert roles.role(caller, "beta") == ("caller" if role == "operators" else role.removesuffix("s"))
+
+
+def test_without_access_settings_everyone_on_the_machine_may_do_everything() -> None:
+    roles = Roles.of(AccessSettings())
+    assert roles.may_manage(ANONYMOUS_CALLER)
+    assert roles.may_operate(ANONYMOUS_CALLER, "chat")
+    assert roles.may_view(ANONYMOUS_CALLER)

@@ -84,6 +84,11 @@ CASES: dict[str, Case] = {
         {'switchyard_config_last_reload_successful{application="router", replica="a"}': "0x60"},
         {"application": "router"},
     ),
+    "SwitchyardUnauthorizedRequests": Case(
+        {'switchyard_unauthorized_requests_total{application="router", replica="a", outcome="throttled"}': "0+9x60"},
+        {'switchyard_unauthorized_requests_total{application="router", replica="a", outcome="refused"}': "0+20x60"},
+        {"application": "router"},
+    ),
     "SwitchyardLimitsStoreAway": Case(
         {'switchyard_limit_store_failures_total{application="router", replica="a"}': "0+1x60"},
         {'switchyard_limit_store_failures_total{application="router", replica="a"}': "7x60"},

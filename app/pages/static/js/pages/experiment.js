@@ -58,7 +58,9 @@ export async function mount(root, context) {
     try {
       const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
       state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
-      state.why = (await api.get("/api/overview", { signal })).is_manager ? null : "Only managers decide on experiments; your key can view them.";
+      const { endpoints } = await api.get("/api/overview", { signal });
+      const decides = endpoints.some((it) => it.endpoint === endpoint && it.may_operate);
+      state.why = decides ? null : `Only managers and the operators of ${endpoint} decide on its experiments; your key can view them.`;
     } catch {
       // They are marks in a chart and a hint: the page is correct without them.
     }

@@ -1,6 +1,8 @@
-// The caller, its endpoints and what is left of its limits; for managers, every caller's usage.
+// The caller, its roles, its endpoints and what is left of its limits; for managers and viewers, every caller's usage
+// and every key's end and last use.
 
 import { h, morph } from "../dom.js";
+import { list } from "../format.js";
 import { cell, table } from "../parts.js";
 
 export const title = "Keys";
@@ -17,8 +19,8 @@ export async function mount(root, { api, poll }) {
   async function refresh(signal) {
     const me = await api.get("/api/me", { signal });
     morph(who, ...about(me));
-    if (me.manages) morph(others, ...everybody(await api.get("/api/callers", { signal })));
-    others.hidden = !me.manages;
+    if (me.views) morph(others, ...everybody(await api.get("/api/callers", { signal })));
+    others.hidden = !me.views;
     stale.hidden = true;
   }
 
@@ -32,17 +34,19 @@ export async function mount(root, { api, poll }) {
 
 function about(me) {
   const name = me.anonymous ? "You are not signed in." : h("span", {}, "You are ", h("strong", {}, me.caller), ".");
-  const rights = me.manages
-    ? me.anonymous
-      ? "This server has no keys: anyone who can reach it can use and change everything."
-      : "You are a manager: you can change traffic and decide on experiments."
-    : "You can use the endpoints listed here; only managers change traffic.";
   return [
-    h("p", { class: "lead" }, name, " ", rights),
+    h("p", { class: "lead" }, name, " ", rights(me)),
     h("h2", {}, "Your endpoints"),
     me.endpoints.length ? h("div", { class: "endpoints" }, me.endpoints.map((it) => endpoint(it))) : h("p", { class: "empty" }, "You have access to no endpoint on this server."),
     me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}. Usage counts in full for its minute and fades out over the next one.`),
   ];
+}
+
+function rights({ manages, anonymous, operates, views }) {
+  if (manages) return anonymous ? "This server has no keys: anyone who can reach it can use and change everything." : "You are a manager: you can change traffic and decide on experiments.";
+  const reads = views ? " You are a viewer: you can see everyone's usage." : "";
+  if (operates.length) return `You are an operator of ${list(operates)}: you can change the traffic there and decide on the experiments.${reads}`;
+  return `You can use the endpoints listed here; only managers and operators change traffic.${reads}`;
 }
 
 function endpoint({ endpoint: name, tasks, deployments, limits }) {
@@ -69,7 +73,7 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
   );
 }
 
-function everybody({ since, callers, view }) {
+function everybody({ since, callers, view, keys }) {
   const start = new Date(1000 * since).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
   const row = (it) => {
@@ -88,5 +92,13 @@ function everybody({ since, callers, view }) {
     callers.length
       ? table("Usage by caller", ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))], callers.map(row), { class: "stacked" })
       : h("p", { class: "empty" }, "No calls yet."),
+    ...(keys.length ? [h("h2", {}, "Keys of callers"), table("Keys of callers", ["Key", "Ends", "Last used", "Previous secret"], keys.map(keyRow), { class: "stacked" })] : []),
   ];
 }
+
+function keyRow({ caller, expires, last_used, previous }) {
+  const old = previous ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used)}` : "none";
+  return h("tr", { key: caller }, cell("", caller, { header: true }), cell("Ends", moment(expires)), cell("Last used", moment(last_used)), cell("Previous secret", old));
+}
+
+const moment = (at) => (at === null ? "never" : new Date(1000 * at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }));

@@ -46,13 +46,14 @@ export async function mount(root, context) {
       document.getElementById(`change/${name}`)?.focus();
     }
     if (kind === "change") return editor(name, context, done);
-    return kind === "history" ? history(name, state.overview.why_not === null, context, done) : explain(endpoint, context);
+    return kind === "history" ? history(name, mayChange(endpoint), context, done) : explain(endpoint, context);
   }
+
+  const mayChange = (endpoint) => state.overview.why_not === null && endpoint.may_operate;
 
   function section(endpoint) {
     const name = endpoint.endpoint;
     const open_ = state.panels.get(name);
-    const mayChange = state.overview.why_not === null;
     const press = (kind) => () => open(endpoint, kind);
     return h(
       "section",
@@ -71,9 +72,10 @@ export async function mount(root, context) {
       h(
         "div",
         { class: "actions" },
-        mayChange && endpoint.deployments.length > 1 ? h("button", { type: "button", id: `change/${name}`, "aria-expanded": String(open_?.kind === "change"), on: { click: press("change") } }, "Change the split") : null,
+        mayChange(endpoint) && endpoint.deployments.length > 1 ? h("button", { type: "button", id: `change/${name}`, "aria-expanded": String(open_?.kind === "change"), on: { click: press("change") } }, "Change the split") : null,
         toggle("Plans and rollback", open_?.kind === "history", `panel/${name}`, press("history")),
         toggle("Explain a key", open_?.kind === "explain", `panel/${name}`, press("explain")),
+        state.overview.why_not === null && !endpoint.may_operate ? h("span", { class: "hint" }, "Only managers and its operators change its traffic.") : null,
       ),
       h("div", { id: `panel/${name}`, key: "panel" }, open_?.element),
     );

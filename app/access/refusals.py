@@ -1,0 +1,121 @@
+"""Requests without valid credentials: counted by their source, throttled, and logged as a sum.
+
+Credentials are checked first, so a source that is throttled is still served with valid ones: behind one address there
+may be many callers. What is throttled is the answer (a 429 that says when to come back) and the line in the log. Memory
+is bounded: beyond `MOST_SOURCES` in a minute, further sources count as one.
+"""
+
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.errors import ClientError, TooManyRefusals, Unauthorized
+from app.telemetry.logs import event
+
+MOST_A_MINUTE = 20
+WINDOW_S = 60.0
+MOST_SOURCES = 4096
+_NAMED = 10
+"""Sources, and reasons, that a line of the log names."""
+
+_OTHERS = ""
+_log = logging.getLogger("switchyard")
+
+
+class RefusalObserver(Protocol):
+    """Counts refused requests."""
+
+    def unauthorized(self, outcome: str) -> None:
+        """Counts a request without valid credentials: ``refused`` (401) or ``throttled`` (429)."""
+
+
+@dataclass(slots=True)
+class _Window:
+    began: float
+    requests: int = 0
+
+
+class Refusals:
+    """The refusals of one router. `clock`: monotonic seconds."""
+
+    def __init__(self, observer: RefusalObserver, clock: Callable[[], float]) -> None:
+        self._observer, self._clock = observer, clock
+        self._windows: dict[str, _Window] = {}  # the oldest first
+        self._sources: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._throttled = 0
+
+    def of(self, error: Unauthorized, source: str) -> ClientError:
+        """Counts a refusal of `source`; returns its error, or TooManyRefusals after `MOST_A_MINUTE` of them."""
+        now = self._clock()
+        window = self._window(source, now)
+        window.requests += 1
+        self._sources[source if source in self._sources or len(self._sources) < MOST_SOURCES else _OTHERS] += 1
+        self._reasons[error.message if error.message in self._reasons or len(self._reasons) < _NAMED else _OTHERS] += 1
+        if window.requests <= MOST_A_MINUTE:
+            self._observer.unauthorized("refused")
+            return error
+        self._throttled += 1
+        self._observer.unauthorized("throttled")
+        return TooManyRefusals(
+            f"More than {MOST_A_MINUTE} requests without valid credentials came from this address in a minute",
+            retry_after=window.began + WINDOW_S - now,
+        )
+
+    def log_sum(self) -> None:
+        """Writes one line about the refusals since the last one, if there were any."""
+        if not self._sources:
+            return
+        named = [(it, count) for it, count in self._sources.most_common(_NAMED + 1) if it != _OTHERS][:_NAMED]
+        total = self._sources.total()
+        fields: dict[str, Any] = {
+            "requests": total,
+            "throttled": self._throttled,
+            "sources": [{"source": it, "requests": count} for it, count in named],
+            "other_sources": total - sum(count for _, count in named),
+            "reasons": [{"reason": it or "others", "requests": count} for it, count in self._reasons.most_common()],
+        }
+        self._sources.clear()
+        self._reasons.clear()
+        self._throttled = 0
+        _log.warning("Requests without valid credentials were refused", extra=event("requests_unauthorized", **fields))
+
+    def _window(self, source: str, now: float) -> _Window:
+        """The window of the source, or the one that the sources share for which there is no room."""
+        window = self._windows.get(source)
+        if window is not None and now - window.began < WINDOW_S:
+            return window
+        self._windows.pop(source, None)
+        while self._windows and now - self._windows[oldest := next(iter(self._windows))].began >= WINDOW_S:
+            del self._windows[oldest]
+        if len(self._windows) >= MOST_SOURCES and source != _OTHERS:
+            return self._window(_OTHERS, now)
+        return self._windows.setdefault(source, _Window(now))
+
+
+def source_of(headers: Mapping[str, str], peer: Sequence[Any] | None, *, behind_ingress: bool) -> str:
+    """The address that a request comes from; of IPv6, the network of 64 bits, which one machine may have to itself.
+
+    `peer` is the other end of the connection. Behind the ingress that is HAProxy, which adds its own peer's address to
+    `X-Forwarded-For`: the last one there is believed, and none that the client may have written before it. An ingress
+    that hands a connection to its successor on the same machine adds a loopback address.
+    """
+    addresses = [_address(str(peer[0]))] if peer else []
+    if behind_ingress:
+        forwarded = [_address(it.strip()) for it in headers.get("x-forwarded-for", "").split(",")[-3:]]
+        addresses = [*addresses, *(it for it in forwarded if it is not None)]
+        addresses = [it for it in addresses if it is not None and not it.is_loopback] or addresses
+    if not addresses or (found := addresses[-1]) is None:
+        return "unknown"
+    return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else str(found)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
