@@ -168,7 +168,7 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str, used: MutableMapping[str, float] | None = None) -> Self:
-        """The keys in a file's content. Raises ConfigError with every problem, without quoting the content."""
+        """The keys in a file's content. Raises ConfigError with every problem, which quotes ids and names alone."""
         records = read_records(text)
         entries = {record.id: _entry(record) for record in records}
         return cls(entries, any(record.limits for record in records), {} if used is None else used)
@@ -205,7 +205,7 @@ class KeyRing:
 
 
 def read_records(text: str) -> Sequence[KeyRecord]:
-    """The records in a keys file's content. Raises ConfigError with every problem, without quoting the content."""
+    """The records in a keys file's content. Raises ConfigError with every problem, which quotes ids and names alone."""
     try:
         records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
     except ValidationError as error:
