@@ -13,7 +13,7 @@
     │   ├── PreconditionFailed      412   the request was made for another state than the present one
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
-    │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
+    │   ├── UnsupportedMediaType    415   a content coding or a media type that is not read here
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
     │   ├── PreconditionRequired    428   the request does not name the state it was made for
     │   ├── LimitExceeded           429   one of the caller's limits is reached
@@ -167,7 +167,7 @@ class HeadersTooLarge(TooLarge):
 
 
 class UnsupportedMediaType(ClientError):
-    """The body's content coding is not decoded here."""
+    """The body's content coding or media type is not read here."""
 
     status = 415
     kind = "unsupported_media_type"

@@ -32,6 +32,9 @@ TASKS: tuple[Task, ...] = get_args(Task)
 EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority"]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?$")]
+"""A name as `Host` has it, without scheme and port."""
+
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -234,6 +237,11 @@ class Config(_Model):
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
     cors: Cors | None = None
+    hosts: tuple[HostName, ...] = Field(
+        default=(),
+        description="Names under which browsers and clients reach this server, besides `localhost` and addresses. "
+        "Without `access` other names are refused; with it, as soon as a name is listed.",
+    )
     tracing: Tracing | None = None
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
-from app.errors import BadRequest, Unavailable
+from app.errors import BadRequest, SwitchyardError, Unavailable
 from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
@@ -48,9 +48,18 @@ Candidates = Sequence[tuple[Dialect, Route]]
 
 
 async def handle(
-    state: RouterState, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send
+    state: RouterState,
+    candidates: Candidates,
+    scope: Mapping[str, Any],
+    receive: Receive,
+    send: Send,
+    *,
+    refusal: SwitchyardError | None = None,
 ) -> None:
-    """Serves one HTTP request (ASGI): read, authenticate, parse, route, reserve and queue, forward, write."""
+    """Serves one HTTP request (ASGI): read, authenticate, parse, route, reserve and queue, forward, write.
+
+    With a `refusal` it answers that, in the dialect's form, and does nothing else.
+    """
     headers = headers_of(scope)
     dialect, route = candidates[-1]
     snapshot = state.snapshot
@@ -66,6 +75,8 @@ async def handle(
             writer.plans = snapshot.plans
             check_headers(scope, snapshot.config.max_header_bytes)
             dialect, route = _claimed(candidates, request, record)
+            if refusal is not None:
+                raise refusal
             caller = UNAUTHENTICATED
             if not route.open:  # before the body is read: it costs memory
                 caller = await state.access.caller(headers, scope.get("client"))

@@ -13,13 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
 from app.access.guard import Access
-from app.dialects.base import Reply, Request
+from app.config.schema import Config
+from app.dialects.base import JSON, Reply, Request
 from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openapi_schemas import Body, Schema
-from app.errors import BadRequest, SwitchyardError
+from app.errors import BadRequest, SwitchyardError, UnsupportedMediaType
 from app.exchange.failures import errors_rendered
-from app.exchange.request import check_headers, headers_of, request_id
+from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
 from app.server.controller_answers import ControllerAway
 from app.server.openapi import Operation
@@ -62,13 +63,21 @@ class ApiOperation:
     handler: Handler
     open: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._answer(None, scope, receive, send)
+
+    def refuse(self, error: SwitchyardError, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._answer(error, scope, receive, send)
+
+    async def _answer(self, refusal: SwitchyardError | None, scope: Scope, receive: Receive, send: Send) -> None:
         api = self.api
         request = HTTPRequest(scope, receive)
         record = Record(api.dialect, self.name, request_id(request.headers))
         writer = ResponseWriter(send, record)
         try:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
+                if refusal is not None:
+                    raise refusal
                 if (views := api.views()) is not None:
                     check_headers(scope, views.config.max_header_bytes)
                 # Before the first configuration there are no callers, and every answer is an error that states this.
@@ -113,6 +122,20 @@ def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) 
     if isinstance(error, ControllerAway):
         return replace(reply, body=dump({**json.loads(reply.body), "answered_at": error.answered_at}))
     return reply
+
+
+async def read_json(request: HTTPRequest, config: Config) -> bytes:
+    """The whole body of a call that changes something. Raises UnsupportedMediaType, and what `read_body` raises.
+
+    A page may send text and forms to other servers without asking; JSON it may not (Fetch, 4.8: CORS-preflight).
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != JSON:
+        raise UnsupportedMediaType(
+            f"content-type: must be {JSON}, not '{media_type}'" if media_type else f"content-type: must be {JSON}",
+            param="content-type",
+        )
+    return await read_body(request.receive, request.headers, config)
 
 
 async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply | None:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Cors
+from app.config.schema import Config, Cors
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
@@ -49,7 +49,8 @@ from app.pages import api_page, console, index
 from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
-from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.asgi import HTTP10, ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.browser_guard import BrowserGuard
 from app.server.callers.api import CallersApi
 from app.server.controller_answers import WatchedController
 from app.server.cors import LiveCORS
@@ -58,7 +59,6 @@ from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
 from app.server.experiments_api import ExperimentsApi
 from app.server.export_api import ExportApi
-from app.server.http10 import HTTP10
 from app.server.memory import collect_seldom, return_large_buffers
 from app.server.metrics.api import MetricsApi
 from app.server.metrics.cluster import ClusterMetrics
@@ -192,7 +192,9 @@ class Router:
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(ExactPathRouter(endpoints, starlette))), self._cors)
+        exact = ExactPathRouter(endpoints, starlette)
+        guarded = BrowserGuard(exact, self._config, starlette.routes, _refused)
+        self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._cors)
 
     def reconfigure(self, config: object) -> None:
         """Serves with `config` (a Config, or plain data) from the next request on.
@@ -261,7 +263,10 @@ class Router:
         return self.state.snapshot.views if self.state.snapshot is not None else None
 
     def _cors(self) -> Cors | None:
-        return self.state.snapshot.config.cors if self.state.snapshot is not None else None
+        return config.cors if (config := self._config()) is not None else None
+
+    def _config(self) -> Config | None:
+        return self.state.snapshot.config if self.state.snapshot is not None else None
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -285,8 +290,16 @@ class Router:
             yield
             await self._deployments.close()
 
-    def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return handle(self.state, candidates, scope, receive, send)
+    def _exchange(
+        self,
+        candidates: Candidates,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        refusal: SwitchyardError | None = None,
+    ) -> Awaitable[None]:
+        return handle(self.state, candidates, scope, receive, send, refusal=refusal)
 
     def _operations(self) -> list[Path]:
         pages = Console(self._access)
@@ -359,6 +372,11 @@ async def _operation_error(request: HTTPRequest, raised: Exception) -> Response:
     """An error of the router's own operations."""
     assert isinstance(raised, SwitchyardError)
     return _error_response(raised, request, error_headers(raised))
+
+
+async def _refused(error: SwitchyardError, scope: Scope, receive: Receive, send: Send) -> None:
+    """The refusal of a request for a page, or for no route at all."""
+    await _error_response(error, HTTPRequest(scope), {})(scope, receive, send)
 
 
 def _error_response(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:

@@ -4,15 +4,29 @@ They return the inner application's awaitable instead of awaiting it: Python pas
 coroutine that waits.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping, MutableMapping
+from typing import Any, Protocol
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.dialects.base import Dialect, Route
 from app.dialects.registry import DIALECTS
+from app.errors import SwitchyardError
 from app.exchange.handler import Candidates
 
-Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
+
+class Exchange(Protocol):
+    """Serves a request by its candidates, or refuses it in their form."""
+
+    def __call__(
+        self,
+        candidates: Candidates,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        refusal: SwitchyardError | None = None,
+    ) -> Awaitable[None]: ...
 
 
 class RouteApp:
@@ -23,6 +37,9 @@ class RouteApp:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return self._exchange(self._candidates, scope, receive, send)
+
+    def refuse(self, error: SwitchyardError, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._exchange(self._candidates, scope, receive, send, refusal=error)
 
 
 RouteApps = Mapping[tuple[str, str], RouteApp]
@@ -59,3 +76,34 @@ class StripTrailingSlash:
         if scope["type"] == "http" and len(path := scope["path"]) > 1 and path.endswith("/"):
             scope = {**scope, "path": path.rstrip("/") or "/"}
         return self._app(scope, receive, send)
+
+
+class HTTP10:
+    """Collects what would be streamed to an HTTP/1.0 client, and sends it with its length: that protocol has no chunked
+    transfer coding (RFC 9112, 7)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_old = scope["type"] == "http" and scope["http_version"] == "1.0"
+        return self._app(scope, receive, _Whole(send).send if is_old else send)
+
+
+class _Whole:
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: MutableMapping[str, Any] = {}
+        self._parts: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        self._parts.append(message.get("body", b""))
+        if message.get("more_body", False):
+            return
+        body = b"".join(self._parts)
+        headers = [pair for pair in self._start["headers"] if pair[0].lower() != b"content-length"]
+        await self._send({**self._start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+        await self._send({"type": "http.response.body", "body": body})

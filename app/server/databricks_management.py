@@ -39,9 +39,8 @@ from app.dialects.databricks.management.traffic_update import Update, requested_
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
-from app.exchange.request import read_body
 from app.ledger.controller_client import ControllerClient
-from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
+from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json
 from app.server.openapi import Operation
 from app.server.traffic.authorship import authorship, last_generation
 from app.telemetry.logs import event
@@ -142,7 +141,7 @@ class Management:
         self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._control is None:
             raise not_offered(IN_THE_FILE)
-        body = await read_body(request.receive, request.headers, config)
+        body = await read_json(request, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
         author = authorship(context.caller.name, await last_generation(self._controller, name))

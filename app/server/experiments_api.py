@@ -24,7 +24,7 @@ from app.dialects.base import Reply
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
-from app.exchange.request import headers_of, read_body
+from app.exchange.request import headers_of
 from app.exchange.snapshot_builder import LiveRouting
 from app.experiments.questions import choice
 from app.experiments.rendering import markdown, text
@@ -35,7 +35,7 @@ from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem
 from app.routing.overrides import Overrides
 from app.routing.recent_keys import RecentKeys
-from app.server.api_operation import Api, Entry, OperationContext
+from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.assignment import explain
 from app.server.controller_answers import ask
 from app.server.decisions import DecisionRequest, decide, error_words, etag, foresee
@@ -149,7 +149,7 @@ class ExperimentsApi:
         name = self._experiment(request, context)
         config = self._views().config
         self._require_operator(name, "decide about it", context)
-        body = await read_body(request.receive, request.headers, config)
+        body = await read_json(request, config)
         if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
             return await self._foresee(name, body, config, context)
         summary = await decide(self._controller, name, request.headers.get("if-match"), body, context.caller.name)
@@ -181,13 +181,13 @@ class ExperimentsApi:
     async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Checks a section for an experiment. Nothing is changed: experiments are declared in the file."""
         views = self._views()
-        body = await read_body(request.receive, request.headers, views.config)
+        body = await read_json(request, views.config)
         return Reply(dump(check(body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = self._experiment(request, context)
         self._require_operator(name, "start A/A runs", context)
-        body = await read_body(request.receive, request.headers, self._views().config)
+        body = await read_json(request, self._views().config)
         answer = await ask(self._controller, "POST", f"/experiments/{name}/aa", body=body)
         return Reply(answer.body, answer.status)
 
@@ -232,7 +232,7 @@ class ExperimentsApi:
 
     async def _feedback(self, request: HTTPRequest, context: OperationContext) -> Reply:
         views = self._views()
-        body = await read_body(request.receive, request.headers, views.config)
+        body = await read_json(request, views.config)
         hashes = self._ledger.hashes
         is_manager = self._access.roles.may_manage(context.caller)
         caller = 0 if hashes is None or is_manager else hashes.caller(context.caller.id)

@@ -180,7 +180,7 @@ def plain(path: str) -> str:
 
 async def test_every_route_that_a_page_names_exists() -> None:
     transport = httpx.ASGITransport(Router(RuntimeEnvironment()).app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://router") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         document = (await client.get("/openapi.json")).json()
     served = {(method.upper(), plain(path)) for path, methods in document["paths"].items() for method in methods}
     named = {

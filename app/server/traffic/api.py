@@ -40,16 +40,14 @@ from app.errors import (
     BadRequest,
     Conflict,
     NotFound,
-    PreconditionRequired,
     Unavailable,
 )
-from app.exchange.request import read_body
 from app.exchange.snapshot_builder import LiveRouting
 from app.experiments.questions import choice
 from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of
 from app.routing.recent_keys import RecentKeys
-from app.server.api_operation import Api, Entry, OperationContext
+from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.openapi import Operation
 from app.server.traffic.authorship import authorship, history, last_generation
 from app.server.traffic.document import (
@@ -59,7 +57,7 @@ from app.server.traffic.document import (
     wanted_plan,
 )
 from app.server.traffic.dry_run import dry_run
-from app.server.traffic.refusals import check_match, error_words
+from app.server.traffic.refusals import check_match, error_words, require_match
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
@@ -127,11 +125,8 @@ class TrafficApi:
         name, control, body = await self._change(request, context)
         is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
         if_match = request.headers.get("if-match")
-        if if_match is None and not is_dry:
-            raise PreconditionRequired(
-                "If-Match: missing; send the ETag of the plan that you saw, so that no other change is lost",
-                param="If-Match",
-            )
+        if not is_dry:
+            require_match(if_match)
         content = json_object_with_nulls(body)
         last = await last_generation(self._controller, name)
 
@@ -157,6 +152,8 @@ class TrafficApi:
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Restores the weights of an earlier generation, as a new one. Overrides stay as they are."""
         name, control, body = await self._change(request, context)
+        if_match = request.headers.get("if-match")
+        require_match(if_match)
         target = validated(
             RollbackRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path)
         )
@@ -169,7 +166,7 @@ class TrafficApi:
 
         def check(config: Config) -> Wanted:
             endpoint = config.endpoints[name]
-            check_match(request.headers.get("if-match"), self._view(name, endpoint, context))
+            check_match(if_match, self._view(name, endpoint, context))
             if undeclared := [it for it in found.weights if it not in config.deployments]:
                 raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **found.weights}
@@ -190,7 +187,7 @@ class TrafficApi:
         self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._control is None:
             raise BadRequest(IN_THE_FILE, code="feature_disabled")
-        return name, self._control, await read_body(request.receive, request.headers, views.config)
+        return name, self._control, await read_json(request, views.config)
 
     async def _make(
         self,

@@ -9,7 +9,7 @@ from starlette.requests import Request as HTTPRequest
 
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.errors import BadRequest, PreconditionFailed, SwitchyardError
+from app.errors import BadRequest, PreconditionFailed, PreconditionRequired, SwitchyardError
 from app.server.api_operation import openai_words
 
 
@@ -19,6 +19,15 @@ class InvalidDocument(BadRequest):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems), param=problems[0].partition(":")[0])
         self.problems = problems
+
+
+def require_match(if_match: str | None) -> None:
+    """Raises PreconditionRequired without the header."""
+    if if_match is None:
+        raise PreconditionRequired(
+            "If-Match: missing; send the ETag of the plan that you saw, so that no other change is lost",
+            param="If-Match",
+        )
 
 
 def check_match(if_match: str | None, present: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ async def test_a_request_that_arrives_too_slowly_is_given_up(rig: Rig) -> None:
     rig.change(timeouts={"body_s": 0.2})
     host, port = rig.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b'POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n{"model":')
+    writer.write(b'POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900\r\n\r\n{"model":')
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408")
     body = await reader.read(4096)

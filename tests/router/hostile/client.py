@@ -41,7 +41,7 @@ class Client:
         self, method: str, target: str, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None
     ) -> Reply:
         """Sends a request with exactly these headers, and a content length. Returns the answer."""
-        lines = [f"{method} {target} HTTP/1.1".encode("latin-1"), b"host: switchyard"]
+        lines = [f"{method} {target} HTTP/1.1".encode("latin-1"), b"host: localhost"]
         lines += [name + b": " + value for name, value in headers or []]
         lines.append(b"content-length: %d" % len(body))
         reply = self.send(b"\r\n".join(lines) + b"\r\n\r\n" + body, method=method)

@@ -19,11 +19,11 @@ from tests.router.hostile.rig import HostileRig
 
 SHARE = 0.14
 
-SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: smuggled\r\nx-request-id: smuggled\r\n\r\n"
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-request-id: smuggled\r\n\r\n"
 
-LAST = b"GET /health HTTP/1.1\r\nhost: a\r\nx-request-id: last\r\nconnection: close\r\n\r\n"
+LAST = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-request-id: last\r\nconnection: close\r\n\r\n"
 
-_POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n"
+_POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
 
 AMBIGUOUS: Sequence[bytes] = [
     # Both lengths: RFC 9112, 6.3 lets a server refuse, or go by the encoding and close.
@@ -56,7 +56,7 @@ AMBIGUOUS: Sequence[bytes] = [
     b"POST /v1/chat/completions\r\n\r\n" + SMUGGLED,
     b"\0" * 100,
     b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
-    b"GET / HTTP/9.9\r\nhost: a\r\n\r\n",
+    b"GET / HTTP/9.9\r\nhost: localhost\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 ]
@@ -111,7 +111,7 @@ def test_no_bytes_break_the_router(hostile: HostileRig) -> None:
                 [
                     _POST,
                     b"GET /health HTTP/1.1\r\n",
-                    b"host: a\r\n",
+                    b"host: localhost\r\n",
                     b"content-length: 2\r\n",
                     b"transfer-encoding: chunked\r\n",
                     b"x-request-id: a\xff\r\n",

@@ -194,7 +194,7 @@ def test_no_word_of_a_caller_is_in_any_span(traced: Rig, collector: OtlpReceiver
         "authorization": f"Bearer {SECRET}",
         "x-session-id": SECRET,
         "user-agent": SECRET,
-        "host": SECRET,
+        "host": f"{SECRET}.localhost",
         "baggage": f"a={SECRET}",
         "x-custom": SECRET,
     }

@@ -48,6 +48,7 @@ from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
 
 ROOT = "/api/2.0/serving-endpoints"
+JSON = {"content-type": "application/json"}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -367,7 +368,7 @@ def test_an_unknown_endpoint_has_no_traffic(managed: Managed) -> None:
 
 def test_a_body_that_is_too_large_is_rejected(managed: Managed, rig: Rig) -> None:
     managed.router.reconfigure({**rig.config, "max_body_bytes": 1024})
-    answer = httpx.put(f"{managed.url}{ROOT}/chat/config", content=b" " * 1025)
+    answer = httpx.put(f"{managed.url}{ROOT}/chat/config", content=b" " * 1025, headers=JSON)
     assert (answer.status_code, answer.json()["error_code"]) == (413, "BAD_REQUEST")
 
 

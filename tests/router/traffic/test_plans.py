@@ -29,6 +29,7 @@ from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
 
 TRAFFIC = "/api/endpoints/chat/traffic"
+ANY = {"if-match": "*"}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 SEED = {"blue": 90, "green": 10}
 
@@ -408,26 +409,26 @@ def test_the_history_has_every_plan_of_every_author(planned: PlanRig) -> None:
 
 def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: PlanRig) -> None:
     planned.change(weights={"green": 100}, overrides=[{"unit_key": "ann", "deployment": "blue"}])
-    answer = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0})
+    answer = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0}, headers=ANY)
     shown = answer.json()
     assert (answer.status_code, shown["generation"], shown["weights"]) == (200, 2, SEED)
     assert (shown["reason"], len(shown["overrides"])) == ("back to generation 0", 1)
-    again = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0, "reason": "x"})
+    again = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0, "reason": "x"}, headers=ANY)
     assert again.json()["plan"] == shown["plan"], "it is in force already"
-    unknown = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 9})
+    unknown = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 9}, headers=ANY)
     assert unknown.status_code == 404
     assert "2, 1, 0" in unknown.json()["error"]["message"]
     stale = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 1}, headers={"if-match": '"0-00000000"'})
     assert stale.status_code == 412
     for body in ({"generation": "0"}, {}, {"generation": 0, "more": 1}):
-        assert planned.call("POST", f"{TRAFFIC}/rollback", json=body).status_code == 400
+        assert planned.call("POST", f"{TRAFFIC}/rollback", json=body, headers=ANY).status_code == 400
 
 
 def test_without_the_controller_there_is_no_history_and_changes_still_work(planned: PlanRig) -> None:
     planned.change(weights={"blue": 80, "green": 20})
     planned.controller.absent = True
     assert planned.call("GET", f"{TRAFFIC}/history").status_code == 503
-    assert planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0}).status_code == 503
+    assert planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0}, headers=ANY).status_code == 503
     temporary = planned.put({"weights": {"green": 100}, "ttl_s": 60})
     assert temporary.status_code == 503
     assert "ends temporary plans" in temporary.json()["error"]["message"]

@@ -19,7 +19,14 @@ PATIENCE_MS = 60_000
 
 IMAGES = ROOT / "docs" / "images"
 _UNPACKED = SCRIPTS / "node_modules" / ".chromium"
-_ARGUMENTS = ["--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"]
+_ARGUMENTS = [
+    "--no-sandbox",
+    "--no-zygote",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-proxy-server",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",  # other people's names, which lead here
+]
 
 # The package's own settings name folders that do not exist here.
 _FONTS = """<?xml version="1.0"?>

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
-from app.server.http10 import HTTP10
+from app.server.asgi import HTTP10
 from deployments.haproxy import (
     CHECKS_OF_DOWN_PER_S,
     CHECKS_PER_S,
