@@ -200,3 +200,9 @@ class LedgerSettings(Section):
         default=64 * 1024 * 1024, ge=64 * 1024, description="What a router buffers while the controller is unreachable."
     )
     retention_days: int = Field(default=30, ge=1, description="Older exposures are deleted.")
+    audit_days: int = Field(
+        default=400,
+        ge=1,
+        le=36_500,
+        description="Older records of the audit log are deleted, and the oldest above 1 GiB.",
+    )

@@ -13,6 +13,7 @@ import msgspec
 from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
 from app.experiments.acting.decisions import Request
+from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
 from app.experiments.feed.entries import recent_actions
 from app.experiments.feed.page import page
@@ -88,6 +89,10 @@ class Reader(Protocol):
     def mirrored(self) -> Sequence[str]:
         """The endpoints with a mirror."""
 
+    @property
+    def audit(self) -> AuditTrail:
+        """The audit log."""
+
     def shadow(self, endpoint: str) -> ShadowReport | None:
         """The report on an endpoint's shadow; None if it has no mirror."""
 
@@ -115,6 +120,8 @@ class Answers:
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
             ("GET", re.compile("/journal"), self._journal),
+            ("GET", re.compile("/audit"), self._audit),
+            ("POST", re.compile("/audit"), self._keep_audit),
         ]
 
     def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
@@ -236,6 +243,13 @@ class Answers:
 
     def _journal(self, query: Query, body: bytes) -> Answer:
         return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
+
+    def _audit(self, query: Query, body: bytes) -> Answer:
+        return self._reader.audit.answer(query)
+
+    def _keep_audit(self, query: Query, body: bytes) -> Answer:
+        self._reader.audit.keep(decode_records(body))
+        return Answer(200, _json({}))
 
     def _document(self, report: Report) -> Iterable[Block]:
         actions = recent_actions(self._reader.entries(), report.experiment, MAX_ACTIONS)

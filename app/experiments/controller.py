@@ -22,6 +22,7 @@ from app.experiments.acting.actions import Actions, Journal
 from app.experiments.acting.changes import Change
 from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis, same_run
+from app.experiments.audit import AuditTrail
 from app.experiments.columns import Tables, from_batch
 from app.experiments.export.export import export
 from app.experiments.judging.evidence import AnalysisFactory, Evidence
@@ -81,6 +82,8 @@ class Controller:
         self._open_store = partial(open_store, ledger.url, base)
         self.recordings = RecordingKeeper(self._open_store)
         """Keeps recorded requests; usable in any thread."""
+        self.audit = AuditTrail(self._open_store, lambda: self._keeper.settings.audit_days, clock)
+        """Keeps the records of management calls; usable in any thread."""
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
         self._actions = Actions(self._journal, can_move=can_move)
         self._act_at = 0.0

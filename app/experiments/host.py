@@ -23,6 +23,7 @@ from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
+from app.experiments.audit import unreadable
 from app.experiments.controller import Controller
 from app.experiments.keeper import Submit
 from app.experiments.storage.store import StoreError
@@ -133,7 +134,7 @@ class ControllerHost:
             yield Answer(error.status, msgspec.json.encode({"message": error.message, "param": error.param}))
             return
         except StoreError as error:
-            yield _unreadable(error)
+            yield unreadable(error)
             return
         try:
             yield ExportStream(found.media_type, self._pieces(first, found.pieces))
@@ -150,12 +151,16 @@ class ControllerHost:
     async def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         assert self._answers is not None
         # A search may read everything on disk, and of the controller only immutable state.
-        thread = self._searcher if path.startswith("/requests/") else self._worker
+        thread = self._worker
+        if path == "/audit":
+            thread = self._writer if method == "POST" else self._searcher
+        elif path.startswith("/requests/"):
+            thread = self._searcher
         work = partial(self._answers.answer, method, path, query, body)
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work)
         except StoreError as error:
-            return _unreadable(error)
+            return unreadable(error)
 
     async def _refresh_soon(self) -> None:
         """Reads the configuration, if that does not take long."""
@@ -257,11 +262,6 @@ class ControllerHost:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
-
-
-def _unreadable(error: StoreError) -> Answer:
-    message = f"The ledger's directory cannot be read: {error}"
-    return Answer(503, msgspec.json.encode({"message": message, "param": None}))
 
 
 def host_controller(

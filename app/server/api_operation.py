@@ -22,6 +22,7 @@ from app.errors import BadRequest, SwitchyardError, UnsupportedMediaType
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
+from app.server.audit_log import AuditLog, Change
 from app.server.controller_answers import ControllerAway
 from app.server.openapi import Operation
 from app.telemetry.access_log import Record
@@ -35,6 +36,7 @@ class OperationContext:
     caller: Caller
     record: Record
     writer: ResponseWriter
+    change: Change
 
 
 Handler = Callable[[HTTPRequest, OperationContext], Awaitable[Reply | None]]
@@ -52,16 +54,19 @@ class Api:
     access: Access
     views: Callable[[], ConfigViews | None]
     error_words: ErrorWords
+    audit: AuditLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ApiOperation:
-    """One method and path: the handler's reply, or its error in the API's format. `open` needs no credentials."""
+    """One method and path: the handler's reply, or its error in the API's format. `open` needs no credentials. An
+    `audited` one leaves a record in the audit log, unless it is a dry run."""
 
     api: Api
     name: str
     handler: Handler
     open: bool = False
+    audited: bool = False
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return self._answer(None, scope, receive, send)
@@ -73,7 +78,7 @@ class ApiOperation:
         api = self.api
         request = HTTPRequest(scope, receive)
         record = Record(api.dialect, self.name, request_id(request.headers))
-        writer = ResponseWriter(send, record)
+        writer, change = ResponseWriter(send, record), Change()
         try:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
                 if refusal is not None:
@@ -85,16 +90,25 @@ class ApiOperation:
                 peer = scope.get("client")
                 caller = await api.access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
-                reply = await self.handler(request, OperationContext(caller, record, writer))
+                reply = await self.handler(request, OperationContext(caller, record, writer, change))
                 if reply is not None:
+                    if self._is_audited(request) and api.audit is not None:
+                        api.audit.add(request, record, change, reply.status, "")
+                        await api.audit.durable()
                     await writer.send(reply)
         finally:
             api.telemetry.finish(record)
+            if self._is_audited(request) and api.audit is not None and not change.recorded:
+                error = refusal.code if refusal is not None and refusal.code else record.error
+                api.audit.add(request, record, change, record.status, error)
+
+    def _is_audited(self, request: HTTPRequest) -> bool:
+        return self.audited and request.query_params.get("dry_run") != "true"
 
 
 class Entry(NamedTuple):
     """One route of an API. `query` are the parameters that it reads: every other one is refused. `headers` are its own
-    headers, with their descriptions."""
+    headers, with their descriptions. Calls of an `audited` one are in the audit log."""
 
     method: str
     path: str
@@ -104,6 +118,7 @@ class Entry(NamedTuple):
     bodies: Sequence[Body] = ()
     status: int = 200
     headers: Mapping[str, str] = {}
+    audited: bool = False
 
     def operation(self, dialect: str) -> Operation:
         """The operation for the OpenAPI document."""
@@ -113,7 +128,8 @@ class Entry(NamedTuple):
 
     def route(self, api: Api) -> BaseRoute:
         """The route."""
-        return Path(self.path, ApiOperation(api, self.name, partial(_with_known_query, self)), methods=[self.method])
+        handler = partial(_with_known_query, self)
+        return Path(self.path, ApiOperation(api, self.name, handler, audited=self.audited), methods=[self.method])
 
 
 def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:

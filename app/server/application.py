@@ -50,6 +50,9 @@ from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import HTTP10, ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.audit.api import AuditApi
+from app.server.audit.keeping import AuditKeeping
+from app.server.audit_log import AuditLog
 from app.server.browser_guard import BrowserGuard
 from app.server.callers.api import CallersApi
 from app.server.controller_answers import WatchedController
@@ -156,7 +159,11 @@ class Router:
         self.state.recorder = self._recorder = recorder
         running = RunningReplicas(control)
         self._readiness = Readiness(self._upstream.probe, running)
-        self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
+        keeping = AuditKeeping(controller, self._config, environment.ledger_base, clock)
+        self._audit = audit = AuditLog(keeping.keep, clock)
+        self._management = Management(
+            self._views, self._all_healthy, telemetry, self._access, control, controller, audit
+        )
         health = Health(
             self._deployments.open,
             lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
@@ -168,12 +175,13 @@ class Router:
         self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
-            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, live),
+            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, live, audit),
             EventsApi(seen, telemetry, access, EventFeed(controller)),
-            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, live),
+            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, live, audit),
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
-            ExportApi(seen, telemetry, access, exports),
+            ExportApi(seen, telemetry, access, exports, audit),
+            AuditApi(seen, telemetry, access, keeping),
             CallersApi(seen, telemetry, access),
         )
         known = KnownFleet(fleet) if fleet is not None else None
@@ -282,6 +290,7 @@ class Router:
             self.state.mirrors.running(),
             recording,
             self._access.running(),
+            self._audit.running(),
             self._overview.running(),
             self._demand.running(),
             self._tracing.running(),

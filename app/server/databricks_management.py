@@ -41,6 +41,7 @@ from app.dialects.openapi_schemas import Body
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json
+from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
 from app.server.traffic.authorship import authorship, last_generation
 from app.telemetry.logs import event
@@ -70,11 +71,12 @@ class Management:
         access: Access,
         control: ControlPlane | None,
         controller: ControllerClient | None,
+        audit: AuditLog,
     ) -> None:
         self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
         self._controller = controller
         self._access = access
-        self._api = Api("databricks", telemetry, access, views, _error_words)
+        self._api = Api("databricks", telemetry, access, views, _error_words, audit)
         self._paths = [(method, compile_path(path)[0]) for method, path, name, _ in self._table() if name != "unknown"]
         self._since_ms = 0
         self._created_ms: Mapping[str, int] = {}
@@ -96,7 +98,9 @@ class Management:
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""
         return [
-            Path(path, ApiOperation(self._api, operation, handler, operation in _OPEN), methods=[method])
+            Path(
+                path, ApiOperation(self._api, operation, handler, operation in _OPEN, method != "GET"), methods=[method]
+            )
             for method, path, operation, handler in self._table()
         ]
 
@@ -147,6 +151,7 @@ class Management:
         author = authorship(context.caller.name, await last_generation(self._controller, name))
         await change_traffic(self._control, name, seen=seen, wanted=requested, author=author)
         before, after = dict(seen), dict(requested)
+        context.change.before, context.change.after = {"weights": before}, {"weights": after}
         id, caller = context.record.request_id, context.caller.name
         change = event("traffic_changed", request_id=id, caller=caller, endpoint=name, before=before, after=after)
         _log.info("Traffic changed", extra=change)

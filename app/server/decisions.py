@@ -44,14 +44,19 @@ def etag(content: bytes) -> dict[str, str]:
     return {"etag": f'"{acting.revision}"'} if acting is not None else {}
 
 
-async def decide(
-    controller: ControllerClient | None, name: str, if_match: str | None, body: bytes, caller: str
-) -> bytes:
-    """Has the controller carry out the decision in `body`; returns the experiment's Summary after it, in JSON.
+def acting_of(summary: bytes) -> dict[str, Any]:
+    """What the audit log has of a Summary: its revision, its state, and the treatments' share."""
+    acting = msgspec.json.decode(summary, type=Summary).acting
+    return {"revision": acting.revision, "state": acting.state, "share": acting.share} if acting is not None else {}
 
-    Raises BadRequest, PreconditionRequired, PreconditionFailed with the present Summary, Conflict, and Unavailable.
+
+async def decide(
+    controller: ControllerClient | None, name: str, if_match: str | None, given: Mapping[str, Any], caller: str
+) -> tuple[bytes, bytes]:
+    """Has the controller carry out the decision; returns the experiment's Summaries before and after it, in JSON.
+
+    Raises PreconditionRequired, PreconditionFailed with the present Summary, Conflict, and Unavailable.
     """
-    given = _given(body)
     if if_match is None:
         raise PreconditionRequired(
             "If-Match: missing; send the ETag of the experiment that you saw, so that no one's decision is lost",
@@ -64,21 +69,22 @@ async def decide(
         raise stale(json.loads(present))
     decision = {**given, "by": caller} | ({} if whatever else {"revision": acting.revision})
     try:
-        return (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
+        return present, (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
     except PreconditionFailed as error:  # another action came between the question and the decision
         raise stale(error.current) from None
 
 
 async def foresee(controller: ControllerClient | None, name: str, body: bytes, caller: str) -> Foreseen:
     """The consequences of the decision, if it were made now. Raises BadRequest, Conflict, and Unavailable."""
-    given = _given(body)
+    given = given_decision(body)
     await _present(controller, name)
     decision = dump({**given, "by": caller})
     answer = await ask(controller, "POST", f"/experiments/{name}/decision", {"dry_run": "true"}, decision)
     return msgspec.json.decode(answer.body, type=Foreseen)
 
 
-def _given(body: bytes) -> dict[str, Any]:
+def given_decision(body: bytes) -> dict[str, Any]:
+    """The decision in the body. Raises BadRequest."""
     request = validated(DecisionRequest, json_object(body), lambda it: BadRequest(it.message, param=it.path))
     return request.model_dump(exclude_none=True)
 

@@ -37,8 +37,9 @@ from app.routing.overrides import Overrides
 from app.routing.recent_keys import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.assignment import explain
+from app.server.audit_log import AuditLog
 from app.server.controller_answers import ask
-from app.server.decisions import DecisionRequest, decide, error_words, etag, foresee
+from app.server.decisions import DecisionRequest, acting_of, decide, error_words, etag, foresee, given_decision
 from app.server.experiment_check import CheckRequest, check
 from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
 from app.server.openapi import Operation
@@ -81,11 +82,12 @@ class ExperimentsApi:
         ledger: Ledger,
         recent_keys: RecentKeys,
         live_routing: Callable[[str], LiveRouting],
+        audit: AuditLog,
     ) -> None:
         self._live_routing = live_routing
         self._views_or_none, self._failing, self._access = views, failing, access
         self._controller, self._ledger, self._recent_keys = controller, ledger, recent_keys
-        self._api = Api("switchyard", telemetry, access, views, error_words)
+        self._api = Api("switchyard", telemetry, access, views, error_words, audit)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -98,7 +100,7 @@ class ExperimentsApi:
     def _table(self) -> list[Entry]:
         form = {"format": _FORMAT}
         history, planner = {**form, "metric": _TEXT, "treatment": _TEXT}, {"effect": _NUMBER, "power": _NUMBER}
-        forward = self._forward
+        forward, runs = self._forward, [Body(RunsRequest)]
         return [
             Entry("GET", "/api/experiments", "list_experiments", self._list, form),
             Entry("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
@@ -107,7 +109,7 @@ class ExperimentsApi:
             Entry("GET", f"{_EXPERIMENT}/history", "history", partial(forward, "/history"), history),
             Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(forward, "/planner"), {**history, **planner}),
             Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(forward, "/aa"), form),
-            Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, [Body(RunsRequest)], 202),
+            Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, runs, 202, {}, True),
             Entry(
                 "POST",
                 f"{_EXPERIMENT}/decision",
@@ -116,6 +118,7 @@ class ExperimentsApi:
                 {"dry_run": {"enum": ["true", "false"]}},
                 [Body(DecisionRequest)],
                 headers={"If-Match": "The ETag of the experiment that was seen"},
+                audited=True,
             ),
             Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
             Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
@@ -146,13 +149,17 @@ class ExperimentsApi:
         return Reply(answer.body, answer.status, answer.media_type, headers)
 
     async def _decide(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        name = self._experiment(request, context)
+        name = context.change.experiment = self._experiment(request, context)
         config = self._views().config
         self._require_operator(name, "decide about it", context)
         body = await read_json(request, config)
         if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
             return await self._foresee(name, body, config, context)
-        summary = await decide(self._controller, name, request.headers.get("if-match"), body, context.caller.name)
+        if_match, given = request.headers.get("if-match"), given_decision(body)
+        context.change.reason = given["reason"]
+        present, summary = await decide(self._controller, name, if_match, given, context.caller.name)
+        asked = {"action": given["action"], **({"treatment": given["treatment"]} if "treatment" in given else {})}
+        context.change.before, context.change.after = acting_of(present), {**asked, **acting_of(summary)}
         _log.info(
             "An experiment was decided about",
             extra=event(
@@ -160,7 +167,7 @@ class ExperimentsApi:
                 request_id=context.record.request_id,
                 caller=context.caller.name,
                 experiment=name,
-                action=json.loads(body)["action"],
+                action=given["action"],
             ),
         )
         return Reply(summary, headers=etag(summary))
@@ -185,10 +192,11 @@ class ExperimentsApi:
         return Reply(dump(check(body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        name = self._experiment(request, context)
+        name = context.change.experiment = self._experiment(request, context)
         self._require_operator(name, "start A/A runs", context)
         body = await read_json(request, self._views().config)
         answer = await ask(self._controller, "POST", f"/experiments/{name}/aa", body=body)
+        context.change.after = {"runs": json.loads(body)["runs"]}
         return Reply(answer.body, answer.status)
 
     async def _assignment(self, request: HTTPRequest, context: OperationContext) -> Reply:

@@ -14,6 +14,7 @@ from app.exchange.deadlines import while_connected
 from app.experiments.export.formats import EXPOSURE_FORMATS
 from app.ledger.controller_client import Answer, ExportClient
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
+from app.server.audit_log import AuditLog
 from app.server.controller_answers import no_controller, refusal
 from app.server.openapi import Operation
 from app.telemetry.metrics import Telemetry
@@ -28,9 +29,10 @@ class ExportApi:
         telemetry: Telemetry,
         access: Access,
         exports: ExportClient | None,
+        audit: AuditLog,
     ) -> None:
         self._access, self._exports = access, exports
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
         query: dict[str, Schema] = {
             "experiment": {"description": "Only the exposures of its last run"},
             "endpoint": {"description": "Only this endpoint's requests"},
@@ -38,7 +40,7 @@ class ExportApi:
             "until": {"description": "The same; not included"},
             "format": {"enum": list(EXPOSURE_FORMATS)},
         }
-        self._entry = Entry("GET", "/api/exposures", "export_exposures", self._export, query)
+        self._entry = Entry("GET", "/api/exposures", "export_exposures", self._export, query, audited=True)
 
     def operations(self) -> list[Operation]:
         """The operation for the OpenAPI document."""
@@ -56,6 +58,7 @@ class ExportApi:
         async with self._exports.export(dict(request.query_params)) as found, while_connected(request.receive):
             if isinstance(found, Answer):
                 raise refusal(found)
+            context.change.after = dict(request.query_params)
             await writer.start_stream({}, found.media_type)
             context.record.first_byte = None  # it is no model's first token
             async for piece in found.pieces:

@@ -48,6 +48,7 @@ from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of
 from app.routing.recent_keys import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext, read_json
+from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
 from app.server.traffic.authorship import authorship, history, last_generation
 from app.server.traffic.document import (
@@ -89,11 +90,12 @@ class TrafficApi:
         recent_keys: RecentKeys,
         unit: Callable[[str], int],
         live_routing: Callable[[str], LiveRouting],
+        audit: AuditLog,
     ) -> None:
         self._views_or_none, self._access = views, access
         self._control, self._controller = control, controller
         self._recent_keys, self._unit, self._live_routing = recent_keys, unit, live_routing
-        self._api = Api("switchyard", telemetry, access, views, error_words)
+        self._api = Api("switchyard", telemetry, access, views, error_words, audit)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -108,9 +110,9 @@ class TrafficApi:
         back = [Body(RollbackRequest)]
         return [
             Entry("GET", _PATH, "get_traffic", self._get),
-            Entry("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)], headers=match),
+            Entry("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)], 200, match, True),
             Entry("GET", f"{_PATH}/history", "traffic_history", self._history),
-            Entry("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, back, headers=match),
+            Entry("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, back, 200, match, True),
         ]
 
     async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -135,6 +137,7 @@ class TrafficApi:
             wanted = wanted_plan(content, name, config, self._unit, time.time())
             if wanted.ttl_s is not None and last is None:
                 raise Unavailable(_NO_CONTROLLER)
+            context.change.reason = wanted.reason
             return wanted
 
         author = authorship(context.caller.name, last)
@@ -170,7 +173,7 @@ class TrafficApi:
             if undeclared := [it for it in found.weights if it not in config.deployments]:
                 raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **found.weights}
-            reason = target.reason or f"back to generation {target.generation}"
+            reason = context.change.reason = target.reason or f"back to generation {target.generation}"
             return Wanted(weights, endpoint.plan.overrides, reason=reason)
 
         author = authorship(context.caller.name, max(it.generation for it in plans))
@@ -199,6 +202,7 @@ class TrafficApi:
     ) -> Reply:
         served = self._views().config
         before, after = await change_plan(control, name, check=check, author=author, patience_s=PATIENCE_S)
+        context.change.before, context.change.after = _audited(name, before), _audited(name, after)
         if before is not after:
             change = event(
                 "traffic_changed",
@@ -247,3 +251,13 @@ class TrafficApi:
         if (views := self._views_or_none()) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         return views
+
+
+def _audited(name: str, endpoint: Endpoint) -> dict[str, Any]:
+    """A plan in the audit log: the units of its overrides are persons."""
+    return {
+        "plan": plan_of(name, endpoint).id,
+        "weights": dict(endpoint.traffic),
+        "overrides": len(endpoint.plan.overrides),
+        "expires": endpoint.plan.expires.at if endpoint.plan.expires is not None else None,
+    }

@@ -1,0 +1,167 @@
+"""The audit log on disk: an append-only stream of its own in the ledger's directory.
+
+    audit/date=2026-11-12/<writer>-<n>.jsonl        JSON lines, an `AuditRecord` each
+
+Unlike the journal it is not read at the start: records are found by reading the days that a question is about. It is
+bounded by age and by size, so that refused calls cannot fill a disk.
+"""
+
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from app.errors import BadRequest
+from app.experiments.questions import choice, unix_seconds
+from app.experiments.storage.store import File, Missing, Store, StoreError
+from app.ledger.audit import OUTCOMES, AuditRecord
+from app.ledger.controller_client import Answer
+
+FOLDER = "audit"
+FILE_BYTES = 256 * 1024
+"""A file is replaced by itself with more lines up to this size: an object store cannot append."""
+MAX_FILES = 4096
+"""At most 1 GiB: beyond that the oldest files are deleted, however young they are."""
+PAGE, MAX_PAGE = 100, 10_000
+EQUAL = ("action", "outcome", "caller", "endpoint", "experiment", "request_id", "address")
+"""Fields by which records are found."""
+_DAY = re.compile(FOLDER + r"/date=(\d{4}-\d\d-\d\d)/[^/.][^/]*\.jsonl")
+_LINES = "application/jsonl"
+
+
+class AuditTrail:
+    """`open_store` opens the ledger's directory once it is needed. `keep_days` returns how old records become. `clock`:
+    Unix seconds. Usable in any thread."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        keep_days: Callable[[], int],
+        clock: Callable[[], float],
+        *,
+        file_bytes: int = FILE_BYTES,
+        max_files: int = MAX_FILES,
+    ) -> None:
+        self._open_store, self._keep_days, self._clock = open_store, keep_days, clock
+        self._file_bytes, self._max_files = file_bytes, max_files
+        self._writer = f"{datetime.fromtimestamp(clock(), UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        self._lock = threading.Lock()
+        self._opened: Store | None = None
+        self._number, self._day, self._lines = 0, "", b""
+
+    def keep(self, records: Sequence[AuditRecord]) -> None:
+        """Writes the records durably. Raises StoreError; then none of them counts as kept."""
+        with self._lock:
+            day = _date(self._clock())
+            if day != self._day or len(self._lines) >= self._file_bytes:
+                self._tidy()
+                self._number, self._day, self._lines = self._number + 1, day, b""
+            lines = self._lines + b"".join(msgspec.json.encode(it) + b"\n" for it in records)
+            self._store.write(f"{FOLDER}/date={day}/{self._writer}-{self._number:06d}.jsonl", lines)
+            self._lines = lines
+
+    def answer(self, query: Mapping[str, str]) -> Answer:
+        """The latest records that match, the latest first: a page of them and the id to ask `before` which for more, or
+        as JSON lines. Raises BadRequest and StoreError."""
+        form = choice(query, "format", ("json", "jsonl"))
+        if "outcome" in query:
+            choice(query, "outcome", OUTCOMES)
+        limit = _limit(query)
+        found: list[AuditRecord] = []
+        for record in self._matching(query):
+            if len(found) == limit:
+                break
+            found.append(record)
+        if form == "jsonl":
+            return Answer(200, b"".join(msgspec.json.encode(it) + b"\n" for it in found), _LINES)
+        more = found[-1].id if len(found) == limit else None
+        return Answer(200, msgspec.json.encode({"records": found, "before": more}))
+
+    def _matching(self, query: Mapping[str, str]) -> Iterator[AuditRecord]:
+        since, until = _time(query, "since"), _time(query, "until")
+        days: dict[str, list[File]] = {}
+        for file in self._store.list(FOLDER):
+            if (found := _DAY.fullmatch(file.path)) is not None:
+                days.setdefault(found[1], []).append(file)
+        # A record's day is that of its writing: at midnight, the day after its own.
+        earliest = _date(since) if since is not None else ""
+        for day in sorted(days, reverse=True):
+            if day < earliest:
+                return
+            records = {it.id: it for file in days[day] for it in self._read(file)}  # a repeated delivery is one
+            for id in sorted(records, reverse=True):
+                record = records[id]
+                if (
+                    (since is None or record.at >= since)
+                    and (until is None or record.at < until)
+                    and ("before" not in query or id < query["before"])
+                    and all(getattr(record, name) == query[name] for name in EQUAL if name in query)
+                ):
+                    yield record
+
+    def _read(self, file: File) -> Iterator[AuditRecord]:
+        try:
+            with self._store.open(file.path) as opened:
+                lines = opened.read().splitlines()
+        except Missing:
+            return
+        for line in lines:
+            try:
+                yield msgspec.json.decode(line, type=AuditRecord)
+            except msgspec.DecodeError:
+                continue
+
+    def _tidy(self) -> None:
+        listed = [(_DAY.fullmatch(file.path), file) for file in self._store.list(FOLDER)]
+        files = [(found[1], file) for found, file in listed if found is not None]
+        oldest = _date(self._clock() - self._keep_days() * 86400)
+        files.sort(key=lambda it: (it[0], it[1].modified_at))
+        surplus = len(files) - (self._max_files - 1)
+        for index, (day, file) in enumerate(files):
+            if day < oldest or index < surplus:
+                self._store.delete(file.path)
+
+    @property
+    def _store(self) -> Store:
+        if self._opened is None:
+            self._opened = self._open_store()
+        return self._opened
+
+
+def decode_records(body: bytes) -> list[AuditRecord]:
+    """A router's records. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=list[AuditRecord])
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"These are no records of the audit log: {error}") from None
+
+
+def unreadable(error: StoreError) -> Answer:
+    """The answer while the ledger's directory fails."""
+    message = f"The ledger's directory cannot be read: {error}"
+    return Answer(503, msgspec.json.encode({"message": message, "param": None}))
+
+
+def _date(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+
+
+def _time(query: Mapping[str, str], name: str) -> float | None:
+    if (text := query.get(name)) is None:
+        return None
+    try:
+        at = unix_seconds(text)
+        datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise BadRequest(f"{name}: '{text}' is no time: Unix seconds, or ISO 8601", param=name) from None
+    return at
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    text = query.get("limit", str(PAGE))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_PAGE:
+        raise BadRequest(f"limit: '{text}' must be a whole number from 1 to {MAX_PAGE}", param="limit")
+    return int(text)

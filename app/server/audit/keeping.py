@@ -1,0 +1,74 @@
+"""Where records of the audit log are kept: by the controller of experiments, else by the router itself."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from app.config.schema import Config
+from app.errors import Unavailable
+from app.ledger.audit import AuditRecord
+from app.ledger.controller_client import Answer, ControllerClient
+from app.server.controller_answers import ask, refusal
+
+if TYPE_CHECKING:
+    from app.experiments.audit import AuditTrail
+
+
+class AuditKeeping:
+    """`config` returns the configuration in force, None before the first. `base`: the directory that a relative
+    `ledger.url` is relative to. `clock`: Unix seconds."""
+
+    def __init__(
+        self,
+        controller: ControllerClient | None,
+        config: Callable[[], Config | None],
+        base: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        self._controller, self._config, self._base, self._clock = controller, config, base, clock
+        self._trail: tuple[str, AuditTrail] | None = None
+
+    async def keep(self, records: list[AuditRecord]) -> None:
+        """Makes the records durable. Raises Unavailable, and any error of the directory."""
+        if self._controller is not None:
+            await ask(self._controller, "POST", "/audit", body=msgspec.json.encode(records))
+        else:
+            await asyncio.to_thread(lambda: self._own().keep(records))
+
+    async def answer(self, query: Mapping[str, str]) -> Answer:
+        """The records that `query` asks for. Raises BadRequest, and Unavailable if they cannot be read."""
+        if self._controller is not None:
+            return await ask(self._controller, "GET", "/audit", query)
+        answer = await asyncio.to_thread(self._read, query)
+        if answer.status >= 400:
+            raise refusal(answer)
+        return answer
+
+    def _read(self, query: Mapping[str, str]) -> Answer:
+        # Imported here: a router without a controller needs pyarrow for nothing else.
+        from app.experiments.audit import unreadable
+        from app.experiments.storage.store import StoreError
+
+        try:
+            return self._own().answer(query)
+        except StoreError as error:
+            return unreadable(error)
+
+    def _own(self) -> "AuditTrail":
+        from app.experiments.audit import AuditTrail
+        from app.experiments.storage.store import open_store
+
+        if (config := self._config()) is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        ledger = config.ledger
+        if self._trail is None or self._trail[0] != ledger.url:
+            trail = AuditTrail(lambda: open_store(ledger.url, self._base), self._days, self._clock)
+            self._trail = ledger.url, trail
+        return self._trail[1]
+
+    def _days(self) -> int:
+        config = self._config()
+        return config.ledger.audit_days if config is not None else 1

@@ -1,0 +1,85 @@
+"""The audit log on disk: append-only, bounded by age and size, each record once."""
+
+import json
+from pathlib import Path
+
+from app.experiments.audit import AuditTrail
+from app.experiments.storage.store import LocalStore
+from app.ledger.audit import AuditRecord, new_id
+
+DAY = 86400.0
+START = 1_795_000_000.0
+
+
+class Disk:
+    def __init__(self, directory: Path, *, file_bytes: int = 1000, max_files: int = 1000, days: int = 10) -> None:
+        self.now, self.directory = START, directory
+        self._days, self._bounds = days, {"file_bytes": file_bytes, "max_files": max_files}
+        self.trail = self.another()
+
+    def another(self) -> AuditTrail:
+        """A controller's, as of now."""
+        return AuditTrail(lambda: LocalStore(self.directory), lambda: self._days, lambda: self.now, **self._bounds)
+
+    def record(self, action: str = "put_traffic") -> AuditRecord:
+        self.now += 1
+        return AuditRecord(id=new_id(self.now), at=self.now, action=action, outcome="accepted", status=200)
+
+    def found(self, trail: AuditTrail, **query: str) -> list[str]:
+        return [it["id"] for it in json.loads(trail.answer({"limit": "10000", **query}).body)["records"]]
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.directory.glob("audit/date=*/*.jsonl"))
+
+
+def test_every_record_is_found_once_by_every_controller(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    records = [disk.record() for _ in range(50)]
+    for record in records:
+        disk.trail.keep([record])
+        disk.trail.keep([record])  # delivered again: the router saw no answer
+    other = disk.another()
+    other.keep([late := disk.record()])
+    ids = [it.id for it in reversed([*records, late])]
+    assert disk.found(disk.trail) == disk.found(other) == ids
+    assert len(disk.files) > 2
+
+
+def test_what_is_written_is_not_changed_but_for_more_lines(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    seen: dict[Path, str] = {}
+    for _ in range(30):
+        disk.trail.keep([disk.record()])
+        now = {file: file.read_text() for file in disk.files}
+        assert all(now[file].startswith(text) for file, text in seen.items())
+        seen = now
+    assert all(len(text) < 1000 + 600 for text in seen.values())
+
+
+def test_old_records_and_those_above_the_size_are_deleted(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, days=10)
+    old = disk.record()
+    disk.trail.keep([old])
+    disk.now += 9 * DAY
+    disk.trail.keep([kept := disk.record()])
+    assert disk.found(disk.trail) == [kept.id, old.id]
+    disk.now += 3 * DAY
+    disk.trail.keep([new := disk.record()])
+    assert disk.found(disk.trail) == [new.id, kept.id]
+    small = Disk(tmp_path / "small", max_files=3)
+    records = [small.record() for _ in range(60)]
+    for record in records:
+        small.trail.keep([record])
+    assert len(small.files) == 3
+    ids = [it.id for it in reversed(records)]
+    found = small.found(small.trail)
+    assert found == ids[: len(found)]
+
+
+def test_a_line_that_is_no_record_hides_no_other(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.trail.keep([record := disk.record()])
+    (file,) = disk.files
+    file.with_name("other.jsonl").write_text("half a li")
+    assert disk.found(disk.trail) == [record.id]
