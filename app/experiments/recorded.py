@@ -15,6 +15,7 @@ from app.config.schema import Config
 from app.errors import BadRequest, Conflict
 from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
+from app.experiments.audit import AuditTrail
 from app.experiments.columns import Exposures, Tables
 from app.experiments.judging.evidence import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.plain import exposures_of, scored
@@ -49,6 +50,7 @@ class RecordedLedger:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = open_store(url, base)
+        self.audit = AuditTrail(lambda: self._store, lambda: 0, clock)
         self._contents = contents = reading.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +58,7 @@ class _Refused:
 class AuditLog:
     """`deliver` makes some records durable, or raises; `clock`: Unix seconds."""
 
-    def __init__(self, deliver: Callable[[list[AuditRecord]], Any], clock: Callable[[], float]) -> None:
+    def __init__(self, deliver: Callable[[list[AuditRecord]], Awaitable[None]], clock: Callable[[], float]) -> None:
         self._deliver, self._clock = deliver, clock
         self._router = f"{socket.gethostname()}:{os.getpid()}"
         self._waiting: deque[AuditRecord] = deque(maxlen=MOST_WAITING)

@@ -165,8 +165,9 @@ Place = tuple[str, str]
 
 
 def _operation_ids(places: Mapping[Place, Sequence[tuple[str, str]]]) -> dict[Place, str]:
-    """A readable, unique operationId for each path and method, given the dialects there and their names for it. Generators
-    make the names of methods from it.
+    """A readable, unique operationId for each path and method, given the dialects there and their names for it.
+
+    Generators make the names of methods from it.
 
     ``openai_chat`` is the operation's plain path; at another one the id ends in the differing part of that path, as
     ``openai_chat_openai_v1``. Where several methods have one name, the method is part of it.

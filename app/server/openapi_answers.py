@@ -124,6 +124,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "get_experiment": _SUMMARY,
         "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
         "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
+        "audit": _object(records=_LIST, before=_ANY_TEXT),
         "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
@@ -188,6 +189,8 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
     if (dialect, operation) == ("switchyard", "export_exposures"):
         return dict.fromkeys(MEDIA_TYPES.values(), _TEXT)
     schema = _OWN[dialect].get(operation) or _SHARED[operation]
+    if (dialect, operation) == ("switchyard", "audit"):
+        return {JSON: schema, "application/jsonl": _TEXT}
     if dialect == "switchyard" and operation in _ALSO_WORDS:
         return {JSON: schema, MARKDOWN: _TEXT, TEXT: _TEXT}
     return {JSON: schema} | ({EVENTS: _EVENTS} if operation in _STREAMING else {})

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from deployments.cli import demo, k8s_command
+from deployments.cli.audit_command import audit
 from deployments.cli.doctor_command import doctor
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
@@ -272,6 +273,7 @@ def status(
 
 app.command()(traffic)
 app.command()(mirror)
+app.command()(audit)
 app.command()(doctor)
 
 

@@ -14,6 +14,7 @@ from app.access.key_file import append
 from app.server.application import Router
 from app.server.audit_log import REFUSED_PER_MINUTE
 from app.upstream.target import RuntimeEnvironment
+from deployments.cli.main import main
 from tests.router.conftest import Rig
 from tests.router.experiments.ramp_rig import RampRig, ramp_rig
 from tests.support.processes.servers import ServerPool
@@ -190,6 +191,22 @@ def test_a_flood_of_refused_calls_is_summed_and_buries_nothing(audited: Audited)
     assert len(audited.records(outcome="accepted")) == 1
     refused = audited.records(outcome="refused", limit="1000")
     assert len(refused) == REFUSED_PER_MINUTE
+
+
+def test_the_command_prints_who_did_what(audited: Audited, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audited.call("put_traffic").status_code == 200
+    assert audited.call("decide", "ann").status_code == 403
+    wait_until(lambda: len(audited.records()) == 2, audited.records)
+    options = ["--url", audited.ramped.url, "--key", audited.keys["boss"]]
+    assert main(["audit", *options]) == 0
+    _, refused, changed = capsys.readouterr().out.splitlines()
+    assert refused.split()[3:] == ["decide", "forbidden", "ann", "127.0.0.1", "first"]
+    assert changed.split()[3:7] == ["put_traffic", "accepted", "boss", "127.0.0.1"]
+    assert changed.endswith("chat blue=99 green=1 → blue=90 green=10: more for green")
+    assert main(["audit", "--format", "json", "--limit", "1", *options]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == audited.records()[0]
+    assert main(["audit", "--url", audited.ramped.url, "--key", audited.keys["ann"]]) == 4
 
 
 def test_records_wait_while_the_controller_is_away(audited: Audited) -> None:

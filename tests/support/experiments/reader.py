@@ -8,9 +8,11 @@ import msgspec
 from app.config.experiments import Experiment
 from app.errors import ClientError
 from app.experiments.acting.decisions import Request
+from app.experiments.audit import AuditTrail
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
+from app.experiments.storage.store import Store, StoreError
 from app.experiments.summary import Acting, Foreseen
 from tests.support.experiments.reports import NOW, SHIP, START
 
@@ -25,6 +27,10 @@ GREEN_FLOAT32 = {
     ],
     "feedback": {"thumbs": {"type": "boolean"}, "stars": {"type": "number", "min": 1, "max": 5}},
 }
+
+
+def _no_directory() -> Store:
+    raise StoreError("this reader has no directory")
 
 
 class FixedEvidence:
@@ -93,6 +99,7 @@ class FakeReader:
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
         self.journal: list[Entry] = []
         self.shadows: dict[str, ShadowReport] = {}
+        self.audit = AuditTrail(_no_directory, lambda: 1, lambda: self.time)
         self.doing: Acting | None = Acting(state="running", revision=3)
         self.decided: list[Request] = []
         self.refusal: ClientError | None = None

@@ -13,9 +13,11 @@ from app.access.guard import Access
 from app.access.key_file import append
 from app.config.schema import parse
 from app.exchange.snapshot_builder import LiveRouting
+from app.ledger.audit import AuditRecord
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem
 from app.routing.recent_keys import RecentKeys
+from app.server.audit_log import AuditLog
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
 from app.server.experiments_api import ExperimentsApi
@@ -94,6 +96,7 @@ class Rig:
             self.ledger,
             self.recent_keys,
             lambda endpoint: LiveRouting(),
+            AuditLog(_kept, lambda: 0.0),
         )
         feed = EventFeed(self.controller)
         events = EventsApi(lambda: self.views, self.telemetry, self.access, feed, stream_s=self.stream_s)
@@ -112,3 +115,7 @@ def refusal(answer: Any) -> tuple[int, str, str | None]:
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     return answer.status_code, error["message"], error["param"]
+
+
+async def _kept(records: Sequence[AuditRecord]) -> None:
+    """Keeps no record."""
