@@ -142,8 +142,8 @@ _REQUEST_ID = (
 """The client's id by the router's own rule (`app.exchange.request.request_id`), else a new one."""
 
 _SOURCE = "http-request add-header x-forwarded-for %[src]"
-"""The last address there is the client's own: the router counts refusals by it (`app.access.refusals`), and its audit log
-names it."""
+"""The last address there is the client's own: the router counts refusals by it (`app.access.refusals`), and its audit
+log names it."""
 
 _SERVE_ROUTES = (
     "acl serve_route path,url_dec -m reg -i ^/+-(/|$)",
