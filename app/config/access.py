@@ -202,7 +202,8 @@ class AccessSettings(Section):
     )
     viewers: tuple[Principal, ...] = Field(
         default=(),
-        description="The callers that may read every caller's use, every request's record, and the exposures.",
+        description="The callers that may read every caller's use, every request's record, the audit log, and the "
+        "exposures.",
     )
     metrics: Literal["open", "restricted"] = Field(
         default="open",

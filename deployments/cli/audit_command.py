@@ -29,9 +29,9 @@ def audit(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Show who changed traffic, decided about experiments or exported data, and who was refused.
+    """Show who changed or exported what, and who was refused.
 
-    The latest calls come first.
+    Changes of traffic, decisions about experiments, exports; the latest calls come first.
 
     \b
     Examples:

@@ -419,7 +419,7 @@ def rotate(
 
 @keys_app.command("list")
 def list_keys(url: Url = None, key: Key = None) -> None:
-    """Show the API keys that the server knows: when they end, and when they were used last.
+    """Show when each API key ends, and when it was used last.
 
     For managers and viewers. One router answers, and knows only what it has served since it started.
 

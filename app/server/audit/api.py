@@ -1,4 +1,4 @@
-"""`GET /api/audit`: the records of management calls, for managers."""
+"""`GET /api/audit`: the records of management calls, for managers and viewers."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,6 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.base import Reply
 from app.dialects.openapi_schemas import Schema
-from app.errors import Forbidden
 from app.ledger.audit import OUTCOMES
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.audit.keeping import AuditKeeping
@@ -54,9 +53,6 @@ class AuditApi:
         return [self._entry.route(self._api)]
 
     async def _audit(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        if not self._access.may_manage(context.caller):
-            raise Forbidden(
-                f"'{context.caller.name}' may not read the audit log: it is not listed in `access.managers`"
-            )
+        self._access.roles.require_viewer(context.caller, "read the audit log")
         answer = await self._keeping.answer(dict(request.query_params))
         return Reply(answer.body, answer.status, answer.media_type, {"cache-control": "no-store"})

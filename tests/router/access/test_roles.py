@@ -20,6 +20,7 @@ ANY, VIEW, OPERATE, OPEN = "any caller", "managers and viewers", "managers and o
 _SERVING = "/api/2.0/serving-endpoints"
 ROUTES = {
     ("GET", "/api/me"): ANY,
+    ("GET", "/api/audit"): VIEW,
     ("GET", "/api/callers"): VIEW,
     ("GET", "/api/overview"): ANY,
     ("GET", "/api/events"): ANY,
