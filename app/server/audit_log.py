@@ -124,10 +124,11 @@ class AuditLog:
                 try:
                     await self._deliver_some()
                 except Exception as error:  # noqa: BLE001  whatever fails, the records wait
+                    if not self._fails:
+                        failed = event("audit_not_kept", waiting=len(self._waiting), error=type(error).__name__)
+                        _log.warning("Records of the audit log cannot be stored and wait", extra=failed)
                     self._fails = True
                     self._durable.set()
-                    failed = event("audit_not_kept", waiting=len(self._waiting), error=type(error).__name__)
-                    _log.warning("Records of the audit log cannot be stored and wait", extra=failed)
                     await asyncio.sleep(RETRY_S)
 
     async def _deliver_some(self) -> None:

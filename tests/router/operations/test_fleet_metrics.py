@@ -175,9 +175,9 @@ def test_while_the_control_plane_is_away_the_last_list_is_served(cluster: Cluste
 
 
 def test_targets_have_the_address_at_which_they_were_requested(cluster: Cluster) -> None:
-    (found, *_) = cluster.get("/metrics/targets", host="llm.example").json()
-    assert found["targets"] == ["llm.example"]
-    answer = cluster.get("/metrics/targets", host='x"y')
+    (found, *_) = cluster.get("/metrics/targets", host="llm.localhost").json()
+    assert found["targets"] == ["llm.localhost"]
+    answer = cluster.get("/metrics/targets", host='x"y.localhost')
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Host")
 
 
