@@ -19,6 +19,8 @@ CHECKS: Sequence[Callable[[Installation], Iterator[Finding]]] = (
     machine.memory,
     machine.disk,
     machine.shared_memory,
+    machine.build,
+    machine.compiler,
     machine.gpus,
     applications.applications,
     applications.last_errors,

@@ -1,5 +1,6 @@
 """An installation as the checks see it: its configuration, its environment, and what runs."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from app.config.base import ConfigError
 from app.config.schema import Config
 from app.config.serve_file import load, load_document
 from deployments.kubernetes.demands import Demand, demands
-from deployments.local import dashboard, processes
+from deployments.local import accelerator, dashboard, processes
 from deployments.local.errors import LaunchError
 
 CLUSTER_LOGS = Path("/tmp/ray/session_latest/logs")
@@ -89,6 +90,9 @@ def installation(file: Path | None = None, environment: Mapping[str, str] = os.e
             config = load(file) if file is not None else load_document(document)
     except ConfigError as error:
         problems = error.problems
+    if not on_cluster and accelerator.is_cuda_build():
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # malformed: one of `problems`
+            document, _ = accelerator.on_gpus(document)
     return Installation(source, document, problems, config, environment, on_cluster, run, logs)
 
 

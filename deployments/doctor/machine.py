@@ -3,13 +3,17 @@
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
-from deployments.kubernetes.demands import Demand
+from deployments.invocation import make
+from deployments.kubernetes.demands import ACCELERATOR, Demand
+from deployments.local.accelerator import is_cuda_build
+from deployments.local.directories import home
 
 GIB = 1024**3
 ENGINE_BYTES = 3 * GIB
@@ -61,6 +65,38 @@ def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[F
         yield ok("shared memory", f"{path} has {size / GIB:.0f} GiB")
 
 
+def build(it: Installation, is_cuda_build: Callable[[], bool] = is_cuda_build) -> Iterator[Finding]:
+    """Checks that the installed vLLM is the build for this machine and for what the applications need.
+
+    A cluster has nodes of both kinds, so there an application that needs GPUs says nothing about this node.
+    """
+    detected, reason = _detected(it)
+    if is_cuda_build():
+        engines = any(map(_llm_config, it.applications))
+        if detected == "cpu" and engines and not it.on_cluster:
+            yield problem("vllm", f"the CUDA build is installed, and {reason}", f"run: {make('setup ACCELERATOR=cpu')}")
+        return
+    names = dict.fromkeys(demand.application for demand in it.demands if _wants_gpu(demand))
+    if names and not it.on_cluster:
+        fix = f"run: {make('setup ACCELERATOR=gpu')}; or use `accelerator_config: {{kind: cpu}}`"
+        yield problem("vllm", f"the CPU build is installed, and these need GPUs: {', '.join(names)}", fix)
+    elif detected == "gpu" and it.environment.get("ACCELERATOR") != "cpu":
+        here = f"run: {make('setup')} (if it is meant: export ACCELERATOR=cpu)"
+        fix = "use the image for GPUs" if it.on_cluster else here
+        yield problem("vllm", f"the CPU build is installed, and {reason}: they are not used", fix)
+
+
+def compiler(it: Installation, include: Path | None = None) -> Iterator[Finding]:
+    """Checks for what Triton, in vLLM's CUDA build, compiles with when an engine starts. Images bring it along."""
+    if it.environment.get("CC") or not any(map(_gpus, it.demands)):
+        return
+    path = it.environment.get("PATH")
+    found = any(shutil.which(name, path=path) for name in ("gcc", "clang"))
+    if not found or not ((include or Path(sysconfig.get_path("include"))) / "Python.h").exists():
+        fix = "install gcc and Python's headers (Debian, Ubuntu: build-essential, python3-dev)"
+        yield problem("compiler", "engines on GPUs compile kernels when they start, and cannot here", fix)
+
+
 def gpus(it: Installation) -> Iterator[Finding]:
     """Checks that there are as many GPUs as the largest application needs, and that the driver answers.
 
@@ -98,6 +134,23 @@ def gpus(it: Installation) -> Iterator[Finding]:
         fix = "stop the program that uses it: nvidia-smi names it"
         yield warning("gpu", f"{used} of {total} MiB of {name} are in use already", fix)
     yield ok("gpu", f"{len(found)} x {name}, driver {driver}")
+
+
+def _detected(it: Installation) -> tuple[str, str]:
+    """What `make setup` would install for here, cpu or gpu, and why."""
+    command = [home() / "requirements/install", "detect"]
+    try:
+        done = subprocess.run(
+            command, env=dict(it.environment), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+    kind, _, reason = done.stdout.strip().partition(" ")
+    return kind, reason
+
+
+def _wants_gpu(demand: Demand) -> bool:
+    return _gpus(demand) > 0 or any(name.startswith(ACCELERATOR) for name in demand.resources)
 
 
 def _available(meminfo: Path) -> int:

