@@ -27,7 +27,7 @@ endif
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
-ifneq ($(filter test% coverage simulate faults cluster soak lint format bench peers monitoring fields lock,$(MAKECMDGOALS)),)
+ifneq ($(filter test% coverage simulate faults cluster fresh soak lint format bench peers monitoring fields lock,$(MAKECMDGOALS)),)
 override ACCELERATOR := cpu
 REASON := tests use the CPU
 VENV := .venv-cpu
@@ -76,7 +76,7 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
-	test-nightly coverage faults cluster soak lint \
+	test-locks test-nightly coverage faults cluster fresh soak lint \
 	format bench peers fields setup lock clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -130,6 +130,12 @@ faults: $(VENV)/.ready  ## parts of the application die, hang and change under t
 
 cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machine: needs root; its figures go to docs/deploying.md
 	@SWITCHYARD_FIGURES=docs/deploying.md $(BIN)/python -m pytest tests/cluster
+
+test-locks: $(VENV)/.ready  ## the locks hold for every Python: asks the package index, installs nothing
+	@$(BIN)/python -m pytest tests/fresh/test_pythons.py
+
+fresh: $(VENV)/.ready  ## the set-up on what a newcomer has: a copy, no caches, PyPI; 15 GB of disk, PYTHON=python3.12 for another
+	@PYTHON=$(PYTHON) $(BIN)/python -m pytest tests/fresh/test_clone.py --timeout 3600 --durations 0
 
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
