@@ -42,6 +42,13 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 BIN := $(VENV)/bin
+
+# uv keeps its cache at home. Where that cannot be written, as in some containers, the cache is part of .venv.
+CACHE := $(or $(UV_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/uv)
+ifeq ($(shell mkdir -p '$(CACHE)' 2>/dev/null && test -w '$(CACHE)' && echo yes),)
+export UV_CACHE_DIR := $(CURDIR)/$(VENV)/cache
+endif
+
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
@@ -171,7 +178,7 @@ help:  ## this list
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # The locks first, which remove everything else; then this project, editable, with the lock's own setuptools.

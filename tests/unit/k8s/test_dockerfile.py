@@ -77,7 +77,7 @@ def test_the_cpu_images_get_torch_as_make_does() -> None:
 
 
 def test_the_gpu_image_has_what_serves_in_the_versions_of_its_lock() -> None:
-    (step,) = (it for it in STAGES["build-gpu"].all("RUN") if it.startswith("uv pip"))
+    (step,) = (it for it in STAGES["build-gpu"].all("RUN") if it.startswith("uv pip install -r"))
     assert set(re.findall(r"-r requirements/(\w+)\.in", step)) == {"router", "gpu"}
     assert "--constraint requirements/gpu.lock" in step
 
