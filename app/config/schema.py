@@ -99,6 +99,13 @@ class Endpoint(_Model):
         "connector contacts; `priority` matters only to an engine with the priority scheduler.",
     )
 
+    isolate_cache: Literal["caller", "endpoint", "none"] | None = Field(
+        default=None,
+        description="Who shares the engines' cached prompts: each caller only with itself, all callers of this "
+        "endpoint, or everyone. Sharing saves time, and lets callers find out what others have sent. Default: `caller` "
+        "if `access` has `keys_file` or `oidc`, else `none`.",
+    )
+
     ledger: Literal["experiments", "always"] = Field(
         default="experiments",
         description="Whether exposures are recorded only while an experiment runs (or with a mirror), or always.",
@@ -130,6 +137,13 @@ class Price(_Model):
     output_per_million: float = Field(ge=0, description="Tokens of answers.")
 
 
+_ONLY_WITH_URL = {
+    "tokenizer_dir": "provides its own tokenizer",
+    "trace_context": "gets the trace context anyway",
+    "cache_salt": "gets the salt anyway",
+}
+
+
 class Deployment(_Model):
     """One model variant: a Serve application of this cluster, or an OpenAI-compatible server elsewhere."""
 
@@ -147,6 +161,11 @@ class Deployment(_Model):
     trace_context: bool = Field(
         default=False,
         description="For `url`: whether that server gets `traceparent` and `tracestate`; an `app` always does.",
+    )
+    cache_salt: bool = Field(
+        default=False,
+        description="For `url`: whether that server takes vLLM's field `cache_salt`, by which `isolate_cache` keeps "
+        "callers' prompts apart; an `app` always gets it.",
     )
     tokenizer_dir: Path | None = Field(
         default=None,
@@ -174,10 +193,9 @@ class Deployment(_Model):
             raise ValueError("set either `app` (a Serve application of this cluster) or `url` (an external server)")
         if self.url is None and (self.api_key_env or self.api_key_file):
             raise ValueError("`api_key_env` and `api_key_file` need `url`; an `app` uses the internal key")
-        if self.url is None and self.tokenizer_dir:
-            raise ValueError("`tokenizer_dir` needs `url`; an `app` provides its own tokenizer")
-        if self.url is None and self.trace_context:
-            raise ValueError("`trace_context` needs `url`; an `app` gets the trace context anyway")
+        for name, instead in _ONLY_WITH_URL.items():
+            if self.url is None and getattr(self, name):
+                raise ValueError(f"`{name}` needs `url`; an `app` {instead}")
         if self.app is None and self.affinity != _AFFINITY:
             raise ValueError("`affinity` needs `app`: the load balancer of a `url` does not use keys")
         if self.api_key_env and self.api_key_file:
@@ -277,12 +295,25 @@ class Config(_Model):
                 problems += self._cannot_serve(where, listed, endpoint.tasks)
             if endpoint.mirror is not None:
                 problems += self._cannot_serve(f"{path}.mirror.deployment", endpoint.mirror.deployment, endpoint.tasks)
+            problems += self._cannot_isolate(path, endpoint)
             problems += _outside(f"{path}.plan.overrides", endpoint.plan.overrides, endpoint.traffic)
             if (expires := endpoint.plan.expires) is not None:
                 for listed in expires.weights:
                     problems += self._cannot_serve(f"{path}.plan.expires.weights", listed, endpoint.tasks)
                 problems += _outside(f"{path}.plan.expires.overrides", expires.overrides, expires.weights)
         return problems
+
+    def _cannot_isolate(self, path: str, endpoint: Endpoint) -> list[str]:
+        """The deployments whose cache stays shared although the endpoint says otherwise."""
+        if endpoint.isolate_cache in (None, "none"):
+            return []
+        mirror = (endpoint.mirror.deployment,) if endpoint.mirror is not None else ()
+        return [
+            f"{path}.isolate_cache: deployment '{name}' is a server elsewhere; set `cache_salt: true` there if it is a "
+            "vLLM, or leave out `isolate_cache`"
+            for name in dict.fromkeys((*endpoint.traffic, *(endpoint.fallback or ()), *mirror))
+            if (found := self.deployments.get(name)) is not None and found.url is not None and not found.cache_salt
+        ]
 
     def _cannot_serve(self, where: str, name: str, tasks: Sequence[Task]) -> list[str]:
         deployment = self.deployments.get(name)

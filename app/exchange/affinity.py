@@ -10,9 +10,11 @@ from typing import Any
 
 from app.config.affinity import Affinity
 from app.dialects.base import Call
+from app.exchange.engine_params import cache_scope
 from app.exchange.snapshot import Snapshot
 from app.internal_api import AFFINITY_HEADER
 from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, before_the_answer, is_running
+from app.ledger.units import own_key
 from app.routing.traffic import Assignment
 from app.upstream.target import Target
 
@@ -26,10 +28,18 @@ _TOKENS = 256
 
 
 class Place:
-    """Selects the replica of a deployment for a request. Computes nothing for deployments without affinity."""
+    """Selects the replica of a deployment for a request. Computes nothing for deployments without affinity.
 
-    def __init__(self, snapshot: Snapshot, assignment: Assignment, call: Call, headers: Mapping[str, str]) -> None:
-        self._snapshot, self._assignment, self._call, self._headers = snapshot, assignment, call, headers
+    `scope`: the request's `cache_scope`. Prompts that share no cache need no replica in common.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, assignment: Assignment, caller: str, call: Call, headers: Mapping[str, str]
+    ) -> None:
+        """`caller` is the caller's id."""
+        self.scope = cache_scope(snapshot.config, assignment.endpoint, caller)
+        self._snapshot, self._assignment, self._caller = snapshot, assignment, caller
+        self._call, self._headers = call, headers
         self._found: dict[str, Mapping[str, str]] = {}
 
     def failed(self, deployment: str) -> None:
@@ -46,7 +56,9 @@ class Place:
         return found
 
     def _header(self, affinity: Affinity) -> Mapping[str, str]:
-        key = self._sticky_key(affinity) or (affinity.by == "prefix" and beginning(self._call.task, self._call.body))
+        key = self._sticky_key(affinity)
+        if not key and affinity.by == "prefix" and (text := beginning(self._call.task, self._call.body)):
+            key = f"{self.scope}\0{text}" if self.scope else text
         if not key:
             return NO_KEY
         # A first turn has least to lose: elsewhere it finds the system prompt, too.
@@ -57,7 +69,8 @@ class Place:
     def _sticky_key(self, affinity: Affinity) -> str | None:
         key = self._assignment.key
         if affinity.by == "session":
-            return key or self._headers.get(SESSION_HEADER)
+            session = self._headers.get(SESSION_HEADER)
+            return key or (own_key(self._caller, session) if session else None)
         endpoint = self._snapshot.config.endpoints.get(self._assignment.endpoint)
         # An API key may be a whole service's: its conversations have little in common.
         is_one_caller = endpoint is not None and endpoint.sticky is not None and endpoint.sticky.by == "api_key"

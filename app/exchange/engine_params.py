@@ -1,16 +1,33 @@
-"""Parameters of the engine that a caller may set only if the operator allows it for the endpoint.
+"""Fields of vLLM's that are not the caller's alone to set.
 
-`kv_transfer_params` and `ec_transfer_params` name hosts that an engine with a connector contacts; `priority` moves a
-request ahead of others. Contract: vLLM 0.29, which takes them as fields and as members of `vllm_xargs`.
+`check_engine_params`: `kv_transfer_params` and `ec_transfer_params` name hosts that an engine with a connector
+contacts, and `priority` moves a request ahead of others, so that the operator allows them for each endpoint. Contract:
+vLLM 0.29, which takes them as fields and as members of `vllm_xargs`.
+
+`CacheSalts`: the time to the first token tells a caller whether a prompt's beginning is cached, so that a prefix cache
+which callers share answers the question whether someone has sent a text. vLLM mixes a request's `cache_salt` into the
+hash of the prompt's first block, and so into all of them: requests with different salts share nothing. The router sets
+a salt that no caller can know, whatever the client's dialect; a client's own salt divides its caller's share further.
 """
 
+import hashlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from app.config.schema import ENGINE_PARAMS, Endpoint
+from app.config.schema import ENGINE_PARAMS, Config, Endpoint
+from app.dialects.base import EngineRequest
 from app.errors import BadRequest
+from app.internal_api import EXTENDED_PATH
+from app.upstream.target import Target
 
 _EXTRA = "vllm_xargs"
+_SALT = "cache_salt"
+_LONGEST_SALT = 1024
+"""Characters that vLLM takes."""
+
+UNSALTED = frozenset({"/tokenize", "/detokenize", "/v1/chat/completions/render", "/v1/messages/count_tokens", "/ping"})
+"""The engines' routes that compute nothing: vLLM has no such field there."""
 
 
 def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint | None) -> None:
@@ -30,3 +47,45 @@ def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint |
                 param=path,
                 code="unsupported_parameter",
             )
+
+
+def cache_scope(config: Config, endpoint: str, caller: str) -> str:
+    """Names the requests that may share cached prompts with this one, "" for all. `caller` is the caller's id,
+    `endpoint` the endpoint's name, or that of a deployment which no endpoint lists."""
+    found = config.endpoints.get(endpoint)
+    isolate = found.isolate_cache if found is not None else None
+    match isolate or ("caller" if config.access.knows_callers else "none"):
+        case "caller":
+            return f"caller {caller}"
+        case "endpoint":
+            return f"endpoint {endpoint}"
+        case _:
+            return ""
+
+
+class CacheSalts:
+    """Makes salts under one secret: that of all routers with the same `internal_key`. Without a key it is this
+    process's own, so that a router's callers find nothing cached after its restart, nor what another router sent."""
+
+    def __init__(self, internal_key: str) -> None:
+        secret = internal_key.encode("utf-8", "surrogatepass") or secrets.token_bytes(32)
+        key = hashlib.blake2b(secret, person=b"cache secret", digest_size=32).digest()
+        self._hash = hashlib.blake2b(key=key, person=b"cache salt", digest_size=32)
+
+    def salted(self, request: EngineRequest, target: Target, scope: str) -> EngineRequest:
+        """The request with the salt of its `cache_scope`, if the target takes one."""
+        if not scope or not target.takes_salt or request.path in UNSALTED:
+            return request
+        return EngineRequest(request.path, {**request.body, _SALT: self._salt(scope, request.body.get(_SALT))})
+
+    def _salt(self, scope: str, own: Any) -> str:
+        digest = self._hash.copy()
+        digest.update(f"{len(scope)}:{scope}{own!r}".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+def check_salt(body: Mapping[str, Any]) -> None:
+    """Raises BadRequest for a client's salt that vLLM would reject: it cannot see it once another takes its place."""
+    own = body.get(_SALT)
+    if own is not None and not (isinstance(own, str) and 1 <= len(own) <= _LONGEST_SALT):
+        raise BadRequest(f"{_SALT}: must be a string of 1 to {_LONGEST_SALT} characters", param=_SALT)

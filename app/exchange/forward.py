@@ -35,7 +35,7 @@ from app.errors import (
 from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import names_of
-from app.exchange.engine_params import check_engine_params
+from app.exchange.engine_params import check_engine_params, check_salt
 from app.exchange.failures import CLIENT_GONE, malformed_answers
 from app.exchange.observation import Observation
 from app.exchange.relay import Relay
@@ -211,6 +211,7 @@ class Forwarder:
             self.observation.exposure.sent(request.path, request.body)
         if self.observation.original is not None:
             self.observation.original.sent(request.path, request.body)
+        request = self._salted(target, request)
         if self.call.translation.stream:
             await self._streamed(target, request, serving)
         else:
@@ -232,6 +233,13 @@ class Forwarder:
         """Raises BadRequest for a parameter that the endpoint does not allow, whichever dialect passed it."""
         name = self.writer.record.endpoint
         check_engine_params(request.body, name, self.snapshot.config.endpoints.get(name))
+
+    def _salted(self, target: Target, request: EngineRequest) -> EngineRequest:
+        """The request with the salt that keeps its prompt apart in the engine's cache. Raises BadRequest."""
+        salted = self.state.salts.salted(request, target, self.place.scope)
+        if salted is not request:
+            check_salt(request.body)
+        return salted
 
     async def _serving(self, target: Target) -> ServingContext:
         settings = self.snapshot.config.deployments[target.name]
@@ -261,7 +269,7 @@ class Forwarder:
 
         async def post(request: EngineRequest) -> bytes:
             async with slots:
-                return await self._post(target, request)
+                return await self._post(target, self._salted(target, request))
 
         return await asyncio.gather(*map(post, requests))
 

@@ -33,6 +33,7 @@ from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
+from app.ledger.units import unit_key
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
@@ -92,7 +93,7 @@ async def handle(
                 assignment = _route(state, snapshot, caller, call, headers, writer)
                 limits, slot = _reserve(state, snapshot, caller, call, assignment, writer, trace)
                 async with limits, slot:
-                    size, place = len(request.body), Place(snapshot, assignment, call, headers)
+                    size, place = len(request.body), Place(snapshot, assignment, caller.id, call, headers)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
                     forwarder = Forwarder(state, snapshot, caller.id, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
@@ -211,13 +212,14 @@ def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:
     match sticky.by:
         case "header":
-            return headers.get((sticky.name or "").lower())
+            value = headers.get((sticky.name or "").lower())
         case "user":
-            return call.user
+            value = call.user
         case "api_key":
-            return next(iter(credentials(headers)), None)
+            value = next(iter(credentials(headers)), None)
         case "conversation":
-            return headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
+            value = headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
+    return unit_key(sticky, caller.id, value) if value is not None else None
 
 
 def _reserve(

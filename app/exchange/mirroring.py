@@ -28,6 +28,8 @@ def mirrored(
 ) -> None:
     """Sends a copy to the shadow after the response, if there is an answer to compare it with."""
     record, target = writer.record, snapshot.targets[original.mirror.deployment]
+    salted = state.salts.salted(EngineRequest(original.path, original.body), target, place.scope)
+    original.body = dict(salted.body)
     served = ServedRequest(
         deployment=original.exposure.served,
         complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,

@@ -7,6 +7,7 @@ from random import Random
 
 from app.access.guard import Access
 from app.exchange.deployment_health import DeploymentHealth
+from app.exchange.engine_params import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
@@ -33,6 +34,7 @@ class RouterState:
     pins: PinnedConversations
     mirrors: Mirrors
     tracing: Tracing
+    salts: CacheSalts
     snapshot: Snapshot | None = None
     recorder: Recorder | None = None
     """Records requests for a replay."""

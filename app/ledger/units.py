@@ -3,6 +3,9 @@
 import hashlib
 from functools import lru_cache
 
+from app.config.access import ANONYMOUS
+from app.config.schema import Sticky
+
 _EMPTY = hashlib.blake2b(digest_size=8)
 _number = int.from_bytes  # looked up once: that takes longer than the conversion
 
@@ -18,6 +21,22 @@ def request_hash(id: str | bytes) -> int:
 def secret_of(text: str) -> bytes:
     """The units' secret of a cluster: every router derives the same one from the same text."""
     return hashlib.blake2b(text.encode(), person=b"ledger secret", digest_size=32).digest()
+
+
+def unit_key(sticky: Sticky, caller: str, value: str) -> str:
+    """The sticky key of a client's `value`: what is drawn, and hashed as a unit. `caller` is the caller's id.
+
+    Two callers' equal values are two keys: otherwise one of them could spoil the other's unit. Without credentials
+    there is one caller, and its values are its keys. An API key is its caller's anyway.
+    """
+    if sticky.by == "api_key":
+        return value
+    return own_key(caller, value)
+
+
+def own_key(caller: str, value: str) -> str:
+    """A client's `value` as a key of its caller's. `caller` is the caller's id, which has no NUL."""
+    return value if caller == ANONYMOUS and "\0" not in value else f"{caller}\0{value}"
 
 
 class Hashes:

@@ -30,6 +30,7 @@ from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
 from app.exchange.deployment_health import DeploymentHealth
+from app.exchange.engine_params import CacheSalts
 from app.exchange.handler import Candidates, handle
 from app.exchange.preparation import Preparation, PreparedConfig
 from app.exchange.response import error_headers
@@ -155,6 +156,7 @@ class Router:
             pins,
             mirrors,
             self._tracing,
+            CacheSalts(environment.internal_key),
         )
         self.state.recorder = self._recorder = recorder
         running = RunningReplicas(control)

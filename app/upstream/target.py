@@ -23,8 +23,8 @@ from app.internal_keys import Purpose, sent
 class Target:
     """A deployment: its base URL without /v1, its name for the model, the headers with its key.
 
-    `takes_trace`: whether it gets requests' trace contexts. `affinity`: the assignment of conversations to its
-    replicas, None if the ingress gets no key.
+    `takes_trace`: whether it gets requests' trace contexts. `takes_salt`: whether it keeps cached prompts apart by
+    `cache_salt`. `affinity`: the assignment of conversations to its replicas, None if the ingress gets no key.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Target:
     headers: Mapping[str, str]
     tokenizer_dir: Path | None = None
     takes_trace: bool = False
+    takes_salt: bool = False
     affinity: Affinity | None = None
 
     def __repr__(self) -> str:
@@ -99,7 +100,7 @@ def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) 
         url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
         headers = {INTERNAL_KEY_HEADER: sent(environment.internal_key, Purpose.ENGINE)}
         affinity = deployment.affinity if deployment.affinity.by != "none" else None
-        return Target(name, url, deployment.model, headers, takes_trace=True, affinity=affinity)
+        return Target(name, url, deployment.model, headers, takes_trace=True, takes_salt=True, affinity=affinity)
     key = None
     if deployment.api_key_env is not None:
         key = os.environ[deployment.api_key_env]
@@ -107,4 +108,12 @@ def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) 
         key = deployment.api_key_file.read_text().strip()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     base = deployment.url.rstrip("/")
-    return Target(name, base, deployment.model, headers, deployment.tokenizer_dir, deployment.trace_context)
+    return Target(
+        name,
+        base,
+        deployment.model,
+        headers,
+        deployment.tokenizer_dir,
+        takes_trace=deployment.trace_context,
+        takes_salt=deployment.cache_salt,
+    )

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from app.config.access import ANONYMOUS
 from app.config.affinity import Affinity
 from app.config.schema import Config, Task, parse
 from app.dialects.base import Call, Translation
@@ -114,9 +115,10 @@ def header(
     deployment: str = "blue",
     task: Task = "chat",
     headers: Mapping[str, str] | None = None,
+    caller: str = ANONYMOUS,
 ) -> str | None:
     call = Call(task, {"messages": list(messages) or [ASKS]}, cast(Translation, None))
-    place = Place(snapshot, Assignment("chat", "blue", "traffic", (), key), call, headers or {})
+    place = Place(snapshot, Assignment("chat", "blue", "traffic", (), key), caller, call, headers or {})
     return place.headers(snapshot.targets[deployment]).get(AFFINITY_HEADER)
 
 
@@ -152,11 +154,16 @@ def test_by_session_needs_a_session_or_a_sticky_key() -> None:
     assert header(configured({"by": "user"}, by="session"), key="ann", headers=one) == header(snapshot, key="ann")
 
 
+def test_two_callers_sessions_are_two_keys() -> None:
+    snapshot, session = configured(by="session"), {"x-session-id": "s1"}
+    ann, again, bob = (header(snapshot, headers=session, caller=caller) for caller in ("key-a", "key-a", "key-b"))
+    assert ann == again != bob
+
+
 def test_after_a_failure_the_request_has_no_key() -> None:
     snapshot = configured()
-    place = Place(
-        snapshot, Assignment("chat", "blue", "traffic"), Call("chat", {"messages": [ASKS]}, cast(Any, None)), {}
-    )
+    call = Call("chat", {"messages": [ASKS]}, cast(Any, None))
+    place = Place(snapshot, Assignment("chat", "blue", "traffic"), ANONYMOUS, call, {})
     assert place.headers(snapshot.targets["blue"])
     place.failed("blue")
     assert not place.headers(snapshot.targets["blue"])
