@@ -176,6 +176,10 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def id_of(self, name: str) -> str | None:
+        """The id of the caller whose key has this name; None if there is none."""
+        return next((it.caller.id for it in self._entries.values() if it.caller.name == name), None)
+
     def caller(self, key: str, now: float) -> Caller:
         """The caller with this key at `now` (Unix time). Raises Unauthorized if there is none or it has expired."""
         id = _KEY.fullmatch(key[-_SECRET_LENGTH - 13 :])

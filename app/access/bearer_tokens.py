@@ -98,8 +98,12 @@ def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
     principal = claims.get(oidc.principal_claim)
     if not isinstance(principal, str) or not _is_name(principal):
         raise Unauthorized(f"The bearer token does not name its owner in the claim '{oidc.principal_claim}'")
-    id = hashlib.blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return Caller(principal, f"token-{id}", _endpoints(claims, oidc.endpoints_claim), credential="token")
+    return Caller(principal, token_caller_id(principal), _endpoints(claims, oidc.endpoints_claim), credential="token")
+
+
+def token_caller_id(principal: str) -> str:
+    """The id of the caller whose tokens name this principal."""
+    return f"token-{hashlib.blake2b(principal.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
 def _is_name(principal: str) -> bool:

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 import aiohttp
 
 from app.access.api_keys import KeyRing, KeyUse
-from app.access.bearer_tokens import key_id, looks_like_a_token, verify
+from app.access.bearer_tokens import key_id, looks_like_a_token, token_caller_id, verify
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, Roles, credentials
 from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
 from app.access.key_file import KeyFile
 from app.access.refusals import WINDOW_S, RefusalObserver, Refusals, source_of
 from app.access.sign_in import SignIn, sign_in_with
-from app.config.access import AccessSettings, StoreSettings, exposure_problems, sharing_problems
+from app.config.access import ANONYMOUS, AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.errors import ClientError, Unauthorized, Unavailable
@@ -140,6 +140,18 @@ class Access:
         """Every API key, with its end and its last use on this router since it started."""
         keys = self._current.keys
         return list(keys.ring.uses()) if keys is not None else []
+
+    def id_of(self, name: str) -> str | None:
+        """The id of the caller with this name: a key's name, else a token's principal, or `anonymous`.
+
+        None if there is none. Any text may be a principal of the issuer's.
+        """
+        state = self._current
+        if name == ANONYMOUS:
+            return ANONYMOUS_CALLER.id
+        if state.keys is not None and (id := state.keys.ring.id_of(name)) is not None:
+            return id
+        return token_caller_id(name) if state.issuer is not None else None
 
     async def sign_in(self) -> SignIn:
         """The console's public sign-in settings, for a page that has no credential yet."""

@@ -18,7 +18,6 @@ from typing import Any
 from app.config.schema import ENGINE_PARAMS, Config, Endpoint
 from app.dialects.base import EngineRequest
 from app.errors import BadRequest
-from app.internal_api import EXTENDED_PATH
 from app.upstream.target import Target
 
 _EXTRA = "vllm_xargs"

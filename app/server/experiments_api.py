@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews, credentials
 from app.access.guard import Access
-from app.config.schema import Config
+from app.config.schema import Config, Sticky
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body, Schema
@@ -31,7 +31,7 @@ from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import list_document
 from app.experiments.summary import Summary
 from app.ledger.controller_client import ControllerClient
-from app.ledger.units import Hashes, request_hash
+from app.ledger.units import Hashes, request_hash, unit_key
 from app.ledger.wire import FeedbackItem
 from app.routing.overrides import Overrides
 from app.routing.recent_keys import RecentKeys
@@ -120,7 +120,13 @@ class ExperimentsApi:
                 headers={"If-Match": "The ETag of the experiment that was seen"},
                 audited=True,
             ),
-            Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
+            Entry(
+                "GET",
+                "/api/endpoints/{endpoint}/assignment",
+                "assignment",
+                self._assignment,
+                {"key": _TEXT, "caller": _TEXT},
+            ),
             Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
             Entry("POST", "/api/feedback", "feedback", self._feedback, {}, [Body(Feedback), Body(FeedbackList)], 202),
         ]
@@ -205,9 +211,7 @@ class ExperimentsApi:
         if (endpoint := views.config.endpoints.get(name)) is None:
             raise NotFound(f"No endpoint '{name}'", param="endpoint")
         context.record.endpoint = name
-        key = request.query_params.get("key")
-        if key is None and endpoint.sticky is not None and endpoint.sticky.by == "api_key":
-            key = next(iter(credentials(headers_of(request.scope))), None)
+        key = self._sticky_key(request, context, endpoint.sticky)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         roles = self._access.roles
         sees_units = roles.may_view(context.caller) or roles.may_operate(context.caller, name)
@@ -218,6 +222,22 @@ class ExperimentsApi:
             override = Overrides(endpoint.plan.overrides, self._ledger.unit, time.time).deployment(key)
         failing, now = frozenset(self._failing()), self._live_routing(name)
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
+
+    def _sticky_key(self, request: HTTPRequest, context: OperationContext, sticky: Sticky | None) -> str | None:
+        """The key that the query asks about: one of the caller's own, or for a manager of the one that it names."""
+        given, name = request.query_params.get("key"), request.query_params.get("caller")
+        if name is not None and not self._may_manage(context):
+            raise Forbidden(
+                f"'{context.caller.name}' may only ask about its own keys: leave out `caller`", param="caller"
+            )
+        if sticky is None or given == "":
+            return given
+        if given is None:
+            return next(iter(credentials(headers_of(request.scope))), None) if sticky.by == "api_key" else None
+        caller = context.caller.id if name is None else self._access.id_of(name)
+        if caller is None:
+            raise BadRequest(f"caller: no key has the name '{name}'", param="caller")
+        return unit_key(sticky, caller, given)
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The exposures of a request id: among the caller's own requests, for managers and viewers among all."""

@@ -134,7 +134,7 @@ class TrafficApi:
 
         def check(config: Config) -> Wanted:
             check_match(if_match, self._view(name, config.endpoints[name], context))
-            wanted = wanted_plan(content, name, config, self._unit, time.time())
+            wanted = wanted_plan(content, name, config, self._unit, self._access.id_of, time.time())
             if wanted.ttl_s is not None and last is None:
                 raise Unavailable(_NO_CONTROLLER)
             context.change.reason = wanted.reason

@@ -11,6 +11,7 @@ from app.config.plans import MAX_OVERRIDES, MAX_REASON, Generation, Override, Un
 from app.config.schema import Config, Endpoint
 from app.control_plane import Wanted
 from app.ledger.plans import plan_of
+from app.ledger.units import unit_key
 from app.server.traffic.refusals import InvalidDocument
 
 MAX_TTL_S = 90 * 86400
@@ -25,6 +26,11 @@ class OverrideRequest(BaseModel):
 
     unit_key: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         default=None, description="The unit's sticky key. Only its hash is kept."
+    )
+    caller: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None,
+        description="Whose key it is: the name of an API key, or a token's principal. Required with `unit_key` where "
+        "callers have credentials, unless the endpoint is sticky by `api_key`.",
     )
     unit: UnitHash | None = Field(default=None, description="Its hash instead, as `GET` returns it.")
     deployment: str = Field(description="A deployment of the endpoint's traffic.")
@@ -58,11 +64,17 @@ class RollbackRequest(BaseModel):
 
 
 def wanted_plan(
-    content: Mapping[str, Any], name: str, config: Config, unit: Callable[[str], int], now: float
+    content: Mapping[str, Any],
+    name: str,
+    config: Config,
+    unit: Callable[[str], int],
+    caller_id: Callable[[str], str | None],
+    now: float,
 ) -> Wanted:
     """The plan that a TrafficDocument requests for the endpoint `name`. Raises InvalidDocument with every problem.
 
-    `unit` hashes a sticky key; `now` is in Unix seconds.
+    `unit` hashes a sticky key; `caller_id` returns the id of a caller by its name, None if there is none; `now` is in
+    Unix seconds.
     """
     problems: list[str] = []
     wrong: set[str] = set()
@@ -81,8 +93,9 @@ def wanted_plan(
         weights |= document.weights
         problems += _weight_problems(document.weights, endpoint, config)
         problems += _override_problems(document.overrides, name, endpoint, weights, now)
+    problems += _caller_problems(document.overrides, endpoint, config, caller_id)
     named = all((it.unit_key is None) != (it.unit is None) for it in document.overrides)
-    units = [it.unit or f"{unit(it.unit_key or ''):016x}" for it in document.overrides] if named else []
+    units = [it.unit or f"{unit(_key(it, endpoint, caller_id)):016x}" for it in document.overrides] if named else []
     problems += _repeated(units)
     if problems:
         raise InvalidDocument(problems)
@@ -146,6 +159,29 @@ def _override_problems(
             yield f"{path}.deployment: '{it.deployment}' is not in the weights; add it there, with 0 if it gets no more"
         if it.until is not None and it.until <= now:
             yield f"{path}.until: is over; remove the override"
+
+
+def _caller_problems(
+    overrides: list[OverrideRequest], endpoint: Endpoint, config: Config, caller_id: Callable[[str], str | None]
+) -> Iterator[str]:
+    """A key belongs to a caller, where there are several."""
+    is_callers = config.access.knows_callers and endpoint.sticky is not None and endpoint.sticky.by != "api_key"
+    for number, it in enumerate(overrides):
+        path, is_needed = f"overrides.{number}.caller", is_callers and it.unit_key is not None
+        if is_needed and it.caller is None:
+            yield f"{path}: missing; name the caller whose key it is: the name of its API key, or its tokens' principal"
+        elif it.caller is not None and not is_needed:
+            yield f"{path}: leave it out: this unit is not named by one of a caller's keys"
+        elif it.caller is not None and caller_id(it.caller) is None:
+            yield f"{path}: no key has the name '{it.caller}'"
+
+
+def _key(override: OverrideRequest, endpoint: Endpoint, caller_id: Callable[[str], str | None]) -> str:
+    """The sticky key that an override names; problems are reported elsewhere."""
+    value = override.unit_key or ""
+    if endpoint.sticky is None or override.caller is None:
+        return value
+    return unit_key(endpoint.sticky, caller_id(override.caller) or "", value)
 
 
 def _repeated(units: list[str]) -> list[str]:

@@ -167,6 +167,9 @@ def explain(
     sticky_key: Annotated[
         str | None, typer.Argument(metavar="KEY", help="A user, a header's value, a session: what it is sticky by.")
     ] = None,
+    caller: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose key it is: for managers. Default: the caller's own.")
+    ] = None,
     as_json: AsJson = False,
     url: Url = None,
     key: Key = None,
@@ -182,7 +185,7 @@ def explain(
     from deployments.cli.experiments.explanation import explanation
 
     path = f"/endpoints/{quote(endpoint, safe='')}/assignment"
-    answer = _source(url, key).ask("GET", path, _given(key=sticky_key))
+    answer = _source(url, key).ask("GET", path, _given(key=sticky_key, caller=caller))
     typer.echo(answer.decode() if as_json else explanation(json.loads(answer)))
 
 

@@ -32,6 +32,7 @@ TRAFFIC = "/api/endpoints/chat/traffic"
 ANY = {"if-match": "*"}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 SEED = {"blue": 90, "green": 10}
+ANN = {"key": "ann", "caller": "chat team"}
 
 
 class PlanRig:
@@ -199,7 +200,7 @@ def test_the_same_document_again_is_the_same_generation(planned: PlanRig) -> Non
     document = {
         "weights": {"blue": 50, "green": 50},
         "ttl_s": 3600,
-        "overrides": [{"unit_key": "ann", "deployment": "green"}],
+        "overrides": [{"unit_key": "ann", "caller": "chat team", "deployment": "green"}],
     }
     first = planned.change(**document)
     assert planned.change(**document) == first
@@ -304,12 +305,12 @@ def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: PlanRig) 
     planned.deploy(ledger="always")
     planned.change(weights={"blue": 100})
     assert planned.ask("ann").headers["azureml-model-deployment"] == "blue"
-    override = {"unit_key": "ann", "deployment": "green", "until": time.time() + 3600}
+    override = {"unit_key": "ann", "caller": "chat team", "deployment": "green", "until": time.time() + 3600}
     shown = planned.change(weights={"blue": 100}, overrides=[override])
     for router in range(2):
         assert planned.ask("ann", router=router).headers["azureml-model-deployment"] == "green"
         assert planned.ask("bob", router=router).headers["azureml-model-deployment"] == "blue"
-    explained = planned.call("GET", "/api/endpoints/chat/assignment", params={"key": "ann"}).json()
+    explained = planned.call("GET", "/api/endpoints/chat/assignment", params=ANN).json()
     assert (explained["deployment"], explained["reason"]) == ("green", "override")
     assert explained["unit"] == shown["overrides"][0]["unit"]
     assert planned.get("chat team")["overrides"] == [{**shown["overrides"][0], "unit": None}]
@@ -320,7 +321,7 @@ def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: PlanRig) 
 
 def test_requests_of_an_override_are_recorded_as_forced(planned: PlanRig) -> None:
     planned.deploy(ledger="always")
-    planned.change(weights={"blue": 100}, overrides=[{"unit_key": "ann", "deployment": "green"}])
+    planned.change(weights={"blue": 100}, overrides=[{"unit_key": "ann", "caller": "chat team", "deployment": "green"}])
     answer = planned.ask("ann")
     path = f"/api/requests/{answer.headers['x-request-id']}"
 
@@ -339,10 +340,13 @@ def test_requests_of_an_override_are_recorded_as_forced(planned: PlanRig) -> Non
 
 
 def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: PlanRig) -> None:
-    planned.change(weights=SEED, overrides=[{"unit_key": "ann", "deployment": "green"}])
+    planned.change(weights=SEED, overrides=[{"unit_key": "ann", "caller": "chat team", "deployment": "green"}])
     served = {f"user-{n}": planned.ask(f"user-{n}").headers["azureml-model-deployment"] for n in range(40)}
     replaced = planned.control.replaced
-    document = {"weights": {"blue": 40, "green": 60}, "overrides": [{"unit_key": "bob", "deployment": "blue"}]}
+    document = {
+        "weights": {"blue": 40, "green": 60},
+        "overrides": [{"unit_key": "bob", "caller": "chat team", "deployment": "blue"}],
+    }
     shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
     assert (shown["before"]["generation"], shown["after"]["generation"]) == (1, 2)
     assert shown["after"]["weights"] == document["weights"]
@@ -408,7 +412,7 @@ def test_the_history_has_every_plan_of_every_author(planned: PlanRig) -> None:
 
 
 def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: PlanRig) -> None:
-    planned.change(weights={"green": 100}, overrides=[{"unit_key": "ann", "deployment": "blue"}])
+    planned.change(weights={"green": 100}, overrides=[{"unit_key": "ann", "caller": "chat team", "deployment": "blue"}])
     answer = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0}, headers=ANY)
     shown = answer.json()
     assert (answer.status_code, shown["generation"], shown["weights"]) == (200, 2, SEED)

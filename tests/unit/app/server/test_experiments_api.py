@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.ledger.units import request_hash
+from app.ledger.units import own_key, request_hash
 from tests.support.experiments.reports import SHIP
 from tests.support.experiments.rig import BLUE, GREEN, HASHES, Rig, refusal
 
@@ -182,10 +182,21 @@ def test_a_key_is_explained_to_those_who_may_use_the_endpoint(rig: Rig) -> None:
     view = rig.get(path, "chat team", key="session-1").json()
     assert view["deployment"] in (BLUE, GREEN)
     assert view["unit"] is None, "only managers may look for a unit in the ledger"
-    assert rig.get(path, key="session-1").json()["unit"] == f"{HASHES.unit('session-1'):016x}"
+    own = own_key(rig.id_of("boss"), "session-1")
+    assert rig.get(path, key="session-1").json()["unit"] == f"{HASHES.unit(own):016x}"
     assert refusal(rig.get(path, "embed team", key="session-1"))[0] == 403
     assert refusal(rig.get("/api/endpoints/red/assignment"))[::2] == (404, "endpoint")
     assert refusal(rig.get(path))[::2] == (400, "key")
+
+
+def test_a_manager_asks_about_other_callers_keys_and_others_about_their_own(rig: Rig) -> None:
+    path = "/api/endpoints/chat/assignment"
+    theirs = rig.get(path, key="session-1", caller="chat team").json()
+    key = own_key(rig.id_of("chat team"), "session-1")
+    assert theirs["unit"] == f"{HASHES.unit(key):016x}"
+    assert theirs["deployment"] == rig.get(path, "chat team", key="session-1").json()["deployment"]
+    assert refusal(rig.get(path, "chat team", key="session-1", caller="boss"))[::2] == (403, "caller")
+    assert refusal(rig.get(path, key="session-1", caller="nobody"))[::2] == (400, "caller")
 
 
 def test_an_endpoint_that_is_sticky_by_api_key_takes_the_callers_own(rig: Rig) -> None:

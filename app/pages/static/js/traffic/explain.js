@@ -8,12 +8,14 @@ export function explain(endpoint, { api, announce }) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint.endpoint)}/assignment`;
   const root = h("section", { class: "panel explain", "aria-label": `Explain a key of ${endpoint.endpoint}`, opaque: true });
   const key = h("input", { type: "text", id: `key/${endpoint.endpoint}`, autocomplete: "off", spellcheck: "false", opaque: true });
+  const caller = h("input", { type: "text", id: `caller/${endpoint.endpoint}`, autocomplete: "off", spellcheck: "false", placeholder: "you", opaque: true });
   let answer = null, problem = null;
 
   async function ask(event) {
     event?.preventDefault();
     try {
-      answer = await api.get(endpoint.sticky ? `${path}?key=${encodeURIComponent(key.value)}` : path);
+      const query = new URLSearchParams({ key: key.value, ...(caller.value ? { caller: caller.value } : {}) });
+      answer = await api.get(endpoint.sticky ? `${path}?${query}` : path);
       problem = null;
       announce(answer.why);
     } catch (error) {
@@ -28,7 +30,7 @@ export function explain(endpoint, { api, announce }) {
       root,
       h("h3", {}, "Explain a key"),
       endpoint.sticky
-        ? h("form", { class: "inline", on: { submit: ask } }, h("label", { for: key.id }, label(endpoint.sticky)), key, h("button", { type: "submit" }, "Explain"))
+        ? h("form", { class: "inline", on: { submit: ask } }, h("label", { for: key.id }, label(endpoint.sticky)), key, callers(endpoint.sticky, caller), h("button", { type: "submit" }, "Explain"))
         : null,
       problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
       answer
@@ -50,6 +52,11 @@ export function explain(endpoint, { api, announce }) {
   draw();
   if (!endpoint.sticky) ask();
   return root;
+}
+
+/** The input for the caller whose key it is: API keys are their callers' anyway. */
+function callers(sticky, caller) {
+  return sticky.by === "api_key" ? [] : [h("label", { for: caller.id }, "of the caller"), caller];
 }
 
 function label(sticky) {

@@ -9,24 +9,26 @@ from app.config.schema import Config, parse
 from app.control_plane import Wanted
 from app.dialects.json_body import json_object_with_nulls
 from app.errors import BadRequest
-from app.ledger.units import Hashes
+from app.ledger.units import Hashes, own_key
 from app.server.traffic.document import plan_view, wanted_plan
 from app.server.traffic.refusals import InvalidDocument
 
 UNIT = Hashes(b"secret").unit
 ANN = f"{UNIT('ann'):016x}"
 NOW = 1000.0
+IDS = {"shop": "key-shop", "desk": "key-desk"}
 
 
-def config(plan: dict[str, Any] | None = None, **endpoint: Any) -> Config:
+def config(plan: dict[str, Any] | None = None, *, keys: bool = False, **endpoint: Any) -> Config:
     chat = {"tasks": ["chat"], "traffic": {"blue": 90, "green": 10}, "sticky": {"by": "user"}, "plan": plan or {}}
     deployments: dict[str, Any] = {name: {"url": f"http://{name}", "model": "m"} for name in ("blue", "green", "red")}
     deployments["mini"] = {"url": "http://mini", "model": "m", "tasks": ["embeddings"]}
-    return parse({"endpoints": {"chat": {**chat, **endpoint}}, "deployments": deployments})
+    access = {"keys_file": "keys.yaml"} if keys else {}
+    return parse({"endpoints": {"chat": {**chat, **endpoint}}, "deployments": deployments, "access": access})
 
 
 def wanted(content: dict[str, Any], **endpoint: Any) -> Wanted:
-    return wanted_plan(content, "chat", config(**endpoint), UNIT, NOW)
+    return wanted_plan(content, "chat", config(**endpoint), UNIT, IDS.get, NOW)
 
 
 def problems(content: dict[str, Any], **endpoint: Any) -> list[str]:
@@ -54,11 +56,34 @@ def test_an_override_names_a_key_or_its_hash_and_only_the_hash_is_kept() -> None
     assert found == wanted({"weights": {"blue": 100}, "overrides": [by_hash, {**by_key, "until": None}]}).overrides
 
 
+def test_where_callers_have_keys_an_override_names_the_caller() -> None:
+    override = {"unit_key": "ann", "deployment": "green"}
+
+    def units(*overrides: dict[str, Any], **endpoint: Any) -> list[str]:
+        plan = wanted({"weights": {"blue": 100}, "overrides": list(overrides)}, keys=True, **endpoint)
+        return [it.unit for it in plan.overrides]
+
+    shop, desk = ({**override, "caller": name} for name in ("shop", "desk"))
+    own = [f"{UNIT(own_key(id, 'ann')):016x}" for id in ("key-shop", "key-desk")]
+    assert set(units(shop, desk)) == set(own)
+    assert units({"unit": ANN, "deployment": "green"}) == [ANN]
+    assert units(override, sticky={"by": "api_key"}) == [ANN], "a key is its caller's anyway"
+    for content, said in (
+        (override, "overrides.0.caller: missing; name the caller whose key it is"),
+        ({**override, "caller": "who"}, "overrides.0.caller: no key has the name 'who'"),
+        ({"unit": ANN, "deployment": "green", "caller": "shop"}, "overrides.0.caller: leave it out"),
+    ):
+        (found,) = problems({"weights": {"blue": 100}, "overrides": [content]}, keys=True)
+        assert found.startswith(said)
+    (found,) = problems({"weights": {"blue": 100}, "overrides": [shop]})
+    assert found.startswith("overrides.0.caller: leave it out")
+
+
 def test_a_document_that_was_returned_can_be_sent_back() -> None:
     plan = {"overrides": [{"unit": ANN, "deployment": "green", "until": 5000.0}]}
     answer = plan_view("chat", config(plan).endpoints["chat"], with_units=True)
     again = {name: answer[name] for name in ("weights", "overrides", "reason")}
-    assert wanted_plan(again, "chat", config(plan), UNIT, NOW) == Wanted(
+    assert wanted_plan(again, "chat", config(plan), UNIT, IDS.get, NOW) == Wanted(
         {"blue": 90, "green": 10}, config(plan).endpoints["chat"].plan.overrides
     )
 
