@@ -2,9 +2,9 @@
 
 Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a separate Serve application and
 inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
-directory; routers keep it until then. So a controller that dies loses nothing, and one that starts again reads the
-directory, counts everything again, and takes from the journal and the saved states only what cannot be counted: when
-runs began, verdicts that stay, alarms.
+directory; routers keep it until then, and if the only one is in the same process, `write_ahead` does. So a controller
+that dies loses nothing, and one that starts again reads the directory, counts everything again, and takes from the
+journal and the saved states only what cannot be counted: when runs began, verdicts that stay, alarms.
 """
 
 import time
@@ -39,6 +39,7 @@ from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import open_store
+from app.experiments.storage.write_ahead import WriteAhead
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import HeldBatch
 from app.ledger.acknowledgement import Replaced, encode_acknowledgement
@@ -70,15 +71,19 @@ class Controller:
         can_move: bool = False,
         submit: Submit = at_once,
         open_store: OpenStore = open_store,
+        write_ahead: WriteAhead | None = None,
     ) -> None:
         """`base`: the directory that a relative `ledger.url` is relative to. `submit`: carries out writes. `can_move`:
-        the host makes the requested `changes` of traffic.
+        the host makes the requested `changes` of traffic. `write_ahead`: the host adds each batch to it.
         """
         self.tables = Tables()
         self.wants_configuration = True
         """A batch named a plan that was not known: the configuration may have changed."""
         self._same_run, self.now = same_run, clock
-        self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
+        self.write_ahead = write_ahead
+        self._keeper = Keeper(
+            ledger, base, self.tables, clock(), submit=submit, open_store=open_store, write_ahead=write_ahead
+        )
         self._open_store = partial(open_store, ledger.url, base)
         self.recordings = RecordingKeeper(self._open_store)
         """Keeps recorded requests; usable in any thread."""

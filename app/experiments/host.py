@@ -26,7 +26,8 @@ from app.experiments.answers import Answers
 from app.experiments.audit import unreadable
 from app.experiments.controller import Controller
 from app.experiments.keeper import Submit
-from app.experiments.storage.store import StoreError
+from app.experiments.storage.store import StoreError, local_directory
+from app.experiments.storage.write_ahead import WriteAhead
 from app.ledger.controller_client import Answer, Export, ExportStream
 from app.telemetry.logs import event, where
 
@@ -96,7 +97,10 @@ class ControllerHost:
     async def send(self, batch: bytes) -> bytes:
         """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
         first configuration."""
-        return await self._in_thread(partial(self._present().ingest, batch))
+        controller = self._present()
+        if controller.write_ahead is not None:
+            await controller.write_ahead.add(batch)
+        return await self._in_thread(partial(controller.ingest, batch))
 
     async def record(self, recording: bytes) -> None:
         """Takes an encoded `RecordingFile`, which is written when this returns.
@@ -265,13 +269,16 @@ class ControllerHost:
 
 
 def host_controller(
-    read_configuration: ReadConfiguration, base: Path, control: ControlPlane | None = None
+    read_configuration: ReadConfiguration, base: Path, control: ControlPlane | None = None, *, is_alone: bool = False
 ) -> ControllerHost:
     """A host of the real controller. `base`: the directory that a relative `ledger.url` is relative to. `control`: the
-    control plane through which experiments move traffic; None: they cannot.
+    control plane through which experiments move traffic; None: they cannot. `is_alone`: the only router is in the same
+    process, so that what is not on disk dies with it.
     """
 
     def new(ledger: LedgerSettings, submit: Submit) -> Controller:
-        return Controller(ledger, base=base, can_move=control is not None, submit=submit)
+        directory = local_directory(ledger.url, base) if is_alone else None
+        ahead = WriteAhead(directory) if directory is not None else None
+        return Controller(ledger, base=base, can_move=control is not None, submit=submit, write_ahead=ahead)
 
     return ControllerHost(read_configuration, new, control)

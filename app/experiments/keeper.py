@@ -16,7 +16,7 @@ import msgspec
 
 from app.config.experiments import LedgerSettings
 from app.experiments.attempts import Attempts
-from app.experiments.columns import Exposures, FeedbackColumns, RowColumns, Tables, router_hash
+from app.experiments.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
 from app.experiments.routers import forget
 from app.experiments.storage import housekeeping, reading, segments
 from app.experiments.storage.entry import Entry
@@ -24,9 +24,10 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Store, StoreError
+from app.experiments.storage.write_ahead import WriteAhead
 from app.experiments.storage.writing import Outcome, Round, carry_out
-from app.experiments.waiting import Waiting
-from app.ledger.wire import FeedbackItem
+from app.experiments.waiting import HeldBatch, Waiting
+from app.ledger.wire import Batch, FeedbackItem
 
 FLUSH_S = 60.0
 FLUSH_RECORDS = 100_000
@@ -80,7 +81,9 @@ class Keeper:
         *,
         submit: Submit,
         open_store: OpenStore,
+        write_ahead: WriteAhead | None = None,
     ) -> None:
+        """`write_ahead`: holds batches that no router would send again."""
         self.settings = settings
         self.waiting = Waiting()
         self.entries: list[Entry] = []
@@ -89,7 +92,7 @@ class Keeper:
         """States of an earlier controller's analyses."""
         self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self._open_store = partial(open_store, settings.url, base)
-        self._tables, self._submit = tables, submit
+        self._tables, self._submit, self._write_ahead = tables, submit, write_ahead
         self._store: Store | None = None
         self._segments: set[Segment] = set()
         self._footers: dict[Segment, Footer] = {}
@@ -143,7 +146,8 @@ class Keeper:
         try:
             store = self._open_store()
             found = reading.contents(store)
-        except StoreError as error:
+            left = self._write_ahead.left() if self._write_ahead is not None else []
+        except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)
             return False
         self._store = store
@@ -153,8 +157,23 @@ class Keeper:
         for footer in found.footers.values():
             self.waiting.resume(footer)
         self.waiting.drop_stored()
+        for batch in left:
+            self._take_over(batch, now)
         self._attempts.succeeded()
         return True
+
+    def _take_over(self, batch: Batch, now: float) -> None:
+        """Holds a batch that a killed process had not stored."""
+        router = self.waiting.router(batch.router)
+        if batch.number in router.held:
+            return
+        try:
+            exposures = from_batch(batch, self._tables)
+        except ValueError:  # the controller that was killed had refused it, too
+            router.stored.add(batch.number)
+            return
+        self.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
+        router.update(batch, batch.sent_at)
 
     def history(self, since: float) -> Iterator[Exposures]:
         """Exposures since a Unix time and maybe before, each batch once; last those that are not stored yet.
@@ -224,6 +243,9 @@ class Keeper:
                 self._finish(now)
         except TimeoutError:
             return  # routers keep batches that are not durable
+        finally:
+            if self._write_ahead is not None:
+                self._write_ahead.close()
 
     def _next_round(self, now: float, states: States) -> Round:
         since = self.waiting.since
@@ -286,6 +308,7 @@ class Keeper:
             if outcome.stored is not None:
                 self._add(round_.segment[0], outcome.stored)
                 self._target = None
+                self._release()
         if round_.entries is not None and outcome.journalled:
             self._queue, self._journal_file = self._queue[len(round_.entries[1]) :], None
         self._has_latched |= bool(round_.snapshots) and not outcome.saved
@@ -304,6 +327,12 @@ class Keeper:
             self._attempts.succeeded()
         self._take_up(outcome.entries)
         return self._others(outcome.found, now) if outcome.found is not None else []
+
+    def _release(self) -> None:
+        """Lets go of what was written ahead of the segments."""
+        if self._write_ahead is not None:
+            stored = {name: Numbers(ranges=it.stored.dump()) for name, it in self.waiting.routers.items()}
+            self._write_ahead.release(stored)
 
     def _take_up(self, entries: Sequence[Entry]) -> None:
         for entry in entries:

@@ -14,6 +14,7 @@ from pathlib import Path
 from app.internal_api import INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
 from app.internal_keys import listed
 from app.ledger.units import secret_of
+from app.private_files import make_folder
 from app.telemetry.logs import event
 
 FILE = "unit-secret"
@@ -71,7 +72,7 @@ def kept_secret(directory: Path) -> bytes:
     """
     file = directory / FILE
     if not file.exists():
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         new = directory / f"{FILE}.{os.getpid()}.{secrets.token_hex(4)}"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:

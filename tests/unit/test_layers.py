@@ -13,7 +13,15 @@ from tests.support.processes.project import ROOT
 
 # A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [
-    {"app.background", "app.errors", "app.internal_api", "app.internal_keys", "app.sse", "app.time_limit"},
+    {
+        "app.background",
+        "app.errors",
+        "app.internal_api",
+        "app.internal_keys",
+        "app.private_files",
+        "app.sse",
+        "app.time_limit",
+    },
     {"app.config", "app.engine"},
     {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},
     {"app.access", "app.dialects", "app.experiments"},

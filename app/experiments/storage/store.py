@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from app.private_files import make_folder, open_new
+
 TEMPORARY = ".tmp"
 """The end of the names of files that are being written; they begin with a dot, which readers of Parquet skip."""
 
@@ -56,7 +58,10 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """A directory of this machine. A file is written under a temporary name, synchronised with the disk, renamed."""
+    """A directory of this machine. A file is written under a temporary name, synchronised with the disk, renamed.
+
+    Only their owner may read files and folders: there may be prompts in them, and hashes of users.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -65,9 +70,9 @@ class LocalStore:
         target = self._directory / path
         temporary = target.with_name(f".{target.name}{TEMPORARY}")
         with _store_errors():
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             try:
-                with temporary.open("wb") as file:
+                with open_new(temporary) as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
@@ -75,7 +80,7 @@ class LocalStore:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-            _synchronise(target.parent)
+            synchronise(target.parent)
 
     @contextmanager
     def open(self, path: str) -> Iterator[Any]:
@@ -142,13 +147,18 @@ def open_store(url: str, base: Path) -> Store:
 
     Raises StoreError if the address is invalid, or its credentials cannot be found.
     """
-    if "://" not in url:
-        return LocalStore(base / url)
+    if (directory := local_directory(url, base)) is not None:
+        return LocalStore(directory)
     with _store_errors():
         file_system, root = pafs.FileSystem.from_uri(url)
     if isinstance(file_system, pafs.LocalFileSystem):
         return LocalStore(Path(root))
     return ObjectStore(file_system, root)
+
+
+def local_directory(url: str, base: Path) -> Path | None:
+    """The directory that `ledger.url` names by its path; None if it is an address."""
+    return base / url if "://" not in url else None
 
 
 @contextmanager
@@ -174,8 +184,8 @@ def _raise_unless_missing(error: OSError) -> None:
         raise error
 
 
-def _synchronise(directory: Path) -> None:
-    """Makes a rename survive a loss of power."""
+def synchronise(directory: Path) -> None:
+    """Makes a new or renamed file survive a loss of power."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,7 @@
 """`switchyard router` with an experiment: the controller runs in its process and leaves every request on disk."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -8,9 +9,13 @@ from app.experiments.columns import Exposures, Tables
 from app.experiments.recordings.reading import read
 from app.experiments.storage import journal, reading
 from app.experiments.storage.store import LocalStore
+from app.experiments.storage.write_ahead import FOLDER, frames
 from app.internal_api import LEDGER_VARIABLE
+from app.ledger.wire import decode_batch
+from app.server.standalone import SEND_EVERY_S
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.processes.standalone_router import standalone_router
+from tests.support.waiting import wait_until
 
 SECRET_WORDS = "a horse and a saddle"
 USER = "anna.schmidt@example.com"
@@ -28,20 +33,9 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(
     fakes, url = engines
     fakes["blue"].reset()
     fakes["green"].reset()
-    section = {
-        "endpoint": "chat",
-        "control": "blue",
-        "treatments": ["green"],
-        "primary": [{"metric": "duration", "minimal_effect": 0.05}],
-    }
-    document = {
-        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}, "sticky": {"by": "user"}}},
-        "deployments": {name: {"url": f"{url}/{name}", "model": name, "tasks": ["chat"]} for name in ("blue", "green")},
-        "experiments": {"trial": section},
-    }
     logs = ""
     for requests in (7, 5):
-        with standalone_router(document, tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+        with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
             ask(router.url, requests)
         logs += router.log.read_text()
     directory = tmp_path / ".run/ledger"
@@ -55,6 +49,55 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(
     for private in (SECRET_WORDS, USER, "Hello"):
         assert private.encode() not in kept
         assert private not in logs
+
+
+def experiment(url: str) -> dict[str, Any]:
+    section = {
+        "endpoint": "chat",
+        "control": "blue",
+        "treatments": ["green"],
+        "primary": [{"metric": "duration", "minimal_effect": 0.05}],
+    }
+    return {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}, "sticky": {"by": "user"}}},
+        "deployments": {name: {"url": f"{url}/{name}", "model": name, "tasks": ["chat"]} for name in ("blue", "green")},
+        "experiments": {"trial": section},
+    }
+
+
+def ahead(directory: Path) -> int:
+    """The rows on disk that are in no segment yet."""
+    files = (directory / FOLDER).glob("*.batches")
+    return sum(len(decode_batch(data).rows) for file in files for data in frames(file.read_bytes()))
+
+
+def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twice(
+    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+) -> None:
+    """On disk within a second: the router is the only one that knows them."""
+    fakes, url = engines
+    fakes["blue"].reset()
+    fakes["green"].reset()
+    directory, asked = tmp_path / ".run/ledger", 0
+    for requests in (7, 5):  # the second process is killed before it has stored what the first one left
+        with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+            ask(router.url, requests)
+            asked += requests
+            wait_until(lambda: ahead(directory) == asked, lambda: ahead(directory))  # noqa: B023
+            router.process.kill()
+            router.process.wait(60)
+    assert not list(reading.history(LocalStore(directory), 0.0, Tables(), {})), "no segment has been written"
+    with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+        ask(router.url, 3)
+    found = Exposures.concat(list(reading.history(LocalStore(directory), 0.0, Tables(), {})))
+    assert (len(found.rows), len(found.starts), len(set(found.rows.request.tolist()))) == (15, 15, 15)
+    assert ahead(directory) == 0
+    assert not list((directory / FOLDER).iterdir())
+
+
+def test_exposures_are_on_disk_within_a_second() -> None:
+    """A request may end just after a batch was sealed, and the next one takes as long to be written, at most."""
+    assert 2 * SEND_EVERY_S <= 1
 
 
 def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_the_end(

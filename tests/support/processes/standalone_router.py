@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 class StandaloneRouter:
     port: int
     log: Path
+    process: "subprocess.Popen[bytes]"
 
     @property
     def url(self) -> str:
@@ -35,10 +36,10 @@ class StandaloneRouter:
 @contextmanager
 def standalone_router(document: Mapping[str, Any], directory: Path, **variables: str) -> Iterator[StandaloneRouter]:
     """A router with this configuration, stopped at the end by SIGTERM. `variables` are added to the environment."""
-    config = directory / "router.yaml"
+    config, port, log = directory / "router.yaml", free_port(), directory / "router.log"
     config.write_text(yaml.safe_dump(dict(document)))
-    router = StandaloneRouter(free_port(), directory / "router.log")
-    process = start(config, router.port, router.log, **variables)
+    process = start(config, port, log, **variables)
+    router = StandaloneRouter(port, log, process)
     try:
         wait_until(lambda: router.is_listening() or process.poll() is not None, router.log.read_text)
         assert process.poll() is None, router.log.read_text()

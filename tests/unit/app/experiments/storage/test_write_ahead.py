@@ -1,0 +1,220 @@
+"""Batches on disk ahead of their segments: each is found once after its process was killed, wherever that was."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config.experiments import LedgerSettings
+from app.experiments.columns import Tables
+from app.experiments.controller import Controller
+from app.experiments.storage import segments
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.store import LocalStore
+from app.experiments.storage.write_ahead import FOLDER, WriteAhead, frames
+from app.ledger.wire import Batch, encode
+from tests.support.experiments.exposures import batch, row, start
+from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
+from tests.support.waiting import wait_until
+from tests.unit.app.experiments.test_controller import configuration
+
+
+def numbered(number: int, router: str = "one", rows: int = 2) -> Batch:
+    return batch(number, router, rows=[row(10 * number + n) for n in range(rows)])
+
+
+def write(ahead: WriteAhead, *batches: Batch) -> None:
+    async def add() -> None:
+        for it in batches:
+            await ahead.add(encode(it))
+
+    asyncio.run(add())
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted((directory / FOLDER).glob("*"))
+
+
+@pytest.fixture
+def ahead(tmp_path: Path) -> Iterator[WriteAhead]:
+    found = WriteAhead(tmp_path)
+    yield found
+    found.close()
+
+
+def killed(directory: Path, *batches: Batch) -> None:
+    """A process that writes the batches ahead and is killed."""
+    dead = WriteAhead(directory)
+    write(dead, *batches)
+    dead.close()  # its locks end with it; nothing else is done
+
+
+def test_a_process_finds_what_killed_ones_left_and_nothing_of_a_living_one(tmp_path: Path, ahead: WriteAhead) -> None:
+    killed(tmp_path, numbered(1), numbered(2))
+    killed(tmp_path, numbered(1, "two"))
+    living = WriteAhead(tmp_path)
+    write(living, numbered(1, "three"))
+    write(ahead, numbered(1, "four"))
+    assert {(it.router, it.number, len(it.rows)) for it in ahead.left()} == {
+        ("one", 1, 2),
+        ("one", 2, 2),
+        ("two", 1, 2),
+    }
+    assert not living.left(), "they are another process's now"
+    assert not ahead.left(), "once is enough"
+    living.close()
+
+
+def test_a_lock_ends_with_its_process_however_it_ends(tmp_path: Path, ahead: WriteAhead) -> None:
+    code = (
+        "import asyncio, os, signal, sys; from pathlib import Path\n"
+        "from app.experiments.storage.write_ahead import WriteAhead\n"
+        "asyncio.run(WriteAhead(Path(sys.argv[1])).add(bytes.fromhex(sys.argv[2])))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path), encode(numbered(3)).hex()], timeout=60)
+    assert process.returncode == -9
+    assert [it.number for it in ahead.left()] == [3]
+
+
+def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path, ahead: WriteAhead) -> None:
+    killed(tmp_path, numbered(1, "two"))
+    ahead.left()
+    write(ahead, numbered(1), numbered(2))
+    ahead.release({"one": Numbers([1])})
+    write(ahead, numbered(3))
+    assert len(files(tmp_path)) == 3, "no file is free of batches that are not stored"
+    ahead.release({"one": Numbers([1, 2]), "two": Numbers([1])})
+    write(ahead, numbered(4))
+    wait_until(lambda: len(files(tmp_path)) == 2)
+    ahead.release({"one": Numbers([1, 2, 3, 4])})
+    wait_until(lambda: not files(tmp_path))
+
+
+def test_a_repeated_batch_and_one_that_records_nothing_are_not_written(tmp_path: Path, ahead: WriteAhead) -> None:
+    write(ahead, numbered(1), numbered(1), numbered(0), numbered(1))
+    (file,) = files(tmp_path)
+    assert len(list(frames(file.read_bytes()))) == 1
+
+
+def test_whatever_was_cut_off_the_batches_before_it_are_found(tmp_path: Path) -> None:
+    killed(tmp_path, numbered(1), numbered(2), numbered(3))
+    (file,) = files(tmp_path)
+    whole = file.read_bytes()
+    ends, at = [0], 0
+    for data in frames(whole):
+        at += 8 + len(data)
+        ends.append(at)
+    assert ends[-1] == len(whole)
+    for size in range(len(whole) + 1):
+        assert len(list(frames(whole[:size]))) == sum(end <= size for end in ends[1:])
+    flipped = bytearray(whole)
+    flipped[ends[1] + 20] ^= 1
+    assert len(list(frames(bytes(flipped)))) == 1
+
+
+def test_a_batch_of_another_version_is_reported_and_its_file_goes(
+    tmp_path: Path, ahead: WriteAhead, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = numbered(1)
+    fields = {name: getattr(other, name) for name in other.__struct_fields__}
+    killed(tmp_path, Batch(**{**fields, "version": other.version + 1}))
+    with caplog.at_level(logging.WARNING):
+        assert not ahead.left()
+    assert [getattr(it, "event", "") for it in caplog.records] == ["write_ahead_unreadable"]
+    ahead.release({})
+    wait_until(lambda: not files(tmp_path))
+
+
+def test_a_directory_that_fails_is_reported_once_and_raises_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FOLDER).write_text("in the way")
+    ahead = WriteAhead(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        write(ahead, numbered(1), numbered(2))
+        ahead.close()
+    assert [getattr(it, "event", "") for it in caplog.records] == ["write_ahead_failed"]
+    (tmp_path / FOLDER).unlink()
+    again = WriteAhead(tmp_path)
+    write(again, numbered(3))
+    assert len(files(tmp_path)) == 1
+    again.close()
+
+
+def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -> None:
+    """Also those whose segment was written when its process was killed, and that are in both places."""
+    analyses: list[FakeAnalysis] = []
+    now = 7000.0
+
+    def analysis(*arguments: Any) -> FakeAnalysis:
+        analyses.append(FakeAnalysis(*arguments))
+        return analyses[-1]
+
+    def controller() -> Controller:
+        found = Controller(
+            LedgerSettings(url="ledger"),
+            base=tmp_path,
+            analysis_factory=analysis,
+            same_run=same_run,
+            clock=lambda: now,
+            write_ahead=WriteAhead(tmp_path / "ledger"),
+        )
+        found.configure(configuration(starts_at=1.0))
+        return found
+
+    def sent(to: Controller, *numbers: int) -> None:
+        assert to.write_ahead is not None
+        for number in numbers:
+            seqs = range(10 * number, 10 * number + 2)
+            made = batch(
+                number, "one", starts=[start(it, at=now) for it in seqs], rows=[row(it, at=now) for it in seqs]
+            )
+            write(to.write_ahead, made)
+            to.ingest(encode(made))
+
+    first = controller()
+    sent(first, 1, 2)
+    for file in files(tmp_path / "ledger"):  # as if it were killed before the file went
+        os.link(file, file.with_name(f"killed-{file.name}"))
+    now += 61.0
+    first.tick()
+    sent(first, 3)
+    assert first.write_ahead is not None
+    first.write_ahead.close()
+    second = controller()
+    assert sorted(seq for _, seq in analyses[-1].rows) == [10, 11, 20, 21, 30, 31]
+    assert set(analyses[-1].rows.values()) == {1}
+    sent(second, 3)
+    assert set(analyses[-1].rows.values()) == {1}
+    now += 61.0
+    second.tick()
+    wait_until(lambda: not files(tmp_path / "ledger"))
+    store = LocalStore(tmp_path / "ledger")
+    found = [it.rows for segment in segments.committed(store) for it in segments.read(store, segment, Tables())[1:]]
+    assert sorted(seq for rows in found for seq in rows.seq.tolist()) == [10, 11, 20, 21, 30, 31]
+
+
+def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    """A FIFO that nobody reads hangs like a dead network drive: here, the thread is kept busy by one."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ahead = WriteAhead(tmp_path)
+    hangs = ahead._thread.submit(pipe.read_bytes)
+    write(ahead, numbered(1), numbered(2), numbered(3))
+    assert not files(tmp_path)
+    pipe.write_bytes(b"")
+    hangs.result(60)
+    wait_until(lambda: files(tmp_path))
+    ahead.left()  # after what the thread had still to do
+    write(ahead, numbered(4))
+    ahead.close()
+    again = WriteAhead(tmp_path)
+    assert [it.number for it in again.left()] == [1, 2, 3, 4]
+    again.close()
