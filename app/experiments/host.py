@@ -26,6 +26,7 @@ from app.experiments.answers import Answers
 from app.experiments.audit import unreadable
 from app.experiments.controller import Controller
 from app.experiments.keeper import Submit
+from app.experiments.storage.housekeeping import make_private
 from app.experiments.storage.store import StoreError, local_directory
 from app.experiments.storage.write_ahead import WriteAhead
 from app.ledger.controller_client import Answer, Export, ExportStream
@@ -277,8 +278,10 @@ def host_controller(
     """
 
     def new(ledger: LedgerSettings, submit: Submit) -> Controller:
-        directory = local_directory(ledger.url, base) if is_alone else None
-        ahead = WriteAhead(directory) if directory is not None else None
+        directory = local_directory(ledger.url, base)
+        if directory is not None:
+            make_private(directory)
+        ahead = WriteAhead(directory) if is_alone and directory is not None else None
         return Controller(ledger, base=base, can_move=control is not None, submit=submit, write_ahead=ahead)
 
     return ControllerHost(read_configuration, new, control)

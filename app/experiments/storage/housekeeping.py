@@ -1,20 +1,27 @@
 """Keeps the directory tidy: merges past hours, deletes old files and those that failures left behind."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 
 from app.experiments.columns import Exposures, Tables
-from app.experiments.storage import segments
+from app.experiments.storage import journal, segments, snapshots, write_ahead
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
 from app.experiments.storage.store import TEMPORARY, Store
+from app.ledger import secret
+from app.private_files import tighten
+from app.telemetry.logs import event
 
 RECORDINGS = "recordings"
 """The folder of recorded requests, which are as old as exposures may become."""
+
+FOLDERS = frozenset({*KINDS, RECORDINGS, journal.FOLDER, snapshots.FOLDER, write_ahead.FOLDER})
 
 MERGED_RECORDS = 500_000
 """The most records of a merged segment, so that merging needs little memory."""
@@ -22,6 +29,7 @@ MERGED_RECORDS = 500_000
 ABANDONED_S = 3600.0
 """The age at which a part without its commit, or a temporary file, counts as left by a crash."""
 
+_log = logging.getLogger("switchyard")
 _DAY = re.compile(RECORDINGS + r"/date=(\d{4}-\d\d-\d\d)/")
 
 
@@ -93,6 +101,24 @@ def tidy(store: Store, *, now: float, retention_days: int) -> None:
                 commits.add(segment)
             elif segment not in commits and file.modified_at < now - ABANDONED_S and _is_ours(file.path):
                 store.delete(file.path)
+
+
+def make_private(directory: Path) -> None:
+    """Takes the rights of others away from what an earlier version wrote into a ledger's directory.
+
+    The directory may hold other files, which are not touched; it is itself private if it holds none.
+    """
+    if not directory.is_dir():
+        return
+    found = {path.name for path in directory.iterdir()}
+    failed = [path for name in sorted(found & FOLDERS) for path in tighten(directory / name)]
+    if found <= {*FOLDERS, secret.FILE}:
+        failed += tighten(directory)
+    if failed:
+        _log.warning(
+            "Others may be able to read files of the ledger, which are another user's: chmod -R go= them",
+            extra=event("ledger_not_private", files=len(failed), first=failed[0]),
+        )
 
 
 def _is_ours(path: str) -> bool:

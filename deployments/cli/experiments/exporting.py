@@ -18,6 +18,7 @@ from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.traces import Estimates, TraceFormat, trace
 from app.experiments.storage.store import StoreError, open_store
 from app.ledger.recordings.wire import RecordedRequest
+from app.private_files import open_new
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 
@@ -96,8 +97,9 @@ def _recorded(url: str, wanted: Selection) -> list[RecordedRequest]:
 
 
 def _write(pieces: Iterable[bytes], output: Path | None) -> None:
+    """Writes a file for its owner alone: there are hashes of users in it, and perhaps prompts."""
     try:
-        with output.open("wb") if output is not None else nullcontext(sys.stdout.buffer) as file:
+        with open_new(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
             for piece in pieces:
                 file.write(piece)
             file.flush()

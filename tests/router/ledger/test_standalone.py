@@ -1,5 +1,8 @@
 """`switchyard router` with an experiment: the controller runs in its process and leaves every request on disk."""
 
+import gzip
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from app.internal_api import LEDGER_VARIABLE
 from app.ledger.wire import decode_batch
 from app.server.standalone import SEND_EVERY_S
 from tests.support.engine.fake_engine import FakeEngine
+from tests.support.processes.project import ROOT
 from tests.support.processes.standalone_router import standalone_router
 from tests.support.waiting import wait_until
 
@@ -98,6 +102,49 @@ def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twic
 def test_exposures_are_on_disk_within_a_second() -> None:
     """A request may end just after a batch was sealed, and the next one takes as long to be written, at most."""
     assert 2 * SEND_EVERY_S <= 1
+
+
+def modes(directory: Path) -> tuple[set[int], set[int]]:
+    """The modes of the directory with all folders below it, and of all files."""
+    paths = [directory, *directory.rglob("*")]
+    folders, files = ([it for it in paths if it.is_dir() is wanted] for wanted in (True, False))
+    return {it.stat().st_mode & 0o777 for it in folders}, {it.stat().st_mode & 0o777 for it in files}
+
+
+PRIVATE = ({0o700}, {0o600})
+
+
+def test_only_the_owner_may_read_what_was_recorded_whatever_the_umask(
+    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+) -> None:
+    """Prompts among it: with all that the ledger writes, and with what an earlier version left readable."""
+    fakes, url = engines
+    fakes["blue"].reset()
+    fakes["green"].reset()
+    directory = tmp_path / ".run/ledger"
+    old = directory / "recordings/date=2026-01-01/old.jsonl.gz"
+    old.parent.mkdir(0o755, parents=True)
+    old.write_bytes(gzip.compress(b""))
+    old.chmod(0o644)
+    document = experiment(url)
+    shadow, full = {"deployment": "green", "percent": 100}, {"text": "full"}
+    document["endpoints"]["chat"] |= {"mirror": shadow, "record": full, "ledger": "always"}
+    with standalone_router(document, tmp_path, umask=0, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+        ask(router.url, 3)
+        wait_until(lambda: ahead(directory) == 3)
+        assert modes(directory) == PRIVATE
+    assert {path.name for path in directory.iterdir()} >= {"exposures", "journal", "recordings", "pairs", FOLDER}
+    assert modes(directory) == PRIVATE
+    for form, more in (("csv", ()), ("vllm-bench", ("--endpoint", "chat"))):
+        output = tmp_path / f"export.{form}"
+        output.touch()
+        output.chmod(0o644)
+        command = [sys.executable, "-m", "deployments", "experiments", "export", "--ledger", str(directory)]
+        subprocess.run(
+            [*command, "--format", form, *more, "--output", str(output)], cwd=ROOT, check=True, umask=0, timeout=60
+        )
+        assert output.stat().st_size
+        assert output.stat().st_mode & 0o777 == 0o600
 
 
 def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_the_end(

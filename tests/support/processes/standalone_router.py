@@ -34,11 +34,13 @@ class StandaloneRouter:
 
 
 @contextmanager
-def standalone_router(document: Mapping[str, Any], directory: Path, **variables: str) -> Iterator[StandaloneRouter]:
+def standalone_router(
+    document: Mapping[str, Any], directory: Path, *, umask: int = -1, **variables: str
+) -> Iterator[StandaloneRouter]:
     """A router with this configuration, stopped at the end by SIGTERM. `variables` are added to the environment."""
     config, port, log = directory / "router.yaml", free_port(), directory / "router.log"
     config.write_text(yaml.safe_dump(dict(document)))
-    process = start(config, port, log, **variables)
+    process = start(config, port, log, umask=umask, **variables)
     router = StandaloneRouter(port, log, process)
     try:
         wait_until(lambda: router.is_listening() or process.poll() is not None, router.log.read_text)
@@ -49,10 +51,12 @@ def standalone_router(document: Mapping[str, Any], directory: Path, **variables:
         process.wait(60)
 
 
-def start(config: Path, port: int, log: Path, *options: str, **variables: str) -> "subprocess.Popen[bytes]":
-    """Starts a router that writes to `log`."""
+def start(
+    config: Path, port: int, log: Path, *options: str, umask: int = -1, **variables: str
+) -> "subprocess.Popen[bytes]":
+    """Starts a router that writes to `log`. `umask`: the process's; -1 for this one's."""
     command = [sys.executable, "-m", "deployments", "router", str(config), "--port", str(port), *options]
     with log.open("wb") as output:
         return subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=output
+            command, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=output, umask=umask
         )
