@@ -61,7 +61,8 @@ class Place:
             key = f"{self.scope}\0{text}" if self.scope else text
         if not key:
             return NO_KEY
-        # A first turn has least to lose: elsewhere it finds the system prompt, too.
+        # A first turn has least to lose: elsewhere it finds the system prompt, too, sooner or later even where each
+        # caller has to bring its own.
         bound = affinity.bound if is_running(self._call.task, self._call.body) else affinity.bound / 2
         digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return {AFFINITY_HEADER: f"{digest} {bound:g}"}

@@ -13,6 +13,7 @@ a salt that no caller can know, whatever the client's dialect; a client's own sa
 import hashlib
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from app.config.schema import ENGINE_PARAMS, Config, Endpoint
@@ -70,16 +71,19 @@ class CacheSalts:
         secret = internal_key.encode("utf-8", "surrogatepass") or secrets.token_bytes(32)
         key = hashlib.blake2b(secret, person=b"cache secret", digest_size=32).digest()
         self._hash = hashlib.blake2b(key=key, person=b"cache salt", digest_size=32)
+        self._salt = lru_cache(maxsize=4096)(self._salt_of)
 
     def salted(self, request: EngineRequest, target: Target, scope: str) -> EngineRequest:
         """The request with the salt of its `cache_scope`, if the target takes one."""
         if not scope or not target.takes_salt or request.path in UNSALTED:
             return request
-        return EngineRequest(request.path, {**request.body, _SALT: self._salt(scope, request.body.get(_SALT))})
+        own = request.body.get(_SALT)
+        salt = self._salt(scope) if own is None else self._salt_of(scope, repr(own))
+        return EngineRequest(request.path, {**request.body, _SALT: salt})
 
-    def _salt(self, scope: str, own: Any) -> str:
+    def _salt_of(self, scope: str, own: str = "") -> str:
         digest = self._hash.copy()
-        digest.update(f"{len(scope)}:{scope}{own!r}".encode("utf-8", "surrogatepass"))
+        digest.update(f"{len(scope)}:{scope}{own}".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
 

@@ -236,10 +236,9 @@ class Forwarder:
 
     def _salted(self, target: Target, request: EngineRequest) -> EngineRequest:
         """The request with the salt that keeps its prompt apart in the engine's cache. Raises BadRequest."""
-        salted = self.state.salts.salted(request, target, self.place.scope)
-        if salted is not request:
+        if self.place.scope and target.takes_salt:
             check_salt(request.body)
-        return salted
+        return self.state.salts.salted(request, target, self.place.scope)
 
     async def _serving(self, target: Target) -> ServingContext:
         settings = self.snapshot.config.deployments[target.name]
