@@ -22,7 +22,7 @@ from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
 from app.access.key_file import KeyFile
 from app.access.refusals import WINDOW_S, RefusalObserver, Refusals, source_of
 from app.access.sign_in import SignIn, sign_in_with
-from app.config.access import ANONYMOUS, AccessSettings, StoreSettings, exposure_problems, sharing_problems
+from app.config.access import ANONYMOUS, KEY, TOKEN, AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.errors import ClientError, Unauthorized, Unavailable
@@ -142,16 +142,20 @@ class Access:
         return list(keys.ring.uses()) if keys is not None else []
 
     def id_of(self, name: str) -> str | None:
-        """The id of the caller with this name: a key's name, else a token's principal, or `anonymous`.
+        """The id of the caller with this name: a key's, a token's principal (`oidc:` in front if a key may have the
+        same name), or `anonymous`.
 
         None if there is none. Any text may be a principal of the issuer's.
         """
         state = self._current
         if name == ANONYMOUS:
             return ANONYMOUS_CALLER.id
-        if state.keys is not None and (id := state.keys.ring.id_of(name)) is not None:
+        ring = state.keys.ring if state.keys is not None and not name.startswith(TOKEN) else KeyRing()
+        if (id := ring.id_of(name.removeprefix(KEY))) is not None:
             return id
-        return token_caller_id(name) if state.issuer is not None else None
+        if not name.startswith(KEY) and state.issuer is not None:
+            return token_caller_id(name.removeprefix(TOKEN))
+        return None
 
     async def sign_in(self) -> SignIn:
         """The console's public sign-in settings, for a page that has no credential yet."""

@@ -19,6 +19,7 @@ from typing import Any
 from app.config.schema import ENGINE_PARAMS, Config, Endpoint
 from app.dialects.base import EngineRequest
 from app.errors import BadRequest
+from app.internal_keys import listed
 from app.upstream.target import Target
 
 _EXTRA = "vllm_xargs"
@@ -64,11 +65,12 @@ def cache_scope(config: Config, endpoint: str, caller: str) -> str:
 
 
 class CacheSalts:
-    """Makes salts under one secret: that of all routers with the same `internal_key`. Without a key it is this
-    process's own, so that a router's callers find nothing cached after its restart, nor what another router sent."""
+    """Makes salts under one secret: that of all routers with the same first key among `internal_keys`. Without one it
+    is this process's own: a router's callers find nothing cached after its restart, nor what another router sent."""
 
-    def __init__(self, internal_key: str) -> None:
-        secret = internal_key.encode("utf-8", "surrogatepass") or secrets.token_bytes(32)
+    def __init__(self, internal_keys: str) -> None:
+        first = next(iter(listed(internal_keys)), "")
+        secret = first.encode("utf-8", "surrogatepass") or secrets.token_bytes(32)
         key = hashlib.blake2b(secret, person=b"cache secret", digest_size=32).digest()
         self._hash = hashlib.blake2b(key=key, person=b"cache salt", digest_size=32)
         self._salt = lru_cache(maxsize=4096)(self._salt_of)

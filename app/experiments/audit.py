@@ -16,11 +16,12 @@ import msgspec
 
 from app.errors import BadRequest
 from app.experiments.questions import choice, unix_seconds
+from app.experiments.storage import housekeeping
 from app.experiments.storage.store import File, Missing, Store, StoreError
 from app.ledger.audit import OUTCOMES, AuditRecord
 from app.ledger.controller_client import Answer
 
-FOLDER = "audit"
+FOLDER = housekeeping.AUDIT
 FILE_BYTES = 256 * 1024
 """A file is replaced by itself with more lines up to this size: an object store cannot append."""
 MAX_FILES = 4096

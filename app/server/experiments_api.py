@@ -211,10 +211,10 @@ class ExperimentsApi:
         if (endpoint := views.config.endpoints.get(name)) is None:
             raise NotFound(f"No endpoint '{name}'", param="endpoint")
         context.record.endpoint = name
-        key = self._sticky_key(request, context, endpoint.sticky)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         roles = self._access.roles
         sees_units = roles.may_view(context.caller) or roles.may_operate(context.caller, name)
+        key = self._sticky_key(request, context, endpoint.sticky, asks_for_others=sees_units)
         hashes = self._ledger.hashes if sees_units else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
         override = None
@@ -223,10 +223,12 @@ class ExperimentsApi:
         failing, now = frozenset(self._failing()), self._live_routing(name)
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
 
-    def _sticky_key(self, request: HTTPRequest, context: OperationContext, sticky: Sticky | None) -> str | None:
-        """The key that the query asks about: one of the caller's own, or for a manager of the one that it names."""
+    def _sticky_key(
+        self, request: HTTPRequest, context: OperationContext, sticky: Sticky | None, *, asks_for_others: bool
+    ) -> str | None:
+        """The key that the query asks about: one of the caller's own, or with a role, of the caller that it names."""
         given, name = request.query_params.get("key"), request.query_params.get("caller")
-        if name is not None and not self._may_manage(context):
+        if name is not None and not asks_for_others:
             raise Forbidden(
                 f"'{context.caller.name}' may only ask about its own keys: leave out `caller`", param="caller"
             )

@@ -21,7 +21,10 @@ from app.telemetry.logs import event
 RECORDINGS = "recordings"
 """The folder of recorded requests, which are as old as exposures may become."""
 
-FOLDERS = frozenset({*KINDS, RECORDINGS, journal.FOLDER, snapshots.FOLDER, write_ahead.FOLDER})
+AUDIT = "audit"
+"""The folder of the audit log, which is as old as its own retention allows."""
+
+FOLDERS = frozenset({*KINDS, RECORDINGS, AUDIT, journal.FOLDER, snapshots.FOLDER, write_ahead.FOLDER})
 
 MERGED_RECORDS = 500_000
 """The most records of a merged segment, so that merging needs little memory."""

@@ -168,7 +168,7 @@ def explain(
         str | None, typer.Argument(metavar="KEY", help="A user, a header's value, a session: what it is sticky by.")
     ] = None,
     caller: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose key it is: for managers. Default: the caller's own.")
+        str | None, typer.Option(metavar="NAME", help="Whose key it is, with a role. Default: one of your own.")
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
