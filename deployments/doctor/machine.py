@@ -138,7 +138,7 @@ def gpus(it: Installation) -> Iterator[Finding]:
 
 def _detected(it: Installation) -> tuple[str, str]:
     """What `make setup` would install for here, cpu or gpu, and why."""
-    command = [home() / "requirements/install", "detect"]
+    command = [str(home() / "requirements/install"), "detect"]
     try:
         done = subprocess.run(
             command, env=dict(it.environment), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
