@@ -71,7 +71,7 @@ def test_the_application_starts_and_answers(clone: Path) -> None:
     port, terminal = free_port(), clone.parent / "terminal"
     with terminal.open("wb") as output:
         serve = subprocess.Popen(
-            ["make", "serve", f"PORT={port}"],
+            ["env", "--default-signal=INT", "make", "serve", f"PORT={port}"],  # Ctrl-C works, whoever runs the tests
             cwd=clone, env=newcomer(clone), stdout=output, stderr=subprocess.STDOUT, process_group=0,
         )  # fmt: skip
     try:
