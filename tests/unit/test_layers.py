@@ -14,6 +14,7 @@ from tests.support.processes.project import ROOT
 # A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [
     {
+        "app.answer_cache",
         "app.background",
         "app.errors",
         "app.internal_api",

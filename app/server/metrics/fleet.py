@@ -7,8 +7,9 @@ the replica's queue is full, and does not listen any more while the replica fini
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
+from app.answer_cache import AnswerCache
 from app.errors import NotFound, TimedOut, UpstreamError
 
 EVERY_S = 5.0
@@ -22,8 +23,6 @@ FRESH_S = 1.0
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds, below the 10 s that Prometheus waits by default."""
-
-T = TypeVar("T")
 
 
 class Replica(NamedTuple):
@@ -108,30 +107,6 @@ class KnownFleet:
                 return await self._answers.get(key, ask)
         except TimeoutError as error:
             raise TimedOut(f"The metrics did not arrive within {REPLICA_TIMEOUT_S:g} s") from error
-
-
-class AnswerCache(Generic[T]):
-    """Reuses answers for `fresh_s` seconds, failures too. Concurrent callers share one call."""
-
-    def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
-        self._fresh_s, self._clock = fresh_s, clock
-        self._kept: dict[Hashable, tuple[float, asyncio.Future[T]]] = {}
-
-    async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer, cached or new. A caller that is cancelled does not cancel the call for the others."""
-        now = self._clock()
-        self._kept = {k: it for k, it in self._kept.items() if now - it[0] < self._fresh_s}
-        if key not in self._kept:
-            task = asyncio.ensure_future(ask())
-            task.add_done_callback(_retrieved)
-            self._kept[key] = (now, task)
-        return await asyncio.shield(self._kept[key][1])
-
-
-def _retrieved(answer: "asyncio.Future[T]") -> None:
-    """Keeps asyncio from logging a failure for which no caller waits any more."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from app.answer_cache import AnswerCache
 from app.config.schema import Config
 from app.control_plane import RUNNING, Replicas
 from app.server.replicas.running import RunningReplicas
@@ -28,21 +29,20 @@ class Readiness:
     """The health of deployments. `probe` asks a deployment for its health, within some seconds."""
 
     def __init__(self, probe: Probe, running: RunningReplicas, clock: Callable[[], float] = time.monotonic) -> None:
-        self._probe, self._running, self._clock = probe, running, clock
-        self._probed_at = float("-inf")
-        self._known: Mapping[str, bool] = {}
+        self._probe, self._running = probe, running
+        self._known: AnswerCache[Mapping[str, bool]] = AnswerCache(CACHE_S, clock)
 
     async def of(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
         """Whether each deployment is healthy, or scaled to zero and would start."""
-        if self._clock() - self._probed_at < CACHE_S and all(name in self._known for name in targets):
-            return self._known
+        servers = tuple((name, target.url) for name, target in targets.items())
+        return await self._known.get(servers, lambda: self._asked(config, targets))
+
+    async def _asked(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
         replicas = await self._running.now() or self._running.last
         settled = {name: found for name in targets if (found := self._unasked(name, config, replicas)) is not None}
         probed = [target for name, target in targets.items() if name not in settled]
         answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in probed))
-        self._known = {**settled, **{it.name: answer for it, answer in zip(probed, answers, strict=True)}}
-        self._probed_at = self._clock()
-        return self._known
+        return {**settled, **{it.name: answer for it, answer in zip(probed, answers, strict=True)}}
 
     def asleep(self, config: Config) -> list[str]:
         """The deployments that are scaled to zero, by the control plane's last answer."""
