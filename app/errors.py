@@ -22,7 +22,8 @@
     ├── UpstreamError               5xx   the deployment failed
     │   ├── Unavailable             503   no connection, no replica, or no capacity
     │   │   └── Unreachable         503   no connection could be made
-    │   ├── Broken                  502   a failed, malformed or incomplete response
+    │   ├── Broken                  502   a failed or incomplete response
+    │   │   └── MalformedAnswer     502   status 200, and no answer
     │   └── TimedOut                504   connect, first byte, idle or total
     └── InternalError               500   a bug of the router
 
@@ -225,13 +226,17 @@ class Unreachable(Unavailable):
 
 
 class Broken(UpstreamError):
-    """The response is a failure, or malformed."""
+    """The response is a failure, or incomplete."""
 
     kind = "broken"
 
 
 class Incomplete(Broken):
     """The response ended before it was complete."""
+
+
+class MalformedAnswer(Broken):
+    """The deployment said 200, and what followed is no answer to the request."""
 
 
 class TimedOut(UpstreamError):

@@ -105,8 +105,11 @@ class Stream(Protocol):
     """Translates the engine's event stream into the client's, for one request.
 
     Legal calls: `feed` any number of times, then exactly one of `close` (the engine's stream ended) and `fail` (it
-    broke). The joined results end in exactly one terminal frame.
+    broke, or `failure` says so). The joined results end in exactly one terminal frame, or in an error's.
     """
+
+    failure: SwitchyardError | None
+    """The engine's error event, or what is wrong with its events. `feed` has returned what came before."""
 
     aborts: bool
     """Whether a failure must break the connection, because the format's clients ignore error events."""
@@ -143,11 +146,13 @@ class Translation(ABC):
 
     `stream`: the client asked for an event stream. `needs_model`: every `ServingContext` has a model. `generates`: the
     model works on an answer; what only counts tokens or describes the deployment is no exposure of an experiment.
+    `is_shared`: the deployment alone determines the answer, which is reused for a second, since anybody may ask.
     """
 
     stream: bool = False
     needs_model: bool = False
     generates: bool = True
+    is_shared: bool = False
 
     @abstractmethod
     def engine_requests(self, serving: ServingContext) -> Flow:

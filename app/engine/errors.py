@@ -4,8 +4,9 @@ Contract: vLLM 0.29, `entrypoints/serve/exception_handling`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic_core import from_json
 
@@ -50,6 +51,12 @@ def error_in(frames: bytes) -> SwitchyardError | None:
     return engine_error(found[1], status=500) if found else None
 
 
+NOT_FETCHED = "images, audio and video are not fetched from"
+"""The beginning of the message for a URL at a domain that the engine does not allow; without the list of those."""
+
+_DOMAIN = re.compile(r"The URL must be from one of the allowed domains: .*\. Input URL domain: (.*)", re.DOTALL)
+_URL_FIELDS = frozenset({"audio_url", "file_url", "image_url", "url", "video_url"})
+
 _NO_MODEL = re.compile(r"The model `.*` does not exist")
 """vLLM's message. Anthropic's form of the error has no field for it."""
 
@@ -72,6 +79,9 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     if not isinstance(message, str):
         return None, param, code
     message = _PARAMETER.sub("", message)
+    if refused := _DOMAIN.search(message):
+        host = refused[1].strip().strip("[]")  # an IPv6 address
+        message = f"{NOT_FETCHED} '{host}': send a data: URL"
     # vLLM prints pydantic's errors in one of two ways: keep the first error's sentence and its field.
     if "validation error" in message:
         if first := _FIRST_OF_LIST.search(message):
@@ -107,11 +117,33 @@ def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
     """The field that the engine's error message is about, if the message alone names it."""
     if _CONSTRAINT.search(message) and (constrained := constrained_field(body)) is not None:
         return constrained
+    if message.startswith(NOT_FETCHED):
+        return next(_urls(body, "", message.split("'")[1]), None)
     words = set(re.findall(r"\w+", message)) - _COMMON
     if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
         return named
     about = next((fields for phrase, fields in _ABOUT.items() if phrase in message), ())
     return next((name for name in about if name in body), about[0] if about else None)
+
+
+def _urls(value: Any, path: str, host: str) -> Iterator[str]:
+    """The paths of the URLs of images, audio and video at `host`."""
+    if isinstance(value, Mapping):
+        for name, member in value.items():
+            inner = f"{path}.{name}" if path else name
+            if isinstance(member, str) and name in _URL_FIELDS and _host(member) == host:
+                yield inner
+            yield from _urls(member, inner, host)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _urls(item, f"{path}[{index}]", host)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _path(location: str) -> str:

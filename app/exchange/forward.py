@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
+from app.config.schema import Timeouts
 from app.dialects.base import (
     Call,
     EngineRequest,
@@ -20,12 +22,13 @@ from app.dialects.base import (
 from app.dialects.json_body import value_at
 from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
-from app.engine.errors import error_in_first_chunk, field_named_in
+from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import usage_of_answer
 from app.errors import (
     Broken,
     DeadlinePassed,
+    MalformedAnswer,
     Rejected,
     SwitchyardError,
     TimedOut,
@@ -53,8 +56,13 @@ from app.upstream.target import Target
 RETRY_SAME_AFTER_S = 0.1
 """Pause before the same engine is called again: by then the ingress knows which of its replicas has failed."""
 
+SHARED_TIMEOUT_S = 5.0
+"""The longest wait for an answer that is shared (`Translation.is_shared`)."""
+
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
@@ -87,7 +95,7 @@ class Forwarder:
         budget = self.state.budgets[assignment.endpoint]
         budget.request(self.caller)
         # One replacement: more would multiply the load on deployments that already fail.
-        primary, fallback = self._candidates(assignment)
+        primary, others = self._candidates(assignment)
         if self.observation.exposure is not None and primary != assignment.deployment:
             self.observation.exposure.diverted()
         try:
@@ -97,10 +105,12 @@ class Forwarder:
         except UpstreamError as error:
             if self.writer.started:
                 raise
-            retried = "withheld" if not budget.take(self.caller) else "same" if fallback == primary else "other"
-            self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
-            if retried == "withheld":
+            fallback = self._replacement(primary, others, error)
+            if fallback is None or not budget.take(self.caller):
+                self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, "withheld")
                 raise
+            retried = "same" if fallback == primary else "other"
+            self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
             self._log_retry(primary, fallback, error)
             if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
                 self.place.failed(fallback)  # the fallback's replicas are the same
@@ -120,11 +130,22 @@ class Forwarder:
         )
         _log.warning("The deployment failed before the first byte; retrying", extra=retry)
 
-    def _candidates(self, assignment: Assignment) -> tuple[str, str]:
-        """The primary and the fallback deployment; without a fallback, the primary again (another replica)."""
+    def _candidates(self, assignment: Assignment) -> tuple[str, Sequence[str]]:
+        """The primary deployment, and those that may replace it, the best first."""
         candidates = [assignment.deployment, *assignment.alternatives]
         first, *others = self.state.health.order(candidates, self.snapshot)
-        return first, (others or [first])[0]
+        return first, others
+
+    def _replacement(self, primary: str, others: Sequence[str], error: UpstreamError) -> str | None:
+        """The deployment for the second attempt: the best other one, else the primary again (another replica).
+
+        After a timeout, only one with another URL. The engine may still be working on the request, and nothing but
+        another URL makes certain that it does not get the request twice: the ingress chooses among the replicas.
+        """
+        if not isinstance(error, TimedOut):
+            return others[0] if others else primary
+        targets = self.snapshot.targets
+        return next((name for name in others if targets[name].url != targets[primary].url), None)
 
     def _call(self, name: str, assignment: Assignment) -> Awaitable[None]:
         """Calls one deployment: an attempt, traced if the request is."""
@@ -164,6 +185,8 @@ class Forwarder:
             if self.observation.exposure is not None:
                 self.observation.exposure.served = name
             error.param = error.param or field_named_in(error.message, self.call.body)
+            if error.param is not None and error.message.startswith(NOT_FETCHED):
+                error.message = f"{error.param}: {error.message}"  # some dialects have no other place for the field
             error.value = value_at(self.call.body, error.param)
             raise
         except UpstreamError as error:
@@ -174,7 +197,7 @@ class Forwarder:
                 self.observation.exposure.served = name
             if isinstance(failure := self.writer.failure, UpstreamError):
                 self._failed(name, failure)
-            elif self.writer.finished:
+            elif self.writer.finished and not self.call.translation.is_shared:
                 health.succeeded(name)
 
     async def _blame(self, name: str, error: UpstreamError) -> None:
@@ -190,7 +213,14 @@ class Forwarder:
         self._failed(name, error)
 
     def _failed(self, name: str, error: UpstreamError) -> None:
-        """Reports a failure of the deployment."""
+        """Reports a failure of the deployment, unless anybody may ask, and would decide who gets traffic."""
+        if self.call.translation.is_shared:
+            return
+        if isinstance(error, MalformedAnswer):
+            record = self.writer.record
+            _log.warning(
+                error.message, extra=event("malformed_response", request_id=record.request_id, deployment=name)
+            )
         if isinstance(error, Unavailable) and not error.is_fault:
             self.state.unserved.refused(name)
             self.state.telemetry.routing.deployment_refused(self.writer.record.endpoint, name)
@@ -244,8 +274,9 @@ class Forwarder:
         settings = self.snapshot.config.deployments[target.name]
         if not self.call.translation.needs_model:
             return ServingContext(target.name, settings)
+        ask = partial(self.state.upstream.model, target, self.snapshot.config.timeouts)
         async with until(self.deadline):
-            model = await self.state.upstream.model(target, self.snapshot.config.timeouts)
+            model = await (self._shared(target, "", ask) if self.call.translation.is_shared else ask())
         return ServingContext(target.name, settings, model)
 
     async def _engine_request(self, target: Target, serving: ServingContext) -> EngineRequest | Reply:
@@ -277,8 +308,9 @@ class Forwarder:
         if (collector := self.call.translation.collector(request)) is not None:
             answer = await self._collect(target, request.path, collector)
         else:
+            ask = partial(self._post, target, request, self._on_head)
             async with self._in_time():
-                answer = await self._post(target, request, self._on_head)
+                answer = await (self._shared(target, request.path, ask) if self.call.translation.is_shared else ask())
         received_at = time.perf_counter()
         record.usage = usage_of_answer(answer)
         if self.observation.original is not None:
@@ -318,6 +350,11 @@ class Forwarder:
                 return answer
         return collector.complete()
 
+    def _shared(self, target: Target, path: str, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """The answer to any request for the same, at most a second old."""
+        answer: Awaitable[T] = self.state.shared.get((target.name, target.url, path), ask)
+        return answer
+
     def _in_time(self) -> AbstractAsyncContextManager[object]:
         """Limits a call to the deadline; sets no timer where `first_byte_s`, which limits it anyway, ends sooner."""
         latest = asyncio.get_running_loop().time() + self.snapshot.config.timeouts.first_byte_s
@@ -329,10 +366,18 @@ class Forwarder:
             request.path,
             request.body,
             request_id=self.writer.upstream_id(),
-            timeouts=self.snapshot.config.timeouts,
+            timeouts=self._timeouts,
             context=self._context(target),
             on_head=on_head,
         )
+
+    @property
+    def _timeouts(self) -> Timeouts:
+        timeouts = self.snapshot.config.timeouts
+        if not self.call.translation.is_shared:
+            return timeouts
+        # A new call each second: those to an engine that hangs must not pile up.
+        return timeouts.model_copy(update={"first_byte_s": min(timeouts.first_byte_s, SHARED_TIMEOUT_S)})
 
     @property
     def _span(self) -> RequestSpan | None:

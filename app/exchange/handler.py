@@ -14,7 +14,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
@@ -241,9 +241,12 @@ def _reserve(
     endpoint = snapshot.config.endpoints.get(name)
     if endpoint is not None:
         check_content(endpoint.content_filter, call.body)
+    admitted = state.access.admit(caller, name, call.body, writer)
+    if call.translation.is_shared:
+        return admitted, nullcontext()  # clients without a key take no slot from those that have one
     admission = endpoint.admission if endpoint is not None else None
     slot = state.queues[name].slot(name, admission, assignment.deployment, state.unserved)
-    return state.access.admit(caller, name, call.body, writer), slot
+    return admitted, slot
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

@@ -29,14 +29,17 @@ class Relay:
         self._exposure, self._original = observation.exposure, observation.original
         self._span = observation.trace.span if observation.trace is not None else None
         self._clock = asyncio.get_running_loop().time
+        self._rest = b""
 
     async def run(self, chunks: ResponseStream, idle_s: float, deadline: float) -> None:
         """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
-        rest, end, in_order = b"", b"", False
+        end, in_order = b"", False
         try:
             with malformed_answers(self._writer.record):
                 async with IdleTimeout(idle_s, deadline) as self._idle:
-                    rest = self._translated(await chunks.each(self._pass_on))
+                    self._rest = self._translated(await chunks.each(self._pass_on))
+                if self._stream.failure is not None:
+                    raise self._stream.failure
                 if end := self._stream.close():
                     self._writer.fail(Incomplete(ENDED_EARLY))
                 in_order = not end
@@ -50,13 +53,16 @@ class Relay:
                 self._exposure.stream_ended(self._writer.record.deployment, self._clock(), in_order=in_order)
         self._writer.record.usage = self._stream.usage
         if self._writer.failure is not None and self._stream.aborts:
-            if rest:
-                await self._writer.send_chunk(rest)
+            if self._rest:
+                await self._writer.send_chunk(self._rest)
             raise StreamAborted
-        await self._writer.end_stream(rest, self._names.in_events(end))
+        await self._writer.end_stream(self._rest, self._names.in_events(end))
 
     def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         data = self._translated(chunk)
+        if self._stream.failure is not None:
+            self._rest = data
+            raise self._stream.failure
         return run_until_blocked(self._writer.send_chunk(data)) if data else None
 
     def _translated(self, chunk: bytes) -> bytes:

@@ -1,11 +1,14 @@
 """The state that all requests share."""
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import Any
 
 from app.access.guard import Access
+from app.answer_cache import AnswerCache
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.engine_params import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
@@ -19,6 +22,9 @@ from app.routing.retry_budget import RetryBudget
 from app.routing.unserved import Unserved
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing.tracing import Tracing
+
+SHARED_S = 1.0
+"""Seconds for which such an answer is reused."""
 
 
 @dataclass(slots=True)
@@ -39,6 +45,8 @@ class RouterState:
     recorder: Recorder | None = None
     """Records requests for a replay."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
+    shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
+    """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
     unserved: Unserved = field(default_factory=Unserved)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(init=False)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.config.schema import Timeouts
+from app.engine.answers import JSON, check_answer
 from app.engine.errors import ENDED_EARLY
 from app.engine.promised_output import Promise
 from app.engine.stream_collector import StreamCollector
@@ -116,7 +117,7 @@ class Copy:
                     context=self.place,
                 )
                 with closing(opened) as chunks:
-                    await chunks.begin()
+                    await chunks.begin(events=original.is_stream or self.collector is not None)
                     async for chunk in chunks:
                         last = loop.time()
                         kept.add(chunk)
@@ -166,6 +167,8 @@ class Copy:
             answer = self.collector.complete()
         elif not result.kept.tail.rstrip().endswith(b"}"):
             raise Incomplete(ENDED_EARLY)
+        elif result.kept.is_whole:
+            check_answer(self.original.path, answer, JSON)
         watch.answer(answer)
         return answer
 

@@ -15,7 +15,7 @@ class RoutingMetrics:
         self._retries = Counter(
             "switchyard_retries",
             "Requests whose deployment failed before the first byte, by the retry: on the same deployment, on another "
-            "one, or withheld, since the budget of retries was used up",
+            "one, or withheld, since the budget of retries was used up, or only the engine that timed out was left",
             ("endpoint", "deployment", "error_type", "outcome"),
             registry=registry,
         )

@@ -12,6 +12,7 @@ from typing import Any, Self
 from pydantic_core import to_json
 
 from app.config.schema import Timeouts
+from app.engine.answers import check_answer
 from app.engine.model import Model
 from app.errors import Unavailable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
@@ -68,7 +69,7 @@ class Upstream:
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> bytes:
-        """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
+        """The whole response, checked by `check_answer`. `on_head` gets the headers of a response with status 200."""
         with translated(target):
             async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context)
@@ -83,6 +84,7 @@ class Upstream:
         # A proxy in between can turn a broken response into one that ends in order.
         if response.media_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise incomplete(target)
+        check_answer(path, answer, response.media_type)
         return answer
 
     def stream(
@@ -98,7 +100,7 @@ class Upstream:
     ) -> ResponseStream:
         """The response's chunks as they arrive: see `ResponseStream`. `on_head` as in `unary`."""
         send = partial(self._post, target, path, body, request_id, timeouts, context)
-        return ResponseStream(send, target, timeouts.first_byte_s, on_head)
+        return ResponseStream(send, target, path, timeouts.first_byte_s, on_head)
 
     async def _post(
         self,

@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
-from app.engine.errors import error_in_first_chunk
-from app.errors import Incomplete
+from app.engine.answers import EVENT_STREAM, Beginning
+from app.engine.errors import MALFORMED_RESPONSE, error_in_first_chunk
+from app.errors import MalformedAnswer
 from app.time_limit import within
-from app.upstream.failures import failed, failure, translated
+from app.upstream.failures import failed, failure, incomplete, translated
 from app.upstream.http.client import Response
 from app.upstream.http.connection import Take
 from app.upstream.http.errors import HttpError
@@ -22,16 +23,25 @@ class ResponseStream:
     A class rather than generators: those are registered with the event loop, which costs as much as sending a request.
     """
 
-    __slots__ = ("_first_byte_s", "_on_head", "_response", "_send", "_target")
+    __slots__ = ("_first_byte_s", "_on_head", "_path", "_response", "_send", "_target")
 
     def __init__(
-        self, send: Callable[[], Awaitable[Response]], target: Target, first_byte_s: float, on_head: OnHead | None
+        self,
+        send: Callable[[], Awaitable[Response]],
+        target: Target,
+        path: str,
+        first_byte_s: float,
+        on_head: OnHead | None,
     ) -> None:
-        self._send, self._target, self._first_byte_s, self._on_head = send, target, first_byte_s, on_head
+        self._send, self._target, self._path = send, target, path
+        self._first_byte_s, self._on_head = first_byte_s, on_head
         self._response: Response | None = None
 
-    async def begin(self) -> None:
-        """Sends the request and waits for the first chunk. Raises Rejected and UpstreamError."""
+    async def begin(self, *, events: bool = True) -> None:
+        """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
+
+        Raises Rejected and UpstreamError: MalformedAnswer for anything but an event.
+        """
         with translated(self._target):
             async with within(self._first_byte_s):
                 self._response = response = await self._send()
@@ -39,12 +49,22 @@ class ResponseStream:
                     raise await failed(response, self._target)
                 if self._on_head is not None:
                     self._on_head(response.headers)
-                first = await response.read()
+                first = await (self._first_event(response) if events else response.read())
         if not first:
-            raise Incomplete(f"Deployment '{self._target.name}' returned an empty response")
+            raise incomplete(self._target)
         if (error := error_in_first_chunk(first)) is not None:
             raise error
         response.unread(first)
+
+    async def _first_event(self, response: Response) -> bytes:
+        """The first chunks, with a whole event; b"" if the response ends without one."""
+        if response.media_type != EVENT_STREAM:
+            raise MalformedAnswer(MALFORMED_RESPONSE)
+        beginning = Beginning(self._path)
+        while chunk := await response.read():
+            if beginning.feed(chunk):
+                return beginning.received
+        return b""
 
     def close(self) -> None:
         """Closes the connection if the response is not complete, which stops the engine."""

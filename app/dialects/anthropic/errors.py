@@ -36,4 +36,8 @@ def _is_terminal(frames: bytes) -> bool:
 
 def stream_format(request_id: str) -> StreamFormat:
     """The end of a stream of messages: its final frame, and the frames of an error."""
-    return StreamFormat(_is_terminal, lambda error: encode(dump(error_body(error, request_id)), type="error"))
+    return StreamFormat(
+        _is_terminal,
+        lambda error: encode(dump(error_body(error, request_id)), type="error"),
+        "type",
+    )

@@ -1,8 +1,9 @@
 """The pass-through stream: the engine's events already have the client's format.
 
-Chunks are forwarded as they came. A chunk is split into frames only if a substring search finds one of three things:
-an error event (it is reworded), a usage chunk that the client did not ask for (the router asks for it, to count
-tokens), or a comment (some clients' parsers fail on these); and always if the frames are edited.
+Chunks are forwarded as they came, once `EventCheck` has found valid events in them. A chunk is split into frames only
+if a substring search finds one of three things: an error event (it is reworded), a usage chunk that the client did not
+ask for (the router asks for it, to count tokens), or a comment (some clients' parsers fail on these); and always if the
+frames are edited.
 """
 
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from app.dialects.common.frame_stream import FrameStream
 from app.dialects.common.terminating import ErrorFrames
+from app.engine.answers import EventCheck
 from app.engine.usage import Usage, find_usage
 from app.sse import has_comment
 
@@ -20,10 +22,14 @@ _USAGE = re.compile(rb'"usage": ?\{')
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """The end of a stream in this format: the terminal frame, if there is one, and the frames of a failure."""
+    """The end of a stream in this format: the terminal frame, if there is one, and the frames of a failure.
+
+    `member`: of its events, see `EventCheck`.
+    """
 
     is_terminal: Callable[[bytes], bool]
     error_frames: ErrorFrames
+    member: str = "choices"
 
 
 class PassthroughStream(FrameStream):
@@ -35,7 +41,7 @@ class PassthroughStream(FrameStream):
     def __init__(
         self, format: StreamFormat, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
     ) -> None:
-        super().__init__(format.error_frames)
+        super().__init__(format.error_frames, EventCheck(format.member))
         self._is_terminal = format.is_terminal
         self._hide_usage = hide_usage
         self._edit = edit

@@ -18,13 +18,14 @@ class TerminatingStream:
     def __init__(self, error_frames: ErrorFrames | None) -> None:
         self._error_frames = error_frames
         self._ended = False
+        self.failure: SwitchyardError | None = None
         self.aborts = error_frames is None
         self.headers: Mapping[str, str] = {}
 
     def close(self) -> bytes:
         if self._ended:
             return b""
-        error = Incomplete(ENDED_EARLY)
+        error = self.failure or Incomplete(ENDED_EARLY)
         if self.aborts:
             raise error
         return self.fail(error)

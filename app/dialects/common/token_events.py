@@ -23,14 +23,8 @@ class TokenEvents(TerminatingStream, ABC):
         if self._ended:
             return b""
         events = b"".join(map(self._event, self._tokens.feed(chunk)))
-        if self._tokens.error is None or self.aborts:
-            return events
-        return events + self.fail(self._tokens.error)
-
-    def close(self) -> bytes:
-        if self._tokens.error is not None and not self._ended:
-            raise self._tokens.error
-        return super().close()
+        self.failure = None if self._ended else self._tokens.error
+        return events
 
     @abstractmethod
     def _event(self, step: Step) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
 from app.errors import NotFound, Rejected, SwitchyardError
-from app.sse import DONE, encode
+from app.sse import encode
 
 NO_SUCH_RESOURCE = "RESOURCE_DOES_NOT_EXIST"
 """The management API's code for an unknown endpoint; on the data plane it is ENDPOINT_NOT_FOUND."""
@@ -56,7 +56,7 @@ def error_frames(error: SwitchyardError, *, request_id: str) -> bytes:
     body = error_body(error, request_id=request_id)
     code = body["error_code"]
     body["error"] = {"message": body["message"], "type": code, "param": error.param, "code": code}
-    return encode(dump(body)) + DONE
+    return encode(dump(body))
 
 
 def _status(error: SwitchyardError) -> int:

@@ -9,7 +9,7 @@ from app.dialects.friendli.embeddings import Embeddings
 from app.dialects.friendli.fields import Completions
 from app.dialects.json_body import dump
 from app.errors import Rejected, SwitchyardError
-from app.sse import DONE, encode
+from app.sse import encode
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -67,8 +67,8 @@ def timeout_reply(param: str) -> Reply:
 
 
 def error_frames(error: SwitchyardError) -> bytes:
-    """A failed chat stream's last events, in OpenAI's format like its chunks."""
-    return encode(dump(error_body(error))) + DONE
+    """A failed chat stream's last event, in OpenAI's format like its chunks."""
+    return encode(dump(error_body(error)))
 
 
 def _param(error: SwitchyardError) -> str | None:

@@ -35,7 +35,7 @@ def error_body(error: SwitchyardError) -> dict[str, Any]:
 
 
 def _error_frames(error: SwitchyardError) -> bytes:
-    return encode(dump(error_body(error))) + DONE
+    return encode(dump(error_body(error)))
 
 
 def _responses_error_frames(error: SwitchyardError) -> bytes:
@@ -56,4 +56,4 @@ def _ends_a_response(frames: bytes) -> bool:
     return frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS)
 
 
-EVENTS = StreamFormat(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
+EVENTS = StreamFormat(_ends_a_response, _responses_error_frames, "type")

@@ -20,7 +20,7 @@ from app.errors import (
     Unprocessable,
     UpstreamError,
 )
-from app.sse import DONE, encode
+from app.sse import encode
 
 _FIELDS = {"prompt": "inputs", "max_tokens": "max_new_tokens", "input": "instances"}
 """vLLM's names of fields to TGI's."""
@@ -75,11 +75,11 @@ def error_event(error: SwitchyardError) -> bytes:
     return encode(dump(_error_body(error)))
 
 
-def chat_error_events(error: SwitchyardError) -> bytes:
-    """The error as the last events of a stream below /v1. `error_type` is for Hugging Face's client."""
+def chat_error_event(error: SwitchyardError) -> bytes:
+    """The error as the last event of a stream below /v1. `error_type` is for Hugging Face's client."""
     status, text, kind = _rendered(error)
     body = {"error": {"message": text, "http_status_code": status, "type": kind}, "error_type": kind}
-    return encode(dump(body)) + DONE
+    return encode(dump(body))
 
 
 def error_reply(error: SwitchyardError, *, stream: bool, chat: bool = False) -> Reply:
@@ -91,6 +91,6 @@ def error_reply(error: SwitchyardError, *, stream: bool, chat: bool = False) -> 
         return Reply(b"", error.status)
     status, _, kind = _rendered(error)
     if stream and kind in _IN_BAND and not isinstance(error, BadRequest | LimitExceeded):
-        events = chat_error_events(error) if chat else error_event(error)
+        events = chat_error_event(error) if chat else error_event(error)
         return Reply(events, 200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no"})
     return Reply(dump(_error_body(error)), status)

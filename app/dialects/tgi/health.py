@@ -23,6 +23,7 @@ class Health(Translation):
     """An empty answer if the engine answers its own health check."""
 
     generates = False
+    is_shared = True
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:

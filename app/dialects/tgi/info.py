@@ -21,6 +21,7 @@ class Info(Translation):
 
     needs_model = True
     generates = False
+    is_shared = True
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:

@@ -1,4 +1,4 @@
-"""Recognises the dialects whose documented error format a body has."""
+"""Recognises the dialects whose documented error format a body or a stream has."""
 
 import json
 from collections.abc import Iterator
@@ -16,6 +16,18 @@ def dialects(reply: Reply) -> set[str]:
     except ValueError:
         return set()
     return set(_forms(body)) if isinstance(body, dict) else set()
+
+
+def in_events(body: bytes) -> set[str]:
+    """The dialects whose error event is the last one of this stream, as far as it is whole."""
+    frames = body.split(b"\n\n")
+    if frames.pop():
+        return set()
+    last = json.loads(frames.pop().rpartition(b"data: ")[2])
+    failed = last.get("type") == "error" or last.get("type") == "response.failed"
+    if failed and "sequence_number" in last:  # of Responses, which two dialects have
+        return {"openai", "databricks"}
+    return set(_forms(last)) | ({"tgi"} if "error_type" in last else set())
 
 
 def _forms(body: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,8 @@ from starlette.routing import Mount
 from app.internal_api import AFFINITY_HEADER, APP_PREFIX
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.support.engine.fake_engine import FakeEngine, chat, refuse, stream
+from tests.support.engine.fake_engine import FakeEngine, chat, refuse
+from tests.support.engine.other_answers import every_route
 from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
@@ -70,7 +71,7 @@ def test_a_clients_own_header_does_not_pass(client: httpx.Client, engine: FakeEn
 
 
 def test_streams_completions_and_other_dialects_have_keys(client: httpx.Client, engine: FakeEngine) -> None:
-    engine.answer = lambda body: stream(["a", "b"]) if body.get("stream") else chat(body)
+    engine.answer = every_route(engine)
     client.post("/v1/chat/completions", json={"model": "chat", "messages": TURNS[0], "stream": True})
     client.post("/v1/completions", json={"model": "chat", "prompt": "Once"})
     client.post("/v1/messages", json={"model": "chat", "messages": TURNS[0], "max_tokens": 5})

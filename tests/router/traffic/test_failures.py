@@ -155,7 +155,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(rig: Rig, parts
     frames = answer.text.split("\n\n")
     assert frames[0] + "\n\n" == chunk("Hel")
     assert "ended its response before it was complete" in frames[1]
-    assert frames[2:] == ["data: [DONE]", ""]
+    assert frames[2:] == [""], "no [DONE]: the answer is not complete"
     assert rig.green.requests == []
 
 
@@ -201,7 +201,7 @@ async def test_a_stalling_stream_is_given_up_after_the_idle_timeout(rig: Rig) ->
     answer = await ask(rig, stream=True)
     assert answer.text.startswith(chunk("Hel"))
     assert "stopped responding" in answer.text
-    assert answer.text.endswith("data: [DONE]\n\n")
+    assert "[DONE]" not in answer.text
 
 
 async def test_an_endless_stream_is_given_up_after_the_total_timeout(rig: Rig) -> None:
@@ -210,7 +210,7 @@ async def test_an_endless_stream_is_given_up_after_the_total_timeout(rig: Rig) -
     answer = await ask(rig, stream=True)
     assert answer.status_code == 200
     assert "took longer than this server allows" in answer.text
-    assert answer.text.endswith("data: [DONE]\n\n")
+    assert "[DONE]" not in answer.text
     rig.blue.answer = lambda body: stream([5.0])
     assert (await ask(rig)).status_code == 504
 
@@ -279,3 +279,126 @@ async def test_a_client_that_reads_slowly_holds_up_the_engine_and_gets_everythin
     assert [text.split(" ")[0] for text in said] == [str(n) for n in range(1, parts + 1)]
     assert {len(text.split(" ")[1]) for text in said} == {50_000}
     assert events[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("others", [{}, {"twin": "blue"}], ids=["alone", "another name of the engine"])
+async def test_a_request_that_timed_out_is_not_sent_to_the_same_engine_again(
+    rig: Rig, others: dict[str, str], streamed: bool
+) -> None:
+    deployments = rig.config["deployments"]
+    rig.change(
+        deployments={**deployments, **{name: {**deployments[of], "model": name} for name, of in others.items()}},
+        timeouts={"first_byte_s": 0.2},
+    )
+    rig.chat_endpoint(fallback=list(others))
+    rig.blue.answer = lambda body: stream([5.0])
+    answer = await ask(rig, stream=streamed)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+    assert len(rig.blue.requests) == 1, "it may still be working on it"
+    assert 'error_type="timeout",outcome="withheld"} 1.0' in metrics(rig)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_another_engine_takes_a_request_that_timed_out(rig: Rig, streamed: bool) -> None:
+    rig.change(deployments={"twin": {**rig.config["deployments"]["blue"], "model": "twin"}})
+    rig.change(timeouts={"first_byte_s": 0.2})
+    rig.chat_endpoint(fallback=["twin", "green"])
+    rig.blue.answer = lambda body: stream([5.0])
+    answer = await ask(rig, stream=streamed)
+    assert answer.status_code == 200
+    assert answer.headers["azureml-model-deployment"] == "green"
+    assert len(rig.blue.requests) == len(rig.green.requests) == 1
+
+
+async def test_a_lookup_that_timed_out_is_not_repeated(rig: Rig) -> None:
+    rig.change(timeouts={"first_byte_s": 0.2})
+    rig.chat_endpoint(fallback=[])
+    rig.blue.answer = lambda body: stream([5.0])
+    async with httpx.AsyncClient() as client:
+        path = "/serving-endpoints/chat/invocations"
+        answer = await client.post(f"{rig.url}{path}", json={"prompt": "hi", "max_tokens": 5, "echo": True})
+    assert answer.status_code == 504
+    assert len(rig.blue.requests) == 1
+
+
+async def test_an_answer_that_is_none_is_replaced_once_and_is_a_fault(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = lambda body: Response("<h1>It works!</h1>", media_type="text/html")
+    for streamed in (False, True):
+        answer = await ask(rig, stream=streamed)
+        assert answer.status_code == 200
+        assert answer.headers["azureml-model-deployment"] == "green"
+    assert len(rig.blue.requests) == len(rig.green.requests) == 2
+    assert rig.router.state.health._breakers.of("blue").faults == 2
+
+
+async def test_garbage_in_a_stream_ends_the_engines_work_and_is_a_fault(rig: Rig) -> None:
+    """The rest of what the engine sends is not waited for."""
+    rig.blue.answer = lambda body: stream([chunk("Hel"), "data: {not json}\n\n", 60.0])
+    answer = await ask(rig, stream=True)
+    first, error, end = answer.text.split("\n\n")
+    assert (f"{first}\n\n", end) == (chunk("Hel"), "")
+    assert (
+        json.loads(error.removeprefix("data: "))["error"]["message"] == "The deployment returned a malformed response"
+    )
+    assert rig.router.state.health._breakers.of("blue").faults == 1
+    assert "switchyard_errors_total{" in metrics(rig)
+
+
+URL = "http://10.0.0.1:8265/x.png"
+CONTENT = [{"type": "text", "text": URL}, {"type": "image_url", "image_url": {"url": URL}}]
+PICTURES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": CONTENT}]},
+        "messages[0].content[1].image_url.url",
+    ),
+    (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": URL, "detail": "auto"}]}]},
+        "input[0].content[0].image_url",
+    ),
+    (
+        "/v1/messages",
+        {
+            "max_tokens": 5,
+            "messages": [
+                {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": URL}}]},
+            ],
+        },
+        "messages[0].content[0].source.url",
+    ),
+    (
+        "/azure/chat/completions?api-version=2024-05-01-preview",
+        {"messages": [{"role": "user", "content": CONTENT}]},
+        "messages[0].content[1].image_url.url",
+    ),
+    (
+        "/serving-endpoints/chat/completions",
+        {"messages": [{"role": "user", "content": CONTENT}]},
+        "messages[0].content[1].image_url.url",
+    ),
+    (
+        "/tgi/chat/v1/chat/completions",
+        {"messages": [{"role": "user", "content": CONTENT}]},
+        "messages[0].content[1].image_url.url",
+    ),
+    (
+        "/dedicated/v1/chat/completions",
+        {"messages": [{"role": "user", "content": CONTENT}]},
+        "messages[0].content[1].image_url.url",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), PICTURES, ids=lambda it: it if isinstance(it, str) else "")
+def test_a_url_that_the_engine_does_not_fetch_is_an_error_that_names_the_field(
+    rig: Rig, path: str, body: dict[str, Any], field: str
+) -> None:
+    words = "The URL must be from one of the allowed domains: ['none.invalid']. Input URL domain: 10.0.0.1"
+    rig.blue.answer = refuse(400, words)
+    answer = httpx.post(f"{rig.url}{path}", json={"model": "chat", **body})
+    assert answer.status_code == (422 if path.startswith(("/tgi", "/azure")) else 400)
+    assert f"{field}: images, audio and video are not fetched from '10.0.0.1'" in answer.text
+    assert "none.invalid" not in answer.text

@@ -245,7 +245,8 @@ BAD_SHADOWS: dict[str, tuple[Answer, Failure, int]] = {
     "refuses": (refuse(400, "I do not know this field"), Failure.OTHER, 400),
     "is busy": (refuse(503, "busy"), Failure.UNAVAILABLE, 503),
     "answers what is no answer": (lambda body: Response(b'{"choices": '), Failure.INCOMPLETE, 0),
-    "ends without a reason": (lambda body: JSONResponse({"choices": []}), Failure.INCOMPLETE, 200),
+    "answers another question": (lambda body: JSONResponse({"choices": []}), Failure.BROKEN, 502),
+    "ends without a reason": (lambda body: JSONResponse({"choices": [{"message": {}}]}), Failure.INCOMPLETE, 200),
     "floods": (lambda body: _flood(), Failure.INCOMPLETE, 0),
 }
 

@@ -14,6 +14,7 @@ from app.dialects.common.single_tool_call import SingleCallFilter
 from app.dialects.common.streamed_items import StreamedItems
 from app.dialects.databricks.errors import error_body
 from app.dialects.json_body import dump
+from app.engine.answers import EventCheck
 from app.engine.usage import find_usage
 from app.errors import SwitchyardError
 from app.sse import encode
@@ -31,7 +32,7 @@ class ResponseStream(FrameStream):
     """
 
     def __init__(self, reword: Reword, *, request_id: str, one_call: bool) -> None:
-        super().__init__(self._failure)
+        super().__init__(self._failed_event, EventCheck("type"))
         self._reword = reword
         self._request_id = request_id
         self._one_call = SingleCallFilter() if one_call else None
@@ -45,7 +46,7 @@ class ResponseStream(FrameStream):
         self._events += frames.count(b"\ndata: ")
         return True
 
-    def _failure(self, error: SwitchyardError) -> bytes:
+    def _failed_event(self, error: SwitchyardError) -> bytes:
         body = error_body(error, request_id=self._request_id)
         # OpenAI's SDK has its own set of codes.
         code = "server_error" if error.status >= 500 else "invalid_prompt"

@@ -6,12 +6,13 @@ from app.dialects.base import Reply
 from app.dialects.common.passthrough import StreamFormat
 from app.dialects.common.terminating import TerminatingStream
 from app.dialects.json_body import dump
-from app.dialects.tgi.errors import chat_error_events
+from app.dialects.tgi.errors import chat_error_event
+from app.engine.answers import EventCheck
 from app.engine.errors import engine_error
 from app.engine.usage import Usage, find_usage
 from app.sse import DONE, Framer, datas, encode
 
-COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_events)
+COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_event)
 _FINGERPRINT = "3.3.6-native"  # if the engine has none: clients need a string
 
 
@@ -54,28 +55,35 @@ class ChatEvents(TerminatingStream):
     """Chat chunks, each with the role, the tool calls and the fingerprint that TGI's have."""
 
     def __init__(self, *, hide_usage: bool) -> None:
-        super().__init__(chat_error_events)
+        super().__init__(chat_error_event)
         self._framer = Framer()
+        self._check = EventCheck("choices")
         self._hide_usage = hide_usage
         self.usage: Usage | None = None
 
     def feed(self, chunk: bytes) -> bytes:
         frames = self._framer.feed(chunk)
-        if not self._ended and _is_text(frames):
+        if self._ended or self.failure is not None:
+            return b""
+        if self._check.repeats(frames):
+            return _completed(frames)
+        if _is_text(frames) and self._check.valid(frames):
+            self._check.learn(frames)
             return _completed(frames)
         return b"".join(map(self._frame, datas(frames)))
 
     def _frame(self, data: bytes) -> bytes:
-        if self._ended:
+        if self._ended or self.failure is not None:
             return b""
         if data == b"[DONE]":
             self._ended = True
             return DONE
-        if _is_text(frame := encode(data)):
-            return _completed(frame)
         chunk = from_json(data)
         if "error" in chunk:
-            return self.fail(engine_error(data, status=500))
+            self.failure = engine_error(data, status=500)
+            return b""
+        if _is_text(frame := encode(data)):
+            return _completed(frame)
         if not chunk["choices"]:
             self.usage = find_usage(data) or self.usage
             if self._hide_usage:

@@ -308,7 +308,8 @@ def is_last(event: Event) -> bool:
     finals = ("response.completed", "response.failed", "message_stop", "error")
     tgi = '"error_type":' in event.data or '"generated_text":"' in event.data
     friendli = event.data.startswith('{"event":"complete"')
-    return tgi or friendli or event.data == "[DONE]" or event.type in finals
+    failed = event.data.startswith(('{"error":', '{"error_code":'))
+    return tgi or friendli or failed or event.data == "[DONE]" or event.type in finals
 
 
 @every

@@ -51,7 +51,7 @@ class FakeStream(ResponseStream):
         self._upstream = upstream
         self._chunks: list[bytes] = []
 
-    async def begin(self) -> None:
+    async def begin(self, *, events: bool = True) -> None:
         upstream = self._upstream
         upstream.calls += 1
         upstream.at_once += 1

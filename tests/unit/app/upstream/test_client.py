@@ -22,7 +22,9 @@ def head(status: int, media_type: str, length: int, *more: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def whole(status: int, body: bytes, *more: str, media_type: str = "application/json") -> bytes:
+def whole(status: int, body: bytes, *more: str, media_type: str | None = None) -> bytes:
+    if media_type is None:
+        media_type = "text/event-stream" if body.startswith(b"data:") else "application/json"
     return head(status, media_type, len(body), *more) + body
 
 
@@ -91,7 +93,6 @@ async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> 
         (b"", Unavailable, "is not available"),
         (b"HTTP/1.1 200 OK\r\n", Unavailable, "is not available"),
         (b"SSH-2.0-OpenSSH\r\n", Incomplete, "before it was complete"),
-        (whole(200, EVENT + b"x")[:-1], Incomplete, "before it was complete"),
         (whole(401, b"{}"), Broken, "rejected the router's credentials"),
         (whole(400, REJECTION), Rejected, "too long"),
         (whole(400, REJECTION)[:-1], Incomplete, "before it was complete"),
@@ -123,8 +124,15 @@ async def test_a_stream_that_begins_with_an_error_is_one(upstream: Upstream) -> 
 
 
 async def test_an_empty_stream_is_an_error(upstream: Upstream) -> None:
-    with pytest.raises(Incomplete, match="empty"):
-        await answered(upstream, whole(200, b""), stream=True)
+    with pytest.raises(Incomplete, match="before it was complete"):
+        await answered(upstream, whole(200, b"", media_type="text/event-stream"), stream=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_body_that_breaks_off_is_incomplete(upstream: Upstream, stream: bool) -> None:
+    body = EVENT + b"x" if stream else b'{"a":1}'
+    with pytest.raises(Incomplete, match="before it was complete"):
+        await answered(upstream, whole(200, body)[:-1], stream=stream)
 
 
 async def test_json_that_ends_in_order_but_too_early_is_an_error(upstream: Upstream) -> None:
@@ -155,7 +163,8 @@ async def test_a_deployment_that_does_not_answer(upstream: Upstream, stream: boo
 async def test_a_stream_that_is_left_early_ends_the_engines_work(upstream: Upstream) -> None:
     async def stream(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(EVENT), EVENT))
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + b"%x\r\n%b\r\n" % (len(EVENT), EVENT))
         assert await reader.read() == b"", "until the router closes"
 
     async with serving(stream) as server:

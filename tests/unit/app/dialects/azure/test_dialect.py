@@ -429,8 +429,10 @@ def test_a_stream_that_fails_sends_nothing_and_breaks_the_connection(prefix: byt
 
 def test_the_engines_error_event_fails_the_stream() -> None:
     stream = opened()
+    stream.feed(chunk("a") + b'data: {"error":{"message":"too long","code":400}}\n\n')
+    assert isinstance(stream.failure, Rejected)
     with pytest.raises(Rejected, match="too long"):
-        stream.feed(chunk("a") + b'data: {"error":{"message":"too long","code":400}}\n\n')
+        stream.close()
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,8 @@ def test_a_malformed_response_is_the_deployments_failure(bad: bytes) -> None:
     with pytest.raises(MALFORMED_ANSWER_ERRORS):
         translation.reply(bad, SERVED)
     stream = translation.open_stream(SERVED)
-    sent = stream.feed(b'event: response.completed\ndata: {"response":' + bad + b"}\n\n")
+    event = b'event: response.completed\ndata: {"type":"response.completed","response":' + bad + b"}\n\n"
+    sent = stream.feed(event) + stream.close()
     assert sent.startswith(b"event: error\n")
     assert stream.close() == b""
 

@@ -411,5 +411,5 @@ def test_only_one_call_is_streamed_without_parallel_tool_calls(parallel: bool, i
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"5", b"{}", b'{"response":5}'])
 def test_a_malformed_event_ends_the_stream_with_an_error(bad: bytes) -> None:
     translated = stream()
-    sent = translated.feed(b"event: response.created\ndata: " + bad + b"\n\n")
+    sent = translated.feed(b"event: response.created\ndata: " + bad + b"\n\n") + translated.close()
     assert [name for name, _ in events(sent)] == ["error"]

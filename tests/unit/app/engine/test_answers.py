@@ -1,0 +1,115 @@
+"""Whether answers are answers."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.answers import JSON, Beginning, EventCheck, check_answer
+from app.errors import MalformedAnswer
+
+TEXTS = st.text() | st.sampled_from(['"', "\\", "\n", "é", "日本", "😀", "\x7f", "data: {", "}\n\n"])
+
+
+def chunk(text: str, *, ascii: bool = False, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    body = json.dumps({"id": "c", "choices": [choice], **more}, separators=(",", ":"), ensure_ascii=ascii)
+    return b"data: %b\n\n" % body.encode("utf-8", "replace")
+
+
+def is_event(frame: bytes) -> bool:
+    """The same by Python's own parser."""
+    if not (frame.startswith(b"data: ") and frame.endswith(b"\n\n") and frame.count(b"\n") == 2):
+        return False
+    try:
+        event = json.loads(frame[6:-2].decode())
+    except ValueError:
+        return False
+    return isinstance(event, dict) and isinstance(event.get("choices"), list)
+
+
+@given(first=TEXTS, second=TEXTS, ascii=st.booleans())
+def test_events_that_differ_in_their_text_are_valid(first: str, second: str, ascii: bool) -> None:
+    check = EventCheck("choices")
+    assert check.valid(chunk(first, ascii=ascii))
+    check.learn(chunk(first, ascii=ascii))
+    frame = chunk(second, ascii=ascii)
+    assert check.repeats(frame) or check.valid(frame)
+
+
+def test_most_events_of_a_text_are_recognised_without_parsing() -> None:
+    check = EventCheck("choices")
+    check.learn(chunk(" river"))
+    assert all(check.repeats(chunk(text)) for text in ("", " bank", "日本", "é", "😀", "it's {fine}, [really]"))
+    assert not any(check.repeats(chunk(text)) for text in ('"', "\\", "\n"))
+    assert not check.repeats(chunk("a", usage={}))
+    assert not check.repeats(chunk("a") * 2)
+
+
+@given(
+    at=st.integers(0, 200),
+    removed=st.integers(0, 60),
+    put=st.binary(max_size=6) | st.sampled_from([b'"', b"\\", b"\n\n"]),
+)
+def test_no_damage_to_an_event_goes_unseen(at: int, removed: int, put: bytes) -> None:
+    check = EventCheck("choices")
+    check.learn(chunk("river"))
+    damaged = (frame := chunk("river"))[:at] + put + frame[at + removed :]
+    if check.repeats(damaged):
+        assert is_event(damaged)
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b"5", b'"x"', b"null", b"{}", b'{"choices":{}}', b'{"choices":[5]}', b'{"a":"\xe9"}']
+)
+def test_what_is_no_event_is_malformed(data: bytes) -> None:
+    frame = b"data: %b\n\n" % data
+    assert not EventCheck("choices").valid(frame)
+    assert not EventCheck("type").valid(frame)
+    assert not EventCheck("choices").valid(chunk("a") + frame)
+    with pytest.raises(MalformedAnswer):
+        Beginning("/v1/completions").feed(frame)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [b"data: [DONE]\n\n", b'data:{"choices":[]}\n\n', b'event: x\nid: 1\ndata: {"choices":[]}\nretry: 5\n\n',
+     b'\ndata: {"choices":[]}\n\n'],
+)  # fmt: skip
+def test_everything_that_events_may_have_is_valid(frames: bytes) -> None:
+    assert EventCheck("choices").valid(frames)
+
+
+@given(cut=st.integers(1, 60))
+def test_a_beginning_waits_for_a_whole_event(cut: int) -> None:
+    beginning, frame = Beginning("/v1/chat/completions"), chunk("Hi")
+    assert not beginning.feed(frame[:cut])
+    assert beginning.feed(frame[cut:])
+    assert beginning.received == frame
+
+
+@pytest.mark.parametrize("first", [b"<", b"{", b"dato", b"\x1f\x8b", b" data", b"\n\n"])
+def test_a_beginning_that_cannot_become_an_event_is_refused_at_once(first: bytes) -> None:
+    with pytest.raises(MalformedAnswer):
+        Beginning("/v1/chat/completions").feed(first)
+
+
+def test_a_comment_and_an_error_begin_a_stream() -> None:
+    assert Beginning("/v1/messages").feed(b": ping\n\n")
+    assert Beginning("/v1/messages").feed(b': ping\ndata: {"type":"ping"}\n\n')
+    assert Beginning("/v1/messages").feed(b'data: {"error":{"message":"no"}}\n\n')
+
+
+def test_a_long_answer_with_many_faults_is_refused_with_one() -> None:
+    many = b'{"choices":[' + b"{}," * 1_000_000 + b"{}]}"
+    with pytest.raises(MalformedAnswer):
+        check_answer("/v1/chat/completions", many, JSON)
+
+
+@pytest.mark.parametrize("media_type", ["", "text/html", "text/event-stream"])
+def test_a_whole_answer_is_json_by_its_type(media_type: str) -> None:
+    check_answer("/v1/x", b"{}", JSON)
+    with pytest.raises(MalformedAnswer):
+        check_answer("/v1/x", b"{}", media_type)
