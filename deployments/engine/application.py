@@ -27,9 +27,15 @@ PACKAGED_WEIGHTS = "deployments.engine.replica.PackagedWeights"
 ENGINE_KWARGS: Mapping[str, Any] = {
     "generation_config": "vllm",  # defaults come from the dialect, never from the model's repository
     "max_logprobs": 2 * (MAX_BEAMS + 1),  # a beam search asks for twice its width
+    # No URL of a client: the engine would fetch it, also from networks that only the engine reaches. An empty list
+    # allows all domains, so this names one that cannot exist (RFC 6761). `data:` URLs need no domain.
+    "allowed_media_domains": ["none.invalid"],
 }
 
-ENVIRONMENT: Mapping[str, str] = {"VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS)}
+ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS),
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # a domain that is allowed must not lead to one that is not
+}
 
 EAGER_ON_CPUS: Mapping[str, str] = {"TORCH_COMPILE_DISABLE": "1"}
 """With `enforce_eager`, too, vLLM compiles functions of its sampler when the first answer needs them. On CPUs all
