@@ -68,9 +68,10 @@ def check_answer(path: str, answer: bytes, media_type: str) -> None:
 _FRAME = re.compile(rb"(?:(?:event|id|retry):[^\n]*\n)*data: ?([^\n]*)(?:\n(?:event|id|retry):[^\n]*)*")
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
-# The member that differs between the events of a stream of text. The name cannot be part of a text: inside a JSON
+# The members that differ between the events of a stream of text. A name cannot be part of a text: inside a JSON
 # string its quotes would be escaped.
-_DIFFERS = re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking)":"((?:[^"\\]|\\.)*+)"')
+_DIFFERS = re.compile(rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)":"((?:[^"\\]|\\.)*+)"')
+_NUMBER = re.compile(rb'"sequence_number":(\d+)')
 
 # Characters of a JSON string that need no escape, in well-formed UTF-8 (Unicode's table 3-7).
 _PLAIN = re.compile(
@@ -84,24 +85,29 @@ class EventCheck:
     """Checks the events of one stream: each is ``[DONE]``, or a JSON object with `member`.
 
     `member`: ``choices``, a list of objects, or ``type``, a string. Parsing every event would cost 3 % of the router's
-    work. But most events of a stream differ from the one before in a piece of text alone, which `repeats` sees without
-    parsing.
+    work. But most events of a stream differ from the one before in a piece of text alone, and in Responses in a number
+    behind it, which `repeats` sees without parsing.
     """
 
-    __slots__ = ("_after", "_before", "_member")
+    __slots__ = ("_after", "_before", "_member", "_middle")
 
     def __init__(self, member: str) -> None:
         self._member = member
-        self._before, self._after = b"\n", b""  # no event begins with a line end
+        self._before, self._middle, self._after = b"\n", b"", b""  # no event begins with a line end
 
     def repeats(self, frames: bytes) -> bool:
-        """Whether frames are one event, and differ from the learned one in a piece of text without escapes."""
+        """Whether frames are one event, and differ from the learned one in a text without escapes and the number."""
         before, after = self._before, self._after
-        return (
-            frames.startswith(before)
-            and frames.endswith(after)
-            and _PLAIN.fullmatch(frames, len(before), len(frames) - len(after)) is not None
-        )
+        if not (frames.startswith(before) and frames.endswith(after)):
+            return False
+        end = len(frames) - len(after)
+        if middle := self._middle:
+            at = frames.rfind(middle, len(before), end)
+            number = frames[at + len(middle) : end]
+            if at < 0 or not number.isdigit() or number.startswith(b"0"):
+                return False
+            end = at
+        return _PLAIN.fullmatch(frames, len(before), end) is not None
 
     def valid(self, frames: bytes) -> bool:
         """Whether whole frames, without comments, are all valid events."""
@@ -110,7 +116,9 @@ class EventCheck:
     def learn(self, frames: bytes) -> None:
         """Remembers what surrounds the text of a valid event. Frames that are not one event teach nothing."""
         if frames.find(b"\n\n") == len(frames) - 2 and (found := _DIFFERS.search(frames)) is not None:
-            self._before, self._after = frames[: found.start(1)], frames[found.end(1) :]
+            self._before, self._middle, self._after = frames[: found.start(1)], b"", frames[found.end(1) :]
+            if (number := _NUMBER.search(frames, found.end(1))) is not None:
+                self._middle, self._after = frames[found.end(1) : number.start(1)], frames[number.end(1) :]
 
     def _is_event(self, frame: bytes) -> bool:
         if (found := _FRAME.fullmatch(frame.lstrip(b"\n"))) is None:

@@ -29,7 +29,7 @@ class FrameStream(TerminatingStream, ABC):
         frames = self._framer.feed(chunk)
         if not frames or self._ended or self.failure is not None:
             return b""
-        if self._check.repeats(frames):
+        if self._repeats(frames):
             return frames
         if self._passes(frames) and self._check.valid(frames):
             self._check.learn(frames)
@@ -51,6 +51,13 @@ class FrameStream(TerminatingStream, ABC):
             pass
         self.failure = MalformedAnswer(MALFORMED_RESPONSE)
         return b""
+
+    def _repeats(self, frames: bytes) -> bool:
+        """Whether this whole frame needs no translation because it repeats one that did not.
+
+        Only frames that pass are learned. A subclass whose state decides as well overrides this.
+        """
+        return self._check.repeats(frames)
 
     def _passes(self, frames: bytes) -> bool:
         """Whether these whole frames need no translation."""

@@ -41,6 +41,9 @@ class ResponseStream(PassthroughStream):
         self._items = StreamedItems()
         self._done: bytes = b""
 
+    def _repeats(self, frames: bytes) -> bool:
+        return not self._done and super()._repeats(frames)
+
     def _passes(self, frames: bytes) -> bool:
         unedited = self._one_call is None and not self._done and not _EDITED.search(frames)
         return super()._passes(frames) and unedited

@@ -40,6 +40,12 @@ class ResponseStream(FrameStream):
         self._items = StreamedItems()
         self._events = 0
 
+    def _repeats(self, frames: bytes) -> bool:
+        if not super()._repeats(frames):
+            return False
+        self._events += 1
+        return True
+
     def _passes(self, frames: bytes) -> bool:
         if self._one_call is not None or _INTERESTING.search(frames):
             return False

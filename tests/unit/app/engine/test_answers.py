@@ -48,6 +48,20 @@ def test_most_events_of_a_text_are_recognised_without_parsing() -> None:
     assert not check.repeats(chunk("a") * 2)
 
 
+def delta(text: str, number: str) -> bytes:
+    event = {"delta": text, "item_id": "m", "sequence_number": 7, "type": "response.output_text.delta"}
+    data = json.dumps(event, separators=(",", ":"), ensure_ascii=False).replace(":7,", f":{number},")
+    return f"event: response.output_text.delta\ndata: {data}\n\n".encode()
+
+
+def test_numbered_events_are_recognised_too() -> None:
+    check = EventCheck("type")
+    check.learn(delta("Hi", "7"))
+    assert all(check.repeats(delta(text, number)) for text, number in (("", "8"), ("日本", "19"), ("a", "123456")))
+    bad = ("", "-", "07", "1.5", "x", "1,2", "²")
+    assert not any(check.repeats(delta("a", number)) for number in bad)
+
+
 @given(
     at=st.integers(0, 200),
     removed=st.integers(0, 60),
