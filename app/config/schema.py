@@ -38,6 +38,9 @@ HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9._
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
 
+IMAGES_BODY_BYTES = 32 * 1024 * 1024
+"""The largest body for an endpoint with images, unless the configuration says otherwise."""
+
 
 class Sticky(_Model):
     """The same key always reaches the same deployment."""
@@ -118,6 +121,12 @@ class Endpoint(_Model):
     )
     mirror: Mirror | None = Field(default=None, description="Shadow copies for another deployment.")
     record: Recording | None = Field(default=None, description="Requests that are written down for a replay.")
+    max_body_bytes: int | None = Field(
+        default=None,
+        ge=1024,
+        description="A larger request for the endpoint gets a 413. Default: the router's `max_body_bytes`, at least "
+        "32 MiB if one of its deployments has `images`.",
+    )
     plan: PlanSettings = Field(default_factory=lambda: _NO_PLAN)  # pydantic copies a `default` for each endpoint
 
     @model_validator(mode="after")
@@ -261,9 +270,36 @@ class Config(_Model):
         "Without `access` other names are refused; with it, as soon as a name is listed.",
     )
     tracing: Tracing | None = None
-    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
+    max_body_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1024,
+        description="A larger request gets a 413, unless its endpoint takes larger ones.",
+    )
+    max_bodies_bytes: int = Field(
+        default=512 * 1024 * 1024,
+        ge=64 * 1024 * 1024,
+        description="The memory for the bodies of all requests under way in one router, as read and as parsed; more "
+        "get a 503.",
+    )
+    max_json_values: int = Field(
+        default=400_000,
+        ge=1000,
+        description="The values in a request's JSON, where an object, array or member of an object counts as eight; "
+        "more get a 413. It bounds the length of a prompt in token ids.",
+    )
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
     max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")
+
+    def body_limit(self, endpoint: str) -> int:
+        """The largest body for an endpoint, in bytes; for a name that is none, a deployment's own."""
+        if (found := self.endpoints.get(endpoint)) is None:
+            behind: Sequence[str] = [endpoint]
+        elif found.max_body_bytes is not None:
+            return found.max_body_bytes
+        else:
+            behind = [*found.traffic, *(found.fallback or ())]
+        has_images = any(name in self.deployments and self.deployments[name].images for name in behind)
+        return max(self.max_body_bytes, IMAGES_BODY_BYTES if has_images else 0)
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:

@@ -5,7 +5,14 @@ from typing import Any
 import msgspec
 from pydantic_core import from_json, to_json
 
+from app.dialects.json_size import check_size
 from app.errors import BadRequest
+
+_MOST_MEMBERS = 10_000
+"""In one object: each unknown one may be an error of its own."""
+
+_MOST_NESTED_VALUES = 100_000
+"""In a JSON text that is a value of a body; see `json_size.weight`."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -23,7 +30,50 @@ def json_object_with_nulls(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadRequest("The body must be a JSON object")
+    if body.count(b":") > _MOST_MEMBERS:
+        _check_members(value)
     return value
+
+
+def _check_members(body: dict[str, Any]) -> None:
+    """Raises BadRequest, about a field of the body, if an object has too many members."""
+    if len(body) > _MOST_MEMBERS:
+        raise BadRequest(f"The body has {len(body)} fields, at most {_MOST_MEMBERS} are allowed")
+    for name, field in body.items():
+        pending = [field]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, dict):
+                if len(value) > _MOST_MEMBERS:
+                    message = f"{name}: an object has {len(value)} members, at most {_MOST_MEMBERS} are allowed"
+                    raise BadRequest(message, param=name)
+                pending.extend(it for it in value.values() if isinstance(it, dict | list))
+            elif isinstance(value, list):
+                pending.extend(it for it in value if isinstance(it, dict | list))
+
+
+def nested_json(text: str) -> Any:
+    """The value of a JSON text that is a value of a body. Raises ValueError, and TooLarge."""
+    check_size(text.encode("utf-8", "surrogatepass"), _MOST_NESTED_VALUES)
+    return from_json(text, allow_inf_nan=False)
+
+
+class _Named(msgspec.Struct):
+    model: msgspec.Raw = msgspec.Raw()
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+_LONGEST_NAME = 1024
+
+
+def model_in(body: bytes) -> str | None:
+    """The text in the body's `model`, found without parsing the rest; None if it has none, or is not an object."""
+    try:
+        raw = _NAMED.decode(body).model
+        value = from_json(bytes(raw)) if 0 < len(raw) <= _LONGEST_NAME else None
+    except (ValueError, RecursionError):  # the latter for one that is nested too deeply, which `parse` refuses
+        return None
+    return value if isinstance(value, str) else None
 
 
 def peek(body: bytes) -> dict[str, Any]:

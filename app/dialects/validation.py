@@ -3,10 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, SchemaValidator
 
 from app.dialects.json_body import field_path
 from app.errors import SwitchyardError
@@ -62,6 +63,29 @@ _BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")
 def validated(model: type[Checked], body: Any, wrong: Callable[[Problem], SwitchyardError]) -> Checked:
     """`body` as a `model`. Raises the error that `wrong` returns for the first problem."""
     try:
-        return model.model_validate(body)
+        checked: Checked = validator(model).validate_python(body)
+        return checked
     except ValidationError as error:
         raise wrong(first_problem(error)) from None
+
+
+@cache
+def validator(model: type[BaseModel]) -> SchemaValidator:
+    """The model's validator, which leaves a list at its first invalid item: a list of a million would have as many
+    errors, times the branches of a union.
+    """
+    schema = _failing_fast(model.__pydantic_core_schema__)
+    return SchemaValidator(schema, _use_prebuilt=False)  # those of nested models would not fail fast
+
+
+_SEQUENCES = ("list", "tuple", "set", "frozenset")
+_NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "expected"})
+
+
+def _failing_fast(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_failing_fast, schema))
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: value if key in _NO_SCHEMAS else _failing_fast(value) for key, value in schema.items()}
+    return {**changed, "fail_fast": True} if changed.get("type") in _SEQUENCES else changed

@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from app.engine.satisfiability import grammar_admits_something, regex_admits_something, schema_admits_something
+from app.engine.satisfiability import (
+    Effort,
+    grammar_admits_something,
+    regex_admits_something,
+    schema_admits_something,
+)
 
 Json = Any
+
+MOST_CHARACTERS = 8192
+"""Of a regular expression or grammar. Engines compile one in a thread, without a limit on time: 8,000 characters take
+seconds of CPU time, and some take minutes.
+"""
 
 _FIELDS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
 
@@ -25,14 +35,26 @@ def constrained_field(body: Mapping[str, Any]) -> str | None:
     return next((name for name, _ in _constraints(body)), None)
 
 
+def too_long_field(body: Mapping[str, Any]) -> str | None:
+    """The field with an expression or grammar that is too long to be compiled; its path, as clients write it."""
+    if "structured_outputs" not in body:
+        return None
+    for name in ("regex", "grammar"):
+        text = _at(body, ("structured_outputs", name))
+        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
+            return f"structured_outputs.{name}"
+    return None
+
+
 def unsatisfiable_field(body: Mapping[str, Any]) -> str | None:
     """The first field whose constraint no answer satisfies."""
     if _FIELDS.isdisjoint(body):
         return None
-    return next((name for name, admits_something in _constraints(body) if not admits_something()), None)
+    effort = Effort()
+    return next((name for name, admits_something in _constraints(body) if not admits_something(effort=effort)), None)
 
 
-def _constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], bool]]]:
+def _constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., bool]]]:
     """Each constraint's field, and whether it can be satisfied."""
     for name, path in _SCHEMAS:
         if (schema := _at(body, (name, *path))) is not None:

@@ -1,6 +1,7 @@
 """Decides whether a JSON Schema, regular expression or grammar admits any text at all.
 
 "Admits nothing" is a proof: what this module does not understand, or is too large to check, counts as satisfiable.
+All checks of a request share one `Effort`, which bounds them: a few milliseconds of the event loop's time.
 Sources: JSON Schema 2020-12; the grammars are GBNF as xgrammar reads it.
 """
 
@@ -8,6 +9,7 @@ import re
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from re import _constants as sre
 from re import _parser
 from typing import Any
@@ -15,15 +17,34 @@ from typing import Any
 Json = Any
 Known = Callable[[Any], bool]
 
-_MAX_QUESTIONS = 10_000
-"""The size limit of the check: checks up to it take some milliseconds."""
-
 
 class _TooLarge(Exception):
-    """The input has more dependencies than are worth following."""
+    """The input is larger than is worth checking, or has more dependencies than are worth following."""
 
 
-def _least_fixpoint(start: Any, holds: Callable[[Any, Known], bool], key: Callable[[Any], Hashable]) -> bool:
+@dataclass(slots=True)
+class Effort:
+    """The part of a request's checks that is left: dependencies to follow, and characters of expressions to read."""
+
+    questions: int = 10_000
+    characters: int = 4096
+
+    def ask(self, count: int = 1) -> None:
+        """Spends questions. Raises _TooLarge if too few are left."""
+        self.questions -= count
+        if self.questions < 0:
+            raise _TooLarge
+
+    def read(self, text: str) -> None:
+        """Spends the characters of `text`. Raises _TooLarge if too few are left."""
+        self.characters -= len(text)
+        if self.characters < 0:
+            raise _TooLarge
+
+
+def _least_fixpoint(
+    start: Any, holds: Callable[[Any, Known], bool], key: Callable[[Any], Hashable], effort: Effort
+) -> bool:
     """Whether `holds` for `start`, where nothing holds that depends on itself alone.
 
     `holds(thing, known)` asks `known` about the things that it depends on, and is called again when one becomes true.
@@ -32,15 +53,11 @@ def _least_fixpoint(start: Any, holds: Callable[[Any, Known], bool], key: Callab
     waiting: defaultdict[Hashable, dict[Hashable, Any]] = defaultdict(dict)
     seen = {key(start)}
     pending = deque([start])
-    questions = 0
     while pending:
         thing = pending.popleft()
 
         def known(other: Any, thing: Any = thing) -> bool:
-            nonlocal questions
-            questions += 1
-            if questions > _MAX_QUESTIONS:
-                raise _TooLarge
+            effort.ask()
             if key(other) not in seen:
                 seen.add(key(other))
                 pending.append(other)
@@ -53,13 +70,14 @@ def _least_fixpoint(start: Any, holds: Callable[[Any, Known], bool], key: Callab
     return key(start) in true
 
 
-def schema_admits_something(schema: Json) -> bool:
+def schema_admits_something(schema: Json, effort: Effort | None = None) -> bool:
     """Whether a finite JSON value may satisfy `schema`, judged by references, `required` and `pattern` only."""
+    effort = effort or Effort()
 
     def holds(one: Json, known: Known) -> bool:
         if not isinstance(one, dict):
             return one is not False
-        if (target := _resolved(schema, one.get("$ref"))) is not _UNKNOWN and not known(target):
+        if (target := _resolved(schema, one.get("$ref"), effort)) is not _UNKNOWN and not known(target):
             return False
         for some in ("anyOf", "oneOf"):
             # Lists, not generators: every dependency must be registered.
@@ -67,35 +85,37 @@ def schema_admits_something(schema: Json) -> bool:
                 return False
         if isinstance(parts := one.get("allOf"), list) and not all([known(it) for it in parts]):
             return False
-        return _type_holds(one, known)
+        return _type_holds(one, known, effort)
 
     try:
-        return _least_fixpoint(schema, holds, id)
+        return _least_fixpoint(schema, holds, id, effort)
     except _TooLarge:
         return True
 
 
-def _type_holds(one: Mapping[str, Any], known: Known) -> bool:
+def _type_holds(one: Mapping[str, Any], known: Known, effort: Effort) -> bool:
     kind = one.get("type")
     if kind == "object":
         properties, required = one.get("properties"), one.get("required")
         if isinstance(properties, dict) and isinstance(required, list):
+            effort.ask(len(required))
             names = [name for name in required if isinstance(name, str) and name in properties]
             return all([known(properties[name]) for name in names])
     if kind == "array" and isinstance(least := one.get("minItems"), int) and least > 0 and "items" in one:
         return known(one["items"]) or bool(one.get("prefixItems"))
     if kind == "string" and isinstance(pattern := one.get("pattern"), str):
-        return regex_admits_something(pattern)
+        return regex_admits_something(pattern, effort)
     return True
 
 
 _UNKNOWN = object()
 
 
-def _resolved(root: Json, reference: Json) -> Json:
+def _resolved(root: Json, reference: Json, effort: Effort) -> Json:
     """The target of a reference within the document."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return _UNKNOWN
+    effort.ask(1 + reference.count("/"))
     value = root
     for part in reference[1:].split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -105,12 +125,13 @@ def _resolved(root: Json, reference: Json) -> Json:
     return value
 
 
-def regex_admits_something(expression: str) -> bool:
+def regex_admits_something(expression: str, effort: Effort | None = None) -> bool:
     """Whether some text may match. An expression that Python cannot read counts as satisfiable."""
     try:
+        (effort or Effort()).read(expression)
         with warnings.catch_warnings(action="ignore"):
             return _sequence(_parser.parse(expression))
-    except (re.error, RecursionError, OverflowError):
+    except (_TooLarge, re.error, RecursionError, OverflowError):
         return True
 
 
@@ -151,39 +172,56 @@ def _is_empty(members: Any) -> bool:
     return whole or any(pair <= categories for pair in _OPPOSITES)
 
 
-_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
+_RULE = re.compile(r"^[ \t]*+([\w-]++)[ \t]*+::=", re.MULTILINE)
+# Possessive, and what is not closed is one token up to the end: no character is read twice.
 _GRAMMAR_TOKEN = re.compile(
-    r'"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[^}]*\}|[\w-]+|[|()*+?]|#[^\n]*|\s+|.', re.DOTALL
+    r'"(?:[^"\\\n]|\\.)*+(?:"|(?P<string>))|\[(?:[^\]\\]|\\.)*+(?:\]|(?P<set>))|\{[^}]*+(?:\}|(?P<count>))'
+    r"|[\w-]++|[|()*+?]|#[^\n]*+|\s++|.",
+    re.DOTALL,
 )
 
 
-def grammar_admits_something(grammar: str) -> bool:
-    """Whether the rule `root` of a GBNF grammar derives some text. Without such a rule it counts as satisfiable."""
-    heads = list(_RULE.finditer(grammar))
-    ends = [*(head.start() for head in heads[1:]), len(grammar)]
-    rules = {head[1]: _tokens(grammar[head.end() : end]) for head, end in zip(heads, ends, strict=False)}
-    if "root" not in rules:
-        return True
-
-    def holds(name: str, known: Known) -> bool:
-        return _Derivation(rules[name], lambda symbol: symbol not in rules or known(symbol)).admits_something()
-
+def grammar_admits_something(grammar: str, effort: Effort | None = None) -> bool:
+    """Whether the rule `root` of a GBNF grammar derives some text. Without such a rule it counts as satisfiable, and so
+    does one with a text, set or count that is not closed.
+    """
+    effort = effort or Effort()
     try:
-        return _least_fixpoint("root", holds, str)
+        effort.read(grammar)
+        heads = list(_RULE.finditer(grammar))
+        ends = [*(head.start() for head in heads[1:]), len(grammar)]
+        rules = {head[1]: _tokens(grammar[head.end() : end]) for head, end in zip(heads, ends, strict=False)}
+        if "root" not in rules:
+            return True
+
+        def holds(name: str, known: Known) -> bool:
+            def derives(symbol: str) -> bool:
+                return symbol not in rules or known(symbol)
+
+            return _Derivation(rules[name], derives, effort).admits_something()
+
+        return _least_fixpoint("root", holds, str, effort)
     except (_TooLarge, RecursionError):
         return True
 
 
 def _tokens(body: str) -> Sequence[str]:
-    found = _GRAMMAR_TOKEN.findall(body)
-    return [token for token in found if not token.isspace() and not token.startswith("#")]
+    """Raises _TooLarge if a text, set or count is not closed."""
+    found = list(_GRAMMAR_TOKEN.finditer(body))
+    if any(token.lastgroup for token in found):
+        raise _TooLarge
+    return [token[0] for token in found if not token[0].isspace() and not token[0].startswith("#")]
+
+
+_A_SET = 20
+"""What reading a set of characters costs, in questions."""
 
 
 class _Derivation:
     """One rule's right side, read once from left to right: alternatives of sequences of symbols."""
 
-    def __init__(self, tokens: Sequence[str], derives: Callable[[str], bool]) -> None:
-        self._tokens, self._derives, self._at = tokens, derives, 0
+    def __init__(self, tokens: Sequence[str], derives: Callable[[str], bool], effort: Effort) -> None:
+        self._tokens, self._derives, self._effort, self._at = tokens, derives, effort, 0
 
     def admits_something(self) -> bool:
         """Whether any alternative derives a text."""
@@ -198,6 +236,7 @@ class _Derivation:
 
     def _symbol(self, token: str) -> bool:
         if token.startswith("["):
+            self._effort.ask(_A_SET)
             return regex_admits_something(token)
         return not re.fullmatch(r"[\w-]+", token) or self._derives(token)
 
@@ -209,5 +248,6 @@ class _Derivation:
         return quantifier in "*?" or bool(re.match(r"\{\s*0*\s*[,}]", quantifier))
 
     def _next(self) -> str:
+        self._effort.ask()
         self._at += 1
         return self._tokens[self._at - 1]

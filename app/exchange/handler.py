@@ -1,11 +1,13 @@
 """READ THIS FIRST. One request's journey, top to bottom:
 
-    read -> authenticate -> parse -> route -> reserve, queue -> forward -> write
+    authenticate -> read -> parse -> route -> reserve, queue -> forward -> write
 
 `handle` is the journey. `forward.py` calls the deployment, `failures.py` renders errors. What they guarantee:
 
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
+- for every body, however malicious, the event loop serves others within 50 ms: what is long is parsed in a thread,
+  after its size and the number of its values have been checked; rights come first, and invalid requests count;
 - a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its
   replicas, as long as retries make no more than a tenth of the load;
 - the engine stops working for a client that disconnects;
@@ -22,18 +24,29 @@ from urllib.parse import parse_qsl
 from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
-from app.errors import BadRequest, SwitchyardError, Unavailable
+from app.dialects.json_body import model_in, peek
+from app.errors import BadRequest, ClientError, LimitExceeded, SwitchyardError, Unauthorized, Unavailable
 from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
 from app.exchange.observation import begin, end
-from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
+from app.exchange.request import (
+    check_body_size,
+    check_constraints,
+    check_headers,
+    check_length,
+    headers_of,
+    read_json,
+    request_id,
+)
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
 from app.ledger.units import unit_key
+from app.limits.bodies import LONG_BODY, Room
+from app.limits.token_estimate import estimate
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
@@ -57,7 +70,7 @@ async def handle(
     *,
     refusal: SwitchyardError | None = None,
 ) -> None:
-    """Serves one HTTP request (ASGI): read, authenticate, parse, route, reserve and queue, forward, write.
+    """Serves one HTTP request (ASGI): authenticate, read, parse, route, reserve and queue, forward, write.
 
     With a `refusal` it answers that, in the dialect's form, and does nothing else.
     """
@@ -69,6 +82,8 @@ async def handle(
     writer = ResponseWriter(send, record)
     trace = _trace(state, headers, record)
     forwarder: Forwarder | None = None
+    room: Room | None = None
+    is_admitted = False
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -79,25 +94,41 @@ async def handle(
             if refusal is not None:
                 raise refusal
             caller = UNAUTHENTICATED
-            if not route.open:  # before the body is read: it costs memory
-                caller = await state.access.caller(headers, scope.get("client"))
-                request = request.with_body(await read_body(receive, headers, snapshot.config))
-                dialect, route = _claimed(candidates, request, record)
-            record.caller = caller.name
-            if route.local:
-                await writer.send(dialect.answer(route.operation, request, snapshot.views.of(caller)))
-                return
-            call = _parse(state, snapshot, dialect, route, request, record)
-            async with while_connected(receive, lambda: writer.finished):
-                deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
-                assignment = _route(state, snapshot, caller, call, headers, writer)
-                limits, slot = _reserve(state, snapshot, caller, call, assignment, writer, trace)
-                async with limits, slot:
-                    size, place = len(request.body), Place(snapshot, assignment, caller.id, call, headers)
-                    observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
-                    forwarder = Forwarder(state, snapshot, caller.id, call, writer, observation, place, deadline, size)
-                    await forwarder.forward(assignment)
+            room = Room(state.access.bodies, snapshot.config.max_bodies_bytes)
+            try:
+                if not route.open:
+                    caller = await state.access.caller(headers, scope.get("client"))
+                    record.caller = caller.name
+                    limit = await _admissible(state, snapshot, caller, route, request, writer)
+                    body = await read_json(receive, headers, snapshot.config, limit, state.access.bodies, room)
+                    request = request.with_body(body)
+                    dialect, route = await state.access.bodies.work(len(body), _claimed, candidates, request, record)
+                if route.local:
+                    await writer.send(dialect.answer(route.operation, request, snapshot.views.of(caller)))
+                    return
+                call = await _parsed(state, snapshot, dialect, route, request, record, caller)
+                async with while_connected(receive, lambda: writer.finished):
+                    time_allowed = _time_allowed(snapshot.config.timeouts, call, headers)
+                    deadline = asyncio.get_running_loop().time() + time_allowed
+                    assignment = _route(state, snapshot, caller, call, headers, writer)
+                    size = len(request.body)
+                    limits, slot = await _reserve(state, snapshot, caller, call, assignment, writer, trace, size)
+                    async with limits, slot:
+                        is_admitted = True
+                        place = Place(snapshot, assignment, caller.id, call, headers)
+                        observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
+                        forwarder = Forwarder(
+                            state, snapshot, caller.id, call, writer, observation, place, deadline, size
+                        )
+                        await forwarder.forward(assignment)
+            except ClientError as error:
+                if not (is_admitted or route.open or route.local or isinstance(error, LimitExceeded | Unauthorized)):
+                    endpoint = record.endpoint or _endpoint_in(request.body, snapshot.config)
+                    await state.access.count_invalid(caller, endpoint, writer)
+                raise
     finally:
+        if room is not None:
+            room.give_back()
         state.telemetry.finish(record)
         if forwarder is not None:
             end(forwarder.observation, state, forwarder.snapshot, forwarder.call, writer, forwarder.place)
@@ -132,13 +163,60 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
     return dialect, route
 
 
-def _parse(
-    state: RouterState, snapshot: Snapshot, dialect: Dialect, route: Route, request: Request, record: Record
+async def _admissible(
+    state: RouterState, snapshot: Snapshot, caller: Caller, route: Route, request: Request, writer: ResponseWriter
+) -> int:
+    """The largest body of the request, in bytes, as far as that is known before the body.
+
+    Raises Forbidden and LimitExceeded: a caller without rights, or without a request left, sends no body.
+    """
+    if route.local:
+        return snapshot.largest_body
+    name = writer.record.endpoint = _addressed(route, request, snapshot.config)
+    snapshot.views.require_access(caller, name or None)
+    # To ask a store elsewhere takes longer than to read a short body.
+    if not state.access.limits_are_shared or not _is_short(request.headers):
+        await state.access.check_requests(caller, name, writer)
+    return snapshot.config.body_limit(name) if name else snapshot.largest_body
+
+
+def _is_short(headers: Mapping[str, str]) -> bool:
+    length = headers.get("content-length", "")
+    return length.isdecimal() and len(length) < 9 and int(length) <= LONG_BODY
+
+
+async def _parsed(
+    state: RouterState,
+    snapshot: Snapshot,
+    dialect: Dialect,
+    route: Route,
+    request: Request,
+    record: Record,
+    caller: Caller,
 ) -> Call:
     """The call, checked against the configuration. Raises ClientError."""
+    size = len(request.body)
     record.endpoint = _addressed(route, request, snapshot.config)
-    call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
-    check_length(call.body, snapshot.config.max_messages)
+    if not record.endpoint and request.body and (caller.endpoints is not None or size > LONG_BODY):
+        # Rights and the endpoint's own bound come before the body is checked in full.
+        name = await state.access.bodies.work(size, model_in, request.body)
+        snapshot.views.require_access(caller, name)
+        if name in snapshot.config.endpoints:
+            check_body_size(size, snapshot.config.body_limit(name))
+    return await state.access.bodies.work(size, _parse, state, snapshot.config, dialect, route, request)
+
+
+def _endpoint_in(body: bytes, config: Config) -> str:
+    """The endpoint that the body names, or ""."""
+    name = model_in(body)
+    return name if name is not None and name in config.endpoints else ""
+
+
+def _parse(state: RouterState, config: Config, dialect: Dialect, route: Route, request: Request) -> Call:
+    if request.body.count(b",") >= config.max_messages:
+        check_length(peek(request.body), config.max_messages)
+    call = dialect.parse(route.operation, request, ParseContext(config, state.random))
+    check_length(call.body, config.max_messages)
     check_constraints(call)
     return call
 
@@ -146,8 +224,9 @@ def _parse(
 def _addressed(route: Route, request: Request, config: Config) -> str:
     """The endpoint that the path alone names, or "": a request with an unreadable body counts for it."""
     default = config.defaults.get(route.default) if route.default else None
-    name = request.params.get("endpoint", default)
-    return name if name in config.endpoints else ""
+    params = request.params
+    name = params.get("endpoint") or params.get("name") or params.get("deployment") or default
+    return name if name is not None and name in config.endpoints else ""
 
 
 def _route(
@@ -222,7 +301,7 @@ def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str
     return unit_key(sticky, caller.id, value) if value is not None else None
 
 
-def _reserve(
+async def _reserve(
     state: RouterState,
     snapshot: Snapshot,
     caller: Caller,
@@ -230,23 +309,32 @@ def _reserve(
     assignment: Assignment,
     writer: ResponseWriter,
     trace: Trace | None,
+    size: int,
 ) -> tuple[AbstractAsyncContextManager[object], AbstractAsyncContextManager[object]]:
     """The contexts that hold the caller's limits, and then a slot of the endpoint, while the request runs.
 
-    Entering them raises LimitExceeded, TooLarge and Unavailable. Applies the content filter: raises BadRequest.
+    Entering them raises LimitExceeded, TooLarge and Unavailable. Checks the body's `size`, and applies the content
+    filter: raises TooLarge and BadRequest.
     """
     if trace is not None:
         trace.queued(call.task if call.translation.generates else "")
     name = assignment.endpoint
     endpoint = snapshot.config.endpoints.get(name)
-    if endpoint is not None:
-        check_content(endpoint.content_filter, call.body)
-    admitted = state.access.admit(caller, name, call.body, writer)
+    if size > snapshot.config.max_body_bytes:
+        check_body_size(size, snapshot.config.body_limit(name))
+    if endpoint is not None and endpoint.content_filter is not None:
+        await state.access.bodies.work(size, check_content, endpoint.content_filter, call.body)
+    tokens = partial(estimate, call.body)
+    if size > LONG_BODY and state.access.counts_tokens(caller, name):
+        estimated = await state.access.bodies.work(size, tokens)
+        limits = state.access.admit(caller, name, lambda: estimated, writer)
+    else:
+        limits = state.access.admit(caller, name, tokens, writer)
     if call.translation.is_shared:
-        return admitted, nullcontext()  # clients without a key take no slot from those that have one
+        return limits, nullcontext()  # clients without a key take no slot from those that have one
     admission = endpoint.admission if endpoint is not None else None
-    slot = state.queues[name].slot(name, admission, assignment.deployment, state.unserved)
-    return admitted, slot
+    return limits, state.queues[name].slot(name, admission, assignment.deployment, state.unserved)
+
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

@@ -1,22 +1,28 @@
 """Reads and checks a request: its id, headers, body and constraints."""
 
+import asyncio
 import random
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from app.config.schema import Config
+from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
-from app.engine.constraints import unsatisfiable_field
+from app.dialects.json_size import check_size, weight
+from app.engine.constraints import MOST_CHARACTERS, too_long_field, unsatisfiable_field
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
-from app.exchange.content_coding import body_decoder
+from app.exchange.content_coding import STEP, body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
+from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
 from app.time_limit import within
 
 
 def check_constraints(call: Call) -> None:
-    """Raises BadRequest if a schema, expression or grammar in the request admits no answer."""
+    """Raises BadRequest if a schema, expression or grammar in the request admits no answer, or is too long."""
+    if (found := too_long_field(call.body)) is not None:
+        name = call.field_names.get("structured_outputs", found)
+        raise BadRequest(f"{name}: an expression or grammar has at most {MOST_CHARACTERS} characters", param=name)
     if (field := unsatisfiable_field(call.body)) is not None:
         raise unsatisfiable(call, field)
 
@@ -49,27 +55,55 @@ def check_headers(scope: Mapping[str, Any], limit: int) -> None:
         raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], config: Config) -> bytes:
-    """The whole body, decompressed. Raises TooLarge, TooSlow, UnsupportedMediaType, BadRequest, ClientDisconnected."""
+def check_body_size(size: int, limit: int) -> None:
+    """Raises TooLarge for a body of more than `limit` bytes."""
+    if size > limit:
+        raise TooLarge(f"The body is larger than {limit} bytes")
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], timeouts: Timeouts, limit: int, room: Room) -> bytes:
+    """The whole body of at most `limit` bytes, decompressed; `room` holds its memory.
+
+    Raises TooLarge, TooSlow, UnsupportedMediaType, BadRequest, Unavailable, ClientDisconnected.
+    """
     parts: list[bytes] = []
     size = 0
-    decoder = body_decoder(headers.get("content-encoding"), config.max_body_bytes)
+    decoder = body_decoder(headers.get("content-encoding"), limit)
     try:
-        async with within(config.timeouts.body_s):
+        async with within(timeouts.body_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
                 part = message.get("body", b"")
                 size += len(part)
-                if size > config.max_body_bytes:
-                    raise TooLarge(f"The body is larger than {config.max_body_bytes} bytes")
-                parts.append(decoder.feed(part))
+                check_body_size(size, limit)
+                for piece in decoder.feed(part):
+                    room.take(len(piece))
+                    parts.append(piece)
+                    if len(piece) >= STEP:  # a few bytes may become megabytes
+                        await asyncio.sleep(0)
                 if not message.get("more_body", False):
                     decoder.close()
                     return b"".join(parts)
     except TimeoutError:
-        raise TooSlow(f"The request body did not arrive within {config.timeouts.body_s:g} s") from None
+        raise TooSlow(f"The request body did not arrive within {timeouts.body_s:g} s") from None
+
+
+async def read_json(
+    receive: Receive, headers: Mapping[str, str], config: Config, limit: int, bodies: Bodies, room: Room
+) -> bytes:
+    """Like `read_body`: a body that is cheap to parse, if it is JSON at all. Raises TooLarge for others."""
+    body = await read_body(receive, headers, config.timeouts, limit, room)
+    await bodies.work(len(body), check_size, body, config.max_json_values)
+    if len(body) > _SHORT_BODY:
+        room.take(BYTES_PER_VALUE * weight(body))
+    else:
+        room.take(len(body) * 8)
+    return body
+
+
+_SHORT_BODY = 4096
 
 
 def request_id(headers: Mapping[str, str]) -> str:
@@ -81,9 +115,12 @@ def request_id(headers: Mapping[str, str]) -> str:
 def check_length(body: Mapping[str, Any], limit: int) -> None:
     """Raises BadRequest if a conversation has more than `limit` messages, or a batch more inputs.
 
-    A list of token ids is one input: its length is the engine's to check.
+    A list of token ids is one input: `max_json_values` bounds it.
     """
-    for name in ("messages", "input", "prompt", "queries", "documents"):
+    for name in _LISTS:
         items = body.get(name)
         if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
+
+
+_LISTS = ("messages", "input", "prompt", "queries", "documents")

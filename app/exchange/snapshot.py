@@ -69,3 +69,9 @@ class Snapshot:
     rules: Mapping[str, Rules] = field(default_factory=dict)
     unstopped: Mapping[str, Unstopped] = field(default_factory=dict)
     stops: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    largest_body: int = field(init=False)
+    """The largest body that any endpoint takes, in bytes."""
+
+    def __post_init__(self) -> None:
+        limits = map(self.config.body_limit, (*self.config.endpoints, *self.config.deployments))
+        object.__setattr__(self, "largest_body", max(self.config.max_body_bytes, *limits))

@@ -12,6 +12,11 @@ _MOST_CHARACTERS = 16 * 1024
 """The part of a text that is hashed, besides its length: hashing a megabyte would delay every other request."""
 
 _MOST_TEXTS = 64
+_MOST_VALUES = 512
+"""Of a content that is not text; the rest is not looked at."""
+
+_MOST_MESSAGES = 64
+"""With system texts, before the first user message; further ones are not looked at."""
 
 CONVERSATIONS = ("chat", "responses")
 """Tasks whose requests may hold earlier turns."""
@@ -49,9 +54,11 @@ def _until_the_user(task: str, body: Mapping[str, Any]) -> Iterator[tuple[str, A
     """Roles and contents, up to the first user message."""
     system, items = _parts(task, body)
     yield "system", system
+    systems = 0
     for item in items:
         role = item.get("role") if isinstance(item, dict) else "user"
-        if role in _SYSTEM:
+        if role in _SYSTEM and systems < _MOST_MESSAGES:
+            systems += 1
             yield "system", item.get("content")
         elif role == "user":
             yield "user", item.get("content") if isinstance(item, dict) else item
@@ -93,13 +100,16 @@ def _add(hashed: list[str], role: str, value: Any) -> None:
         hashed.append(f"{role}:{len(text)}:{text[:_MOST_CHARACTERS]}")
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            if name not in _NOT_CONTENT:
-                yield from _texts(part)
+def _texts(content: Any) -> Iterator[str]:
+    """The texts among the first values of a content."""
+    pending, left = [content], _MOST_VALUES
+    while pending and left:
+        value = pending.pop()
+        left -= 1
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            pending.extend(reversed(value[:left]))
+        elif isinstance(value, dict):
+            parts = [part for name, part in islice(value.items(), left) if name not in _NOT_CONTENT]
+            pending.extend(reversed(parts))

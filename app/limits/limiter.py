@@ -11,13 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 from app.config.access import Limiting, Limits
 from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge, Unavailable
 from app.limits.sliding_window import Window, duration
 from app.limits.store import Store, StoreFailed
-from app.limits.token_estimate import estimate
 from app.telemetry.logs import event
 
 _PAUSE_S = 1.0
@@ -97,14 +96,46 @@ class Limiter:
         self._observer, self._clock = observer, clock
         self._down_until = float("-inf")
 
-    def admit(self, subject: LimitSubject, endpoint: str, body: Mapping[str, Any], usage: UsageSource) -> "Reservation":
-        """The context in which the request runs.
+    def admit(
+        self, subject: LimitSubject, endpoint: str, tokens: Callable[[], int], usage: UsageSource
+    ) -> "Reservation":
+        """The context in which the request runs; `tokens` estimates its prompt.
 
         Entering it raises LimitExceeded; TooLarge if the prompt alone exceeds the limit, so that waiting does not help;
         Unavailable if the store does not answer and the configuration rejects requests then.
         """
-        applicable = self._applicable(subject, endpoint, lambda: estimate(body))
-        return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, applicable, usage)
+        applicable = self._applicable(subject, endpoint, tokens)
+        return Reservation(self, _who(subject, endpoint), endpoint, applicable, usage)
+
+    def counts_tokens(self, subject: LimitSubject, endpoint: str) -> bool:
+        """Whether a limit on tokens applies."""
+        return self.limiting.of(subject.name, endpoint, subject.own).tokens_per_minute is not None
+
+    async def check(self, subject: LimitSubject, endpoint: str, usage: UsageSource) -> None:
+        """Raises LimitExceeded if the caller has no request left on the endpoint. Counts nothing."""
+        if (limit := self._requests(subject, endpoint)) is None or self.is_down:
+            return
+        with self.failures_recorded():
+            window = await self.store.window(limit.key)
+            if window.used + limit.cost > limit.maximum:
+                await self._refuse(subject, endpoint, limit, usage)
+
+    async def count_invalid(self, subject: LimitSubject, endpoint: str, usage: UsageSource) -> None:
+        """Counts a request that is not admitted, because it is invalid. Raises LimitExceeded if it is one too many."""
+        if (limit := self._requests(subject, endpoint)) is None or self.is_down:
+            return
+        with self.failures_recorded():
+            if not await self.store.take(limit.key, limit.maximum, limit.cost):
+                await self._refuse(subject, endpoint, limit, usage)
+
+    def _requests(self, subject: LimitSubject, endpoint: str) -> _Limit | None:
+        found = self._applicable(subject, endpoint, lambda: 0)
+        return next((limit for limit in found if limit.kind == "requests"), None)
+
+    async def _refuse(self, subject: LimitSubject, endpoint: str, limit: _Limit, usage: UsageSource) -> None:
+        applicable = self._applicable(subject, endpoint, lambda: 0)
+        self.rejected(endpoint, [limit])
+        raise await Reservation(self, _who(subject, endpoint), endpoint, applicable, usage).refused(limit)
 
     async def left(self, subject: LimitSubject, endpoint: str) -> list[Allowance]:
         """The caller's remaining allowances on the endpoint; counts nothing."""
@@ -275,6 +306,12 @@ class Reservation:
             self._limiter.used(self._endpoint, limit, window)
         return {limit.kind: window for limit, window in zip(counted, windows, strict=False)}
 
+    async def refused(self, limit: _Limit) -> LimitExceeded:
+        """The error for a request that is refused because of this limit, before anything is reserved."""
+        self._usage.reservation = self
+        self._windows = asyncio.create_task(self._read_windows())
+        return self._rejection([limit], await self._windows)
+
     def _rejection(self, exceeded: Sequence[_Limit], windows: Mapping[Kind, Window]) -> LimitExceeded:
         waits: list[int] = []
         reasons: list[str] = []
@@ -288,3 +325,7 @@ class Reservation:
             cost = f" and this takes about {limit.cost}" if limit.kind == "tokens" else ""
             reasons.append(f"{title}, of which {window.used} are used{cost}; it frees in {waits[-1]} s")
         return LimitExceeded(f"Limit reached for {self._who}: {'. '.join(reasons)}", retry_after=max(waits))
+
+
+def _who(subject: LimitSubject, endpoint: str) -> str:
+    return f"'{subject.name}' on '{endpoint}'" if endpoint else f"'{subject.name}'"

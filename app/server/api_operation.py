@@ -16,12 +16,14 @@ from app.access.guard import Access
 from app.config.schema import Config
 from app.dialects.base import JSON, Reply, Request
 from app.dialects.json_body import dump
+from app.dialects.json_size import check_size
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, SwitchyardError, UnsupportedMediaType
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
+from app.limits.bodies import Room
 from app.server.audit_log import AuditLog, Change
 from app.server.controller_answers import ControllerAway
 from app.server.openapi import Operation
@@ -37,6 +39,7 @@ class OperationContext:
     record: Record
     writer: ResponseWriter
     change: Change
+    room: Room
 
 
 Handler = Callable[[HTTPRequest, OperationContext], Awaitable[Reply | None]]
@@ -79,6 +82,7 @@ class ApiOperation:
         request = HTTPRequest(scope, receive)
         record = Record(api.dialect, self.name, request_id(request.headers))
         writer, change = ResponseWriter(send, record), Change()
+        room: Room | None = None
         try:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
                 if refusal is not None:
@@ -90,13 +94,16 @@ class ApiOperation:
                 peer = scope.get("client")
                 caller = await api.access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
-                reply = await self.handler(request, OperationContext(caller, record, writer, change))
+                room = Room(api.access.bodies, views.config.max_bodies_bytes if views is not None else 0)
+                reply = await self.handler(request, OperationContext(caller, record, writer, change, room))
                 if reply is not None:
                     if self._is_audited(request) and api.audit is not None:
                         api.audit.add(request, record, change, reply.status, "")
                         await api.audit.durable()
                     await writer.send(reply)
         finally:
+            if room is not None:
+                room.give_back()
             api.telemetry.finish(record)
             if self._is_audited(request) and api.audit is not None and not change.recorded:
                 error = refusal.code if refusal is not None and refusal.code else record.error
@@ -140,8 +147,14 @@ def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) 
     return reply
 
 
-async def read_json(request: HTTPRequest, config: Config) -> bytes:
-    """The whole body of a call that changes something. Raises UnsupportedMediaType, and what `read_body` raises.
+_MOST_BYTES = 1024 * 1024
+_MOST_VALUES = 50_000
+"""Of the body of an operation: it changes a plan, or holds some scores. See `json_size.weight`."""
+
+
+async def read_json(request: HTTPRequest, context: OperationContext, config: Config) -> bytes:
+    """The whole body of a call that changes something, which is cheap to parse. Raises UnsupportedMediaType, and what
+    `read_body` raises.
 
     A page may send text and forms to other servers without asking; JSON it may not (Fetch, 4.8: CORS-preflight).
     """
@@ -151,7 +164,10 @@ async def read_json(request: HTTPRequest, config: Config) -> bytes:
             f"content-type: must be {JSON}, not '{media_type}'" if media_type else f"content-type: must be {JSON}",
             param="content-type",
         )
-    return await read_body(request.receive, request.headers, config)
+    limit = min(config.max_body_bytes, _MOST_BYTES)
+    body = await read_body(request.receive, request.headers, config.timeouts, limit, context.room)
+    check_size(body, _MOST_VALUES)
+    return body
 
 
 async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply | None:

@@ -145,7 +145,7 @@ class Management:
         self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._control is None:
             raise not_offered(IN_THE_FILE)
-        body = await read_json(request, config)
+        body = await read_json(request, context, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
         author = authorship(context.caller.name, await last_generation(self._controller, name))

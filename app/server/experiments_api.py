@@ -158,7 +158,7 @@ class ExperimentsApi:
         name = context.change.experiment = self._experiment(request, context)
         config = self._views().config
         self._require_operator(name, "decide about it", context)
-        body = await read_json(request, config)
+        body = await read_json(request, context, config)
         if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
             return await self._foresee(name, body, config, context)
         if_match, given = request.headers.get("if-match"), given_decision(body)
@@ -194,13 +194,13 @@ class ExperimentsApi:
     async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Checks a section for an experiment. Nothing is changed: experiments are declared in the file."""
         views = self._views()
-        body = await read_json(request, views.config)
+        body = await read_json(request, context, views.config)
         return Reply(dump(check(body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = context.change.experiment = self._experiment(request, context)
         self._require_operator(name, "start A/A runs", context)
-        body = await read_json(request, self._views().config)
+        body = await read_json(request, context, self._views().config)
         answer = await ask(self._controller, "POST", f"/experiments/{name}/aa", body=body)
         context.change.after = {"runs": json.loads(body)["runs"]}
         return Reply(answer.body, answer.status)
@@ -262,7 +262,7 @@ class ExperimentsApi:
 
     async def _feedback(self, request: HTTPRequest, context: OperationContext) -> Reply:
         views = self._views()
-        body = await read_json(request, views.config)
+        body = await read_json(request, context, views.config)
         hashes = self._ledger.hashes
         is_manager = self._access.roles.may_manage(context.caller)
         caller = 0 if hashes is None or is_manager else hashes.caller(context.caller.id)

@@ -138,7 +138,8 @@ def _without_undocumented(body: dict[str, Any], operation: str, header: str | No
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",
             param="extra-parameters",
         )
-    undocumented = [name for name in body if name not in MODELS[operation].model_fields]
+    documented = MODELS[operation].model_fields
+    undocumented = [name for name in body if name not in documented]
     if undocumented and mode == "error":
         # Clients match this text.
         raise BadRequest(
@@ -146,4 +147,4 @@ def _without_undocumented(body: dict[str, Any], operation: str, header: str | No
             "Set extra-parameters to 'pass-through' to pass to the model.",
             param=undocumented[0],
         )
-    return body if mode == "pass-through" else {name: value for name, value in body.items() if name not in undocumented}
+    return body if mode == "pass-through" else {name: it for name, it in body.items() if name in documented}

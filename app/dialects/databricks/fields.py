@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, from_json
+from pydantic_core import CoreSchema
 
 from app.dialects.common.fields import (
     BOOKKEEPING,
@@ -52,7 +52,7 @@ from app.dialects.common.support import (
     USAGE_ON_LAST_CHOICE,
     USER,
 )
-from app.dialects.json_body import dump, without_nulls
+from app.dialects.json_body import dump, nested_json, without_nulls
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 from app.internal_api import MAX_STOP_STRINGS
@@ -376,6 +376,6 @@ def merged(body: dict[str, Any]) -> dict[str, Any]:
 
 def _decoded(text: str) -> Any:
     try:
-        return from_json(text, allow_inf_nan=False)
+        return nested_json(text)
     except ValueError:
         return text

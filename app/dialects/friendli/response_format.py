@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from pydantic_core import from_json
-
 from app.dialects.friendli.fields import ResponseFormat
+from app.dialects.json_body import nested_json
 from app.errors import BadRequest
 
 PARAM = "response_format"
@@ -73,7 +72,7 @@ def _complete(schema: str | dict[str, Any]) -> dict[str, Any]:
     """A schema as Friendli reads it: every property is required, and no other is allowed."""
     if isinstance(schema, str):
         try:
-            schema = from_json(schema)
+            schema = nested_json(schema)
         except ValueError as error:
             raise _wrong("schema", f"not valid JSON: {error}") from None
     if not isinstance(schema, dict):

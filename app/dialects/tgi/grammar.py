@@ -1,7 +1,6 @@
 from typing import Any
 
-from pydantic_core import from_json
-
+from app.dialects.json_body import nested_json
 from app.dialects.tgi.fields import Grammar
 from app.errors import Unprocessable
 
@@ -18,7 +17,7 @@ def structured_outputs(grammar: Grammar, param: str) -> dict[str, Any]:
         return {"regex": value}
     if isinstance(value, str):
         try:
-            value = from_json(value)
+            value = nested_json(value)
         except ValueError as error:
             raise _invalid(param, str(error)) from None
     if grammar.type == "json_schema" and isinstance(value, dict) and "schema" in value:

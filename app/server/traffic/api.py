@@ -190,7 +190,7 @@ class TrafficApi:
         self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._control is None:
             raise BadRequest(IN_THE_FILE, code="feature_disabled")
-        return name, self._control, await read_json(request, views.config)
+        return name, self._control, await read_json(request, context, views.config)
 
     async def _make(
         self,

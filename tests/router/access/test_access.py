@@ -1,5 +1,6 @@
 """API keys with every dialect's clients: who may call which endpoints, and that no key leaks."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -560,3 +561,23 @@ def test_an_engines_model_name_gives_no_access_beyond_the_callers(rig: Rig, keys
             headers={"authorization": f"Bearer {key}"},
         )
         assert answer.status_code == expected
+
+
+@pytest.mark.parametrize("path", ["/openai/deployments/embed/embeddings", "/serving-endpoints/embed/invocations"])
+async def test_without_a_right_no_body_is_read(rig: Rig, keys: Keys, path: str) -> None:
+    host, port = rig.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys.chat}\r\ncontent-length: 900\r\n\r\n"
+    writer.write(head.encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 403")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_without_a_right_no_body_is_checked(rig: Rig, keys: Keys) -> None:
+    headers = {"authorization": f"Bearer {keys.chat}"}
+    async with httpx.AsyncClient() as client:
+        refused = await client.post(
+            f"{rig.url}/v1/embeddings", content=b'{"input":{},"model":"embed"}', headers=headers
+        )
+    assert refused.status_code == 403

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.limits.bodies import Room
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chat, stream
 from tests.support.waiting import wait_until_async
@@ -124,9 +125,60 @@ async def test_the_length_of_a_conversation_is_bounded(rig: Rig) -> None:
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 async def test_the_depth_of_nesting_is_bounded(rig: Rig, opening: bytes) -> None:
-    body = b'{"model":"chat","messages":' + opening * 100_000
+    body = b'{"model":"chat","messages":' + opening * 10_000
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{rig.url}/v1/chat/completions", content=body)
     assert answer.status_code == 400
     assert "recursion" in answer.json()["error"]["message"]
     assert rig.blue.requests == []
+
+
+async def post(rig: Rig, path: str, body: bytes, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=30) as client:
+        return await client.post(rig.url + path, content=body, headers=headers)
+
+
+async def test_the_number_of_values_is_bounded(rig: Rig) -> None:
+    rig.change(max_json_values=1000)
+    assert (await ask(rig, metadata={"ids": [1] * 900})).status_code == 200
+    assert (await ask(rig, metadata={"text": ",{[:" * 900})).status_code == 200, "texts have no values"
+    for many in ([1] * 1100, [{}] * 130, {str(n): 1 for n in range(130)}):
+        refused = await ask(rig, metadata={"ids": many})
+        assert (refused.status_code, "more than 1000 values" in refused.json()["error"]["message"]) == (413, True)
+    assert len(rig.blue.requests) == 2
+
+
+async def test_a_number_has_a_bounded_length(rig: Rig) -> None:
+    body = b'{"model":"chat","messages":[],"n":[%b]}' % b",".join([b"9" * 1001] * 100)
+    refused = await post(rig, "/v1/chat/completions", body)
+    assert (refused.status_code, "digits" in refused.json()["error"]["message"]) == (413, True)
+
+
+async def test_endpoints_have_their_own_bounds_of_bodies(rig: Rig) -> None:
+    large = {"messages": [{"role": "user", "content": "x" * 30_000}]}
+    rig.change(max_body_bytes=20_000)
+    assert (await ask(rig, **large)).status_code == 413
+    rig.chat_endpoint(max_body_bytes=40_000)
+    assert (await ask(rig, **large)).status_code == 200
+    refused = await post(rig, "/v1/embeddings", b'{"model":"embed","input":"%b"}' % (b"x" * 30_000))
+    assert (refused.status_code, refused.json()["error"]["message"]) == (413, "The body is larger than 20000 bytes")
+    by_path = await post(rig, "/openai/deployments/embed/embeddings", b'{"input":"%b"}' % (b"x" * 30_000))
+    assert by_path.status_code == 413
+    rig.chat_endpoint(max_body_bytes=None)
+    rig.change(deployments={"blue": {**rig.config["deployments"]["blue"], "images": True}})
+    assert (await ask(rig, **large)).status_code == 200, "a deployment reads images"
+
+
+async def test_bodies_together_take_bounded_memory(rig: Rig) -> None:
+    rig.change(max_bodies_bytes=64 * 1024 * 1024)
+    bodies = rig.router.state.access.bodies
+    assert (await ask(rig)).status_code == 200
+    await wait_until_async(lambda: bodies.held == 0)
+    with Room(bodies, 2**40) as others:
+        others.take(64 * 1024 * 1024 - 10)
+        refused = await ask(rig)
+        score = b'{"request_id":"a","metric":"m","value":1}'
+        managed = await post(rig, "/api/feedback", score, **{"content-type": "application/json"})
+    assert (refused.status_code, refused.headers["retry-after"], managed.status_code) == (503, "1", 503)
+    assert (await ask(rig)).status_code == 200
+    await wait_until_async(lambda: bodies.held == 0)

@@ -250,3 +250,38 @@ def test_refusals_are_counted(rig: Rig) -> None:
     lines = httpx.get(f"{rig.url}/metrics").text.splitlines()
     assert 'switchyard_limited_requests_total{endpoint="chat",limit="requests"} 2.0' in lines
     assert any('error_type="limit_exceeded"' in line and 'status="429"' in line for line in lines)
+
+
+INVALID: dict[str, tuple[str, bytes]] = {
+    "no JSON": ("/openai/deployments/chat/chat/completions", b"{"),
+    "no messages": ("/v1/chat/completions", b'{"model":"chat"}'),
+    "an unknown field": ("/v1/chat/completions", b'{"model":"chat","messages":[{"role":"user","content":"a"}],"x":1}'),
+    "no endpoint": ("/v1/chat/completions", b"{"),
+    "an unknown endpoint": ("/v1/chat/completions", b'{"model":"x","messages":[{"role":"user","content":"a"}]}'),
+    "another task": ("/v1/embeddings", b'{"model":"chat","input":"a"}'),
+    "too large": ("/serving-endpoints/chat/invocations", b" " * 5000),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+async def test_invalid_requests_count(rig: Rig, name: str) -> None:
+    limit(rig, requests_per_minute=2)
+    rig.change(max_body_bytes=4096)
+    path, body = INVALID[name]
+    async with httpx.AsyncClient() as client:
+        answers = [await client.post(rig.url + path, content=body) for _ in range(5)]
+    statuses = [it.status_code for it in answers]
+    assert [status for status in statuses if status == 429] == [429] * 3, statuses
+    assert all("2 requests per minute" in it.text for it in answers[2:])
+    assert int(answers[2].headers["retry-after"]) > 0
+
+
+async def test_over_a_limit_no_body_is_read(rig: Rig) -> None:
+    limit(rig, requests_per_minute=1)
+    assert (await chat(rig)).status_code == 200
+    host, port = rig.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /openai/deployments/chat/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
+    writer.close()
+    await writer.wait_closed()

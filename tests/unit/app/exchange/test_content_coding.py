@@ -29,7 +29,7 @@ CODERS: Mapping[str, Callable[[bytes], bytes]] = {
 
 def decoded(coding: str | None, body: bytes, step: int = 7, limit: int = LIMIT) -> bytes:
     decoder = body_decoder(coding, limit)
-    content = b"".join(decoder.feed(body[at : at + step]) for at in range(0, len(body), step))
+    content = b"".join(piece for at in range(0, len(body), step) for piece in decoder.feed(body[at : at + step]))
     decoder.close()
     return content
 

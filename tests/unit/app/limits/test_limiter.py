@@ -15,7 +15,7 @@ from app.limits.sliding_window import Window
 from app.limits.store import Store, StoreFailed
 
 TEAM = LimitSubject("team", "key-1")
-BODY = {"prompt": "x" * 400}  # 100 tokens
+TOKENS = 100
 
 
 class Watch:
@@ -59,7 +59,7 @@ class Desk:
         self, subject: LimitSubject = TEAM, endpoint: str = "chat", answer: Usage | None = None
     ) -> AsyncIterator[Usage]:
         answer = answer or Usage()
-        async with self.limiter.admit(subject, endpoint, BODY, answer):
+        async with self.limiter.admit(subject, endpoint, lambda: TOKENS, answer):
             yield answer
 
     async def run(
@@ -345,3 +345,32 @@ async def test_without_limits_nothing_is_reported() -> None:
     async with desk.running():
         pass
     assert desk.watch.shares == []
+
+
+async def test_invalid_requests_count_and_take_nothing_else() -> None:
+    desk = Desk(requests_per_minute=2, tokens_per_minute=1000, concurrent_requests=1)
+    await desk.limiter.check(TEAM, "chat", Usage())
+    for _ in range(2):
+        await desk.limiter.count_invalid(TEAM, "chat", Usage())
+    with pytest.raises(LimitExceeded, match="2 requests per minute"):
+        await desk.limiter.count_invalid(TEAM, "chat", Usage())
+    with pytest.raises(LimitExceeded, match="2 requests per minute"):
+        await desk.limiter.check(TEAM, "chat", Usage())
+    await desk.refused()
+    await desk.limiter.check(TEAM, "embed", Usage())
+    assert [it.used for it in await desk.limiter.left(TEAM, "chat")] == [2, 0, 0]
+    assert desk.watch.reported == ["chat requests"] * 3
+
+
+async def test_a_request_that_is_looked_at_is_not_counted() -> None:
+    desk = Desk(requests_per_minute=1)
+    for _ in range(3):
+        await desk.limiter.check(TEAM, "chat", Usage())
+    await desk.run()
+
+
+async def test_without_a_limit_on_requests_invalid_ones_are_not_counted() -> None:
+    desk = Desk(tokens_per_minute=1)
+    for _ in range(3):
+        await desk.limiter.count_invalid(TEAM, "chat", Usage())
+        await desk.limiter.check(TEAM, "chat", Usage())

@@ -1,0 +1,81 @@
+"""What a JSON text would take once it is parsed, told from its bytes: no value is made.
+
+Parsing holds the interpreter's lock, and an empty object of two bytes takes 64: without a bound on values, a body of
+some megabytes stops every other request for seconds. Texts, which are cheap, are bounded by the body's size alone.
+"""
+
+import re
+from collections.abc import Iterator
+
+from app.errors import TooLarge
+
+MOST_VALUES = 400_000
+"""The default bound on `weight`."""
+
+_DEAR = 8
+"""The values that an object, an array, and a member of an object count as each."""
+
+_MOST_DIGITS = 500
+"""Numbers of thousands of digits take quadratic time. Twice as many digits are always refused."""
+
+_MOST_ESCAPES = 4_000_000
+"""Texts with escapes are read character by character."""
+
+_PIECE = 64 * 1024
+_MARK = b'\0"'
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * _MOST_DIGITS
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BACKSLASHES = re.compile(rb"\\*+")
+
+
+def weight(text: bytes) -> int:
+    """The values in a JSON text, where each object, array and member counts as eight; those in strings count too."""
+    return text.count(b",") + _DEAR * (text.count(b"{") + text.count(b"[") + text.count(b":"))
+
+
+def check_size(text: bytes, most_values: int = MOST_VALUES) -> None:
+    """Raises TooLarge if the JSON text has more than `most_values`, or is expensive to read for another reason.
+
+    Takes some milliseconds per MiB, without a long call that holds the interpreter's lock.
+    """
+    if len(text) * _DEAR <= most_values:
+        return
+    if text.count(b"\\") > _MOST_ESCAPES:
+        raise TooLarge(f"The body has more than {_MOST_ESCAPES} escaped characters")
+    if weight(text) <= most_values and not _has_long_number(text):
+        return
+    values = 0
+    for piece in _without_strings(text):
+        values += weight(piece)
+        if values > most_values:
+            raise TooLarge(
+                f"The body has more than {most_values} values, where an object, array or member counts as {_DEAR}"
+            )
+        if _has_long_number(piece):
+            raise TooLarge(f"The body has a number of more than {_MOST_DIGITS} digits")
+
+
+def _has_long_number(text: bytes) -> bool:
+    return _LONG_NUMBER in text.translate(_DIGITS)
+
+
+def _without_strings(text: bytes) -> Iterator[bytes]:
+    """The text in pieces, without what is in quotes."""
+    at, is_in_string = 0, False
+    while at < len(text):
+        # A piece does not end between a backslash and what it escapes.
+        end = _BACKSLASHES.match(text, at + _PIECE).end() if at + _PIECE < len(text) else len(text)  # type: ignore[union-attr]
+        if end < len(text) and text[end - 1] == ord("\\"):
+            end += 1
+        piece, at = text[at:end], end
+        if is_in_string:
+            closing = _REST_OF_STRING.match(piece).end()  # type: ignore[union-attr]
+            if closing == len(piece):
+                continue
+            piece = piece[closing + 1 :]
+        # A string that goes on in the next piece ends with the mark; otherwise the mark stays.
+        outside = _STRING.sub(b"", piece + _MARK)
+        is_in_string = not outside.endswith(_MARK)
+        yield outside.removesuffix(_MARK)

@@ -1,0 +1,68 @@
+"""What the bodies of all requests together may cost: the memory that they hold, and the threads that read them.
+
+Parsing holds the interpreter's lock, so more threads would be no faster. There are two, so that a body of megabytes
+does not delay those of kilobytes; between two steps of a thread the event loop serves other requests.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from app.errors import Unavailable
+
+LONG_BODY = 16 * 1024
+"""Bytes. Shorter bodies are parsed on the event loop: they take milliseconds at most."""
+
+_VERY_LONG_BODY = 256 * 1024
+
+BYTES_PER_VALUE = 40
+"""The memory of a JSON value of `json_size.weight`: between a number's and a checked object's."""
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+class Bodies:
+    """The bodies of the requests that are under way in this process."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._long, self._very_long = (ThreadPoolExecutor(1, f"{name}-bodies") for name in ("long", "very-long"))
+
+    async def work(
+        self, size: int, function: Callable[_Given, _Result], *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> _Result:
+        """The result of a function of a body of `size` bytes, called in a thread if the body is long."""
+        if size <= LONG_BODY:
+            return function(*args, **kwargs)
+        pool = self._long if size <= _VERY_LONG_BODY else self._very_long
+        return await asyncio.wrap_future(pool.submit(function, *args, **kwargs))
+
+
+class Room:
+    """The memory that one request holds. It is taken piece by piece, and given back at once."""
+
+    __slots__ = ("_bodies", "_limit", "_taken")
+
+    def __init__(self, bodies: Bodies, limit: int) -> None:
+        """`limit`: the bytes of all requests together."""
+        self._bodies, self._limit, self._taken = bodies, limit, 0
+
+    def take(self, size: int) -> None:
+        """Takes `size` bytes. Raises Unavailable if there are not as many."""
+        if self._bodies.held + size > self._limit:
+            raise Unavailable("The bodies of the requests under way take all the memory set aside", retry_after=1)
+        self._bodies.held += size
+        self._taken += size
+
+    def give_back(self) -> None:
+        """Gives back what was taken."""
+        self._bodies.held -= self._taken
+        self._taken = 0
+
+    def __enter__(self) -> "Room":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()

@@ -1,0 +1,209 @@
+"""Bodies that are made to be expensive: of any size, for every route that reads one."""
+
+import gzip
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from app.dialects.json_size import MOST_VALUES, weight
+from tests.router.hostile.engine import compact
+from tests.router.hostile.strategies import VALID
+
+SIZES = (12 * 1024, 40 * 1024, 250 * 1024, 1024 * 1024, 4 * 1024 * 1024 - 4096)
+"""Bytes. Around every bound at which a router treats bodies differently, up to the largest one."""
+
+_ITEMS = (
+    '{} [] "" "ab" 1 12345 1.5 -0.0 1e308 null true [1] [[]] [{}] {"a":1} {"a":{}} {"role":"user"}'
+    ' {"role":"user","content":"a"} {"role":"system","content":[{}]}'
+    ' {"role":"assistant","content":null,"tool_calls":[]}'
+    ' {"type":"text","text":""} {"type":"text"} {"type":"image_url","image_url":{"url":"a"}}'
+    ' {"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{}}}}}'
+    ' {"inputs":"a"} {"inputs":"a","parameters":{}} {"messages":[]} {"name":"a"} {"const":1} {"$ref":"#"}'
+    ' {"request_id":"a","metric":"m","value":1} {"text":"a"} {"type":"function_call","name":"f"}'
+).split()
+"""Items of arrays, and values of objects with many members."""
+
+_TEXTS: dict[str, bytes] = {
+    "letters": b"a",
+    "spaces": b" ",
+    "escapes": b"\\n",
+    "backslashes": b"\\\\",
+    "quotes": b'\\"',
+    "code points": b"\\ud83d\\ude00",
+    "two bytes": "é".encode(),
+    "four bytes": "😀".encode(),
+    "digits": b"7",
+    "commas": b",",
+    "brackets": b"[{",
+    "names of fields": b'\\"model\\":\\"',
+    "nested": b"[],",
+    "open quotes": b'\\"\\\\',
+    "open sets": b"[\\\\",
+    "open counts": b"a{",
+    "groups": b"(a|b)",
+    "open groups": b"(",
+    "sets": b"[a-z]",
+    "repeats": b"a{1,9}",
+    "alternatives": b'\\"a\\" | ',
+    "rules": b"root ::= root\\n",
+    "pointers": b"/a",
+}
+"""What a long text repeats, as JSON writes it."""
+
+_BEFORE: tuple[bytes, ...] = (b"", b"root ::= ", b"[", "😀".encode(), b"#")
+
+_DOCUMENT = b'{"$ref":"#","type":"object","anyOf":['
+
+_FIELDS = (
+    "model user stop logit_bias tools tool_choice response_format metadata messages input prompt inputs parameters "
+    "documents queries tokens stop_tokens bad_words seed chat_template_kwargs extra_params instances content system "
+    "embedding_to_replace forced_output_tokens functions x"
+).split()
+
+_PATHS: tuple[tuple[str, ...], ...] = (
+    *((name,) for name in _FIELDS),
+    ("structured_outputs", "grammar"),
+    ("structured_outputs", "regex"),
+    ("structured_outputs", "json"),
+    ("structured_outputs", "json", "$ref"),
+    ("structured_outputs", "json", "required"),
+    ("structured_outputs", "choice"),
+    ("response_format", "json_schema", "schema", "anyOf"),
+    ("response_format", "json_schema", "schema", "properties"),
+    ("response_format", "value"),
+    ("parameters", "grammar", "value"),
+    ("parameters", "stop"),
+    ("extra_params", "x"),
+    ("messages", "0", "content"),
+    ("messages", "0", "tool_calls"),
+    ("messages", "0", "x"),
+    ("input", "0", "arguments"),
+    ("input", "0"),
+    ("tools", "0", "function", "parameters"),
+)
+"""Where a bomb may lie in a body."""
+
+_OTHERS: tuple[tuple[str, str, dict[str, object]], ...] = (
+    ("POST", "/v1/messages/count_tokens", {"model": "chat", "messages": []}),
+    ("POST", "/score", {"model": "embed", "queries": "a", "documents": ["b"]}),
+    ("POST", "/v1/rerank", {"model": "embed", "query": "a", "documents": ["b"]}),
+    ("POST", "/invocations", {"messages": [{"role": "user", "content": "hi"}]}),
+    ("POST", "/", {"inputs": "a"}),
+    ("POST", "/tgi/chat_tokenize", {"messages": [{"role": "user", "content": "hi"}]}),
+    ("POST", "/api/feedback", {"request_id": "a", "metric": "m", "value": 1}),
+    ("POST", "/api/experiments/check", {"endpoint": "chat"}),
+    ("PUT", "/api/endpoints/chat/traffic?dry_run=true", {"weights": {"blue": 100, "green": 0}}),
+    ("POST", "/api/endpoints/chat/traffic/rollback", {"generation": 0}),
+    ("PUT", "/api/2.0/serving-endpoints/chat/config", {"traffic_config": {"routes": []}}),
+)
+
+TARGETS = [*(("POST", path, body) for path, _, body in VALID), *_OTHERS]
+"""Every kind of route that reads a body: its method and path, and a body for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bomb:
+    """A request. `size` is its body's once it is decompressed."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    size: int
+    name: str
+
+    def __repr__(self) -> str:
+        return f"Bomb({self.method} {self.path}, {self.name}, {self.size} bytes, {self.headers})"
+
+
+def array(item: bytes, size: int) -> bytes:
+    """An array of this item, of about `size` bytes."""
+    return b"[" + b",".join([item] * max(1, size // (len(item) + 1))) + b"]"
+
+
+def wide(value: bytes, size: int) -> bytes:
+    """An object with this value under many names."""
+    count = max(1, size // (len(value) + 11))
+    return b"{" + b",".join(b'"k%06d":%b' % (number, value) for number in range(count)) + b"}"
+
+
+def text(repeated: bytes, size: int, before: bytes = b"") -> bytes:
+    """A string."""
+    return b'"' + before + repeated * max(1, size // len(repeated)) + b'"'
+
+
+@st.composite
+def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
+    """What it is, and the value."""
+    kind = draw(st.sampled_from(["array", "array", "wide", "text", "text", "deep", "digits", "spaces", "mixed"]))
+    item = draw(st.sampled_from(_ITEMS)).encode()
+    if draw(st.booleans()):  # as many values as are not refused
+        one = weight(item) + 1 + (weight(b":") if kind == "wide" else 0)
+        size = min(size, (len(item) + 1 + (10 if kind == "wide" else 0)) * (MOST_VALUES - 1000) // one)
+    if kind == "array":
+        return f"array of {item!r}", array(item, size)
+    if kind == "wide":
+        return f"object of {item!r}", wide(item, size)
+    if kind == "text":
+        name, before = draw(st.sampled_from(sorted(_TEXTS))), draw(st.sampled_from(_BEFORE))
+        return f"{before!r} and {name}", text(_TEXTS[name], size, before)
+    if kind == "deep":
+        opening, closing = draw(st.sampled_from([(b"[", b"]"), (b'{"a":', b"}"), (b'{"anyOf":[', b"]}"), (b"[", b"")]))
+        depth = draw(st.sampled_from([90, size // (len(opening) + len(closing))]))
+        return f"{depth} times {opening!r}", opening * depth + b"1" + closing * depth
+    if kind == "digits":
+        length = draw(st.sampled_from([300, 4000, size]))
+        return f"numbers of {length} digits", array(b"9" * length, size)
+    if kind == "spaces":
+        return "spaces", b" " * size + b"1"
+    branches = draw(st.sampled_from([b'{"anyOf":[{"const":1}]}', b'{"pattern":"(a|b)(a|b)","type":"string"}']))
+    return "schema", _DOCUMENT + array(branches, size)[1:-1] + b"]}"
+
+
+@st.composite
+def bombs(draw: st.DrawFn) -> Bomb:
+    """A request whose body is valid except for one huge part, or huge altogether."""
+    method, path, valid = draw(st.sampled_from(TARGETS))
+    size = draw(st.sampled_from(SIZES))
+    what, value = draw(_values(size))
+    own = [(name,) for name in valid]
+    place = draw(st.sampled_from([(), *own, *own, *_PATHS]))
+    body = _placed(valid, place, value) if place else value
+    headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
+    if draw(st.booleans()):
+        headers.append((b"extra-parameters", draw(st.sampled_from([b"drop", b"allow"]))))
+    sent = body
+    if draw(st.booleans()):
+        sent = gzip.compress(body, 1)
+        headers.append((b"content-encoding", b"gzip"))
+    return Bomb(method, path, sent, tuple(headers), len(body), f"{'.'.join(place)}: {what}")
+
+
+def _placed(valid: dict[str, object], place: tuple[str, ...], value: bytes) -> bytes:
+    """The body with the value at a place; what is on the way there is made."""
+    first, *rest = place
+    for name in reversed(rest):
+        value = b"[" + value + b"]" if name == "0" else compact(name) + b":" + value
+        value = value if name == "0" else b"{" + _companions(name) + value + b"}"
+    others = {name: it for name, it in valid.items() if name != first}
+    if place[0] == "structured_outputs" or "parameters" in place[1:]:
+        others |= {"tool_choice": "required"} if "parameters" in place[1:] else {}
+    inside = compact(others)[1:-1]
+    return b"{" + inside + (b"," if inside else b"") + compact(first) + b":" + value + b"}"
+
+
+def _companions(name: str) -> bytes:
+    """The other fields of an object with this one, without which it would be refused at once."""
+    return {
+        "content": b'"role":"user",',
+        "tool_calls": b'"role":"assistant",',
+        "arguments": b'"type":"function_call","call_id":"c","name":"f",',
+        "json_schema": b'"type":"json_schema",',
+        "schema": b'"name":"s",',
+        "anyOf": b'"type":"object",',
+        "properties": b'"type":"object",',
+        "required": b'"type":"object","properties":{"a":{},"b":{}},',
+        "value": b'"type":"json",',
+        "function": b'"type":"function",',
+        "parameters": b'"name":"f",',
+    }.get(name, b"")

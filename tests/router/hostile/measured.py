@@ -1,0 +1,139 @@
+"""A router in a process of its own, which tells what a request has cost it: the law for bodies.
+
+CPU time and not the clock on the wall: other processes of this machine take none of it.
+
+    python -m tests.router.hostile.measured ENGINE_URL MAX_BODY_BYTES
+
+serves. Its first line of output is the URL; then it answers each line of input with a Cost.
+"""
+
+import asyncio
+import ctypes
+import gc
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.router.hostile.client import Client, Reply
+from tests.router.hostile.engine import HostileEngine
+from tests.router.hostile.rig import HostileRig
+from tests.support.processes.servers import serve
+
+_MOST_MEMORY = 4 * 1024**3
+"""Bytes of address space: a router that breaks the law dies, and not the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the requests since the last question have cost. `held_s`: the longest time in which the router's process
+    worked and its event loop served nobody; `cpu_s`: the process's CPU time; `memory`: its growth in bytes.
+    """
+
+    held_s: float
+    cpu_s: float
+    memory: int
+
+
+class MeasuredRouter:
+    """The router's process and a client. Everything is sent on one connection, one request after another."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
+        self.url = self._output.readline().strip()
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        self.client = Client(host, int(port))
+
+    def cost(self) -> Cost:
+        """The cost since the last call; begins the next measurement."""
+        self._input.write("\n")
+        self._input.flush()
+        answer = self._output.readline()
+        assert answer, "the router's process has ended"
+        return Cost(**json.loads(answer))
+
+    def measured(self, method: str, target: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[Reply, Cost]:
+        """The answer to a request, and its cost."""
+        self.cost()
+        reply = self.client.request(method, target, body, headers)
+        return reply, self.cost()
+
+
+@contextmanager
+def measured_router(engine_url: str, max_body_bytes: int) -> Iterator[MeasuredRouter]:
+    """A router that takes bodies of that size, in front of the deployment."""
+    command = [sys.executable, "-m", __name__, engine_url, str(max_body_bytes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        router = MeasuredRouter(process)
+        try:
+            yield router
+        finally:
+            router.client.close()
+            process.kill()
+
+
+class _Meter:
+    """A task on the event loop that is always ready soon, and notes how much CPU time passes between its turns.
+
+    It sees a thread that keeps the interpreter's lock as well as the loop itself.
+    """
+
+    def __init__(self) -> None:
+        self.held_s = 0.0
+
+    async def run(self) -> None:
+        while True:
+            before = time.process_time()
+            await asyncio.sleep(0.001)
+            self.held_s = max(self.held_s, time.process_time() - before)
+
+    async def begin(self) -> None:
+        """Begins anew, after the turn that is under way."""
+        await asyncio.sleep(0.01)
+        self.held_s = 0.0
+
+
+def _serve(engine_url: str, max_body_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    rig = HostileRig(HostileEngine(), engine_url)
+    rig.router.reconfigure({**rig.config, "max_body_bytes": max_body_bytes, "timeouts": {}})
+    meter = _Meter()
+    trim = ctypes.CDLL(None).malloc_trim
+    with serve(rig.app) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        Client(host, int(port)).request("GET", "/health")
+        assert rig.app.loop is not None
+        asyncio.run_coroutine_threadsafe(meter.run(), rig.app.loop)
+        _tell(url)
+        began, before = 0.0, 0
+        for _ in sys.stdin:
+            cost = Cost(meter.held_s, time.process_time() - began, _memory("VmHWM") - before)
+            gc.collect()
+            trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            before = _memory("VmRSS")
+            asyncio.run_coroutine_threadsafe(meter.begin(), rig.app.loop).result()
+            _tell(json.dumps(asdict(cost)))
+            began = time.process_time()
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _memory(name: str) -> int:
+    """A value of this process's memory, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], int(sys.argv[2]))
