@@ -61,6 +61,8 @@ def _messages(count: int, size: int) -> list[dict[str, str]]:
 _LONG = _messages(1, 1024 * 1024)
 _CONVERSATION = _messages(MESSAGES - 1, 120)
 _SHORT = _messages(1, 40)
+_IDS = [12345] * 350_000
+_EMPTY: list[dict[str, str]] = [{}] * 40_000
 
 CASES: Mapping[str, Case] = {
     "a prompt of 1 MiB": Case("/v1/chat/completions", {"model": "large", "messages": _LONG}),
@@ -71,6 +73,13 @@ CASES: Mapping[str, Case] = {
     f"{MESSAGES:,} messages": Case("/v1/chat/completions", {"model": "large", "messages": _CONVERSATION}),
     f"{MESSAGES:,} messages, Anthropic": Case(
         "/v1/messages", {"model": "large", "max_tokens": 9, "messages": _CONVERSATION}
+    ),
+    "350,000 token ids": Case("/v1/embeddings", {"model": "vectors", "input": _IDS}),
+    "40,000 empty messages, refused": Case("/v1/chat/completions", {"model": "large", "messages": _EMPTY}),
+    "a million empty messages, refused": Case("/v1/chat/completions", {"model": "large", "messages": _EMPTY * 25}),
+    "a long grammar, refused": Case(
+        "/v1/chat/completions",
+        {"model": "large", "messages": _SHORT, "structured_outputs": {"grammar": 'root ::= "\\' + '"\\' * 500_000}},
     ),
     f"an answer of {ANSWER_BYTES // 10**6} MB": Case(
         "/v1/chat/completions", {"model": "large", "messages": _SHORT, "logprobs": True, "top_logprobs": 5}

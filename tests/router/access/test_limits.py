@@ -281,7 +281,9 @@ async def test_over_a_limit_no_body_is_read(rig: Rig) -> None:
     assert (await chat(rig)).status_code == 200
     host, port = rig.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /openai/deployments/chat/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n")
+    writer.write(
+        b"POST /openai/deployments/chat/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 900\r\n\r\n"
+    )
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
     writer.close()
     await writer.wait_closed()

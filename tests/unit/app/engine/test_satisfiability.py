@@ -1,12 +1,14 @@
 """Schemas, expressions and grammars that admit nothing are recognised; all others pass."""
 
 import re
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine.constraints import MOST_CHARACTERS, too_long_field, unsatisfiable_field
 from app.engine.satisfiability import grammar_admits_something, regex_admits_something, schema_admits_something
 
 MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
@@ -115,3 +117,46 @@ def test_every_other_grammar_is_left_to_the_engine(grammar: str) -> None:
 @given(st.text('root::=ab|"()*?[]{}0,\n #', max_size=60))
 def test_any_text_can_be_checked_as_a_grammar(text: str) -> None:
     grammar_admits_something(text)
+
+
+_BRANCHES = {"type": "object", "anyOf": [{"anyOf": [{"const": n}]} for n in range(100)]}
+_SETS = (
+    "root ::= " + " ".join(f"a{n}" for n in range(150)) + "[x]" * 500 + "".join(f'\na{n} ::= "x"' for n in range(150))
+)
+
+BOMBS: dict[str, dict[str, Any]] = {
+    **{
+        f"grammar {repeated}": {"structured_outputs": {"grammar": "root ::= " + repeated * (size // len(repeated))}}
+        for repeated in ('"\\', "[\\", "{", "(", "a{", "[a]", '"a" |', "|a", "a*")
+        for size in (4000, 300_000)
+    },
+    **{
+        f"expression {repeated} {size}": {"structured_outputs": {"regex": repeated * (size // len(repeated))}}
+        for repeated in ("(a|b)", "(", "[a]", "a*", "a|", "\\d")
+        for size in (4000, 300_000)
+    },
+    "sets beside rules": {"structured_outputs": {"grammar": _SETS}},
+    "tools": {"tool_choice": "required", "tools": [{"function": {"name": "f", "parameters": _BRANCHES}}] * 400},
+    "patterns": {"structured_outputs": {"json": {"anyOf": [{"type": "string", "pattern": "(a|b)" * 100}] * 5000}}},
+    "pointers": {"structured_outputs": {"json": {"anyOf": [{"$ref": "#" + "/a" * 100_000}] * 500}}},
+    "required": {
+        "structured_outputs": {
+            "json": {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"] * 300_000}
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_check_takes_some_milliseconds_whatever_it_is_about(name: str) -> None:
+    began = time.thread_time()
+    unsatisfiable_field(BOMBS[name])
+    assert time.thread_time() - began < 0.2  # the slowest takes 0.03 s on a quiet core
+
+
+def test_expressions_and_grammars_have_a_bounded_length() -> None:
+    for name in ("regex", "grammar"):
+        assert too_long_field({"structured_outputs": {name: "a" * MOST_CHARACTERS}}) is None
+        assert (
+            too_long_field({"structured_outputs": {name: "a" * (MOST_CHARACTERS + 1)}}) == f"structured_outputs.{name}"
+        )
