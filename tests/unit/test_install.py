@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import ssl
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.support.processes.certificates import certificate
+from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.project import ROOT
 
 PYTORCH = "download.pytorch.org"
@@ -68,9 +67,8 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
     for name in ON_PYPI:
         wheel(tmp_path / "pypi", name)
     found = Internet(tmp_path / "pypi")
-    (tmp_path / "certificate.pem").write_text(certificate(PYTORCH))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "certificate.pem")
+    certificate, key = certificate_for(PYTORCH, tmp_path)
+    context = server_context(certificate, key)
 
     class Handler(BaseHTTPRequestHandler):
         """Serves the index, and forwards a tunnel to PyTorch's."""
@@ -110,7 +108,7 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
             "UV_DEFAULT_INDEX": f"{address}/simple",
             "HTTPS_PROXY": address,
             "NO_PROXY": "127.0.0.1",
-            "SSL_CERT_FILE": str(tmp_path / "certificate.pem"),
+            "SSL_CERT_FILE": str(certificate),
         }
         yield found
         server.shutdown()

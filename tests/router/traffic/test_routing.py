@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 import httpx
@@ -15,6 +16,8 @@ from app.config.base import ConfigError
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import USAGE, Answer, frame, stream
 from tests.support.engine.other_answers import completion, message, response
+from tests.support.processes.certificates import certificate_for, server_context
+from tests.support.processes.raw_server import tls_in_front_of
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -132,6 +135,21 @@ def test_a_deployment_elsewhere_gets_its_own_key_and_not_the_callers(rig: Rig, m
     served_by(rig, {"authorization": "Bearer mine", "api-key": "mine"})
     assert rig.blue.headers[-1]["authorization"] == "Bearer theirs"
     assert "mine" not in str(rig.blue.headers[-1])
+
+
+async def test_a_deployment_elsewhere_needs_a_certificate_of_a_trusted_authority(
+    rig: Rig, private_authority: SSLContext, tmp_path: Path
+) -> None:
+    engine = httpx.URL(rig.config["deployments"]["blue"]["url"])
+    stranger = server_context(*certificate_for("127.0.0.1", tmp_path))
+    assert engine.port is not None
+    async with httpx.AsyncClient(base_url=rig.url) as client:
+        for context, status in ((private_authority, 200), (stranger, 503)):
+            async with tls_in_front_of(engine.port, context) as front:
+                rig.add("elsewhere", f"{front.url}{engine.path}")
+                answer = await client.post("/v1/chat/completions", json=CHAT)
+                assert answer.status_code == status, answer.text
+                assert "certificate" not in answer.text
 
 
 def named(body: dict[str, Any]) -> Response:

@@ -5,7 +5,6 @@ Each write is checked against the schema of the custom resource. One that violat
 
 import json
 import re
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.support.cluster.tls import certificate_for
+from tests.support.processes.certificates import certificate_for, server_context
 
 Validate = Callable[[Mapping[str, Any]], Sequence[str]]
 """The problems of a RayCluster."""
@@ -71,8 +70,7 @@ def kubernetes_api(address: str, stores: Mapping[str, RayClusterStore], director
     certificate, key = certificate_for(address, directory)
     handler = type("Handler", (_Handler,), {"stores": stores})
     server = ThreadingHTTPServer((address, PORT), handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context = server_context(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -48,3 +48,25 @@ async def serving(
         yield server
     finally:
         listener.close()
+
+
+@asynccontextmanager
+async def tls_in_front_of(port: int, context: ssl.SSLContext) -> AsyncIterator[Server]:
+    """Terminates TLS for what listens on `port` of this machine."""
+
+    async def pipe(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
+        finally:
+            inner_writer.close()
+
+    async with serving(pipe, context=context) as server:
+        yield server
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()

@@ -3,11 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from app.limits.redis_store import shared_store
 from app.limits.store import Store, StoreFailed
+from tests.support.processes.certificates import certificate_for, server_context
+from tests.support.processes.raw_server import tls_in_front_of
 from tests.support.processes.redis_server import RedisServer, redis_server
 from tests.support.processes.servers import free_port
 from tests.support.waiting import wait_until_async
@@ -111,6 +114,30 @@ async def test_a_store_that_hangs_fails_in_time() -> None:
     await store.close()
     listener.close()
     await listener.wait_closed()
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
+async def test_tls_needs_a_certificate_of_a_trusted_authority_for_the_stores_name(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    certificate, key = certificate_for("127.0.0.1", tmp_path)
+    async with tls_in_front_of(server.port, server_context(certificate, key)) as front:
+        url = front.url.replace("https", scheme)
+        by_url = f"{url}?ssl_ca_certs={certificate}"
+
+        async def counts(url: str, trusted: str) -> bool:
+            monkeypatch.setenv("SSL_CERT_FILE", trusted)
+            store = shared_store(url)
+            try:
+                return await store.take(scheme, 100, 1)
+            finally:
+                await store.close()
+
+        assert await counts(url, str(certificate))
+        assert await counts(by_url, "/dev/null")
+        for refused, trusted in ((url, "/dev/null"), (by_url.replace("127.0.0.1", "localhost"), str(certificate))):
+            with pytest.raises(StoreFailed):
+                await counts(refused, trusted)
 
 
 async def test_a_store_that_comes_back_is_used_again(server: RedisServer) -> None:

@@ -1,7 +1,6 @@
 """The client against servers that speak in raw bytes."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from app.upstream.http import pool
 from app.upstream.http.client import HttpClient, Response
 from app.upstream.http.errors import ConnectTimedOut, Disconnected, Malformed, NotConnected
-from tests.support.cluster.tls import certificate_for
+from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.raw_server import Server, serving
 
 WITHIN_S = 20.0
@@ -241,9 +240,7 @@ async def test_tls_verifies_the_servers_name(
     client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = certificate_for("127.0.0.1", tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    async with serving(answer, context=context) as server:
+    async with serving(answer, context=server_context(certificate, key)) as server:
         monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
         with pytest.raises(NotConnected):
             await post(client, server.url)
