@@ -30,7 +30,7 @@ def test_every_image_that_an_overlay_names_is_a_target() -> None:
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_has_no_compiler_no_installer_and_no_root(image: str) -> None:
     last = chain(STAGES, image)
-    assert last[0].base == "python:3.11-slim"
+    assert re.fullmatch(r"python:3\.11-slim@sha256:[0-9a-f]{64}", last[0].base)
     assert [argument for stage in last for argument in stage.all("USER")][-1] == "1000:1000"
     runs = " ".join(argument for stage in last for argument in stage.all("RUN"))
     assert not re.search(r"\b(gcc|g\+\+|clang|build-essential|pip|uv|nvcc)\b", runs)

@@ -1,0 +1,48 @@
+"""Whatever is fetched from elsewhere is named by its content: packages by hash, images by digest, actions by commit."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.kubernetes.dockerfile import stages
+from tests.support.kubernetes.overlays import OVERLAYS, pods, rendered
+from tests.support.processes.project import ROOT
+
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda it: it.name)
+def test_every_package_of_a_lock_has_its_hashes(lock: Path) -> None:
+    packages = re.split(r"^(?=\S)", lock.read_text().replace("\\\n", ""), flags=re.MULTILINE)
+    pinned = [it for it in packages if "==" in it.partition("\n")[0]]
+    assert len(pinned) > 20
+    assert [it.split()[0] for it in pinned if not re.search(r"--hash=sha256:[0-9a-f]{64}", it)] == []
+
+
+def test_every_installation_from_a_lock_checks_them() -> None:
+    for path in (ROOT / "Makefile", ROOT / "k8s/Dockerfile"):
+        text = path.read_text()
+        assert re.search(r"pip sync|pip install -r", text)
+        assert "UV_REQUIRE_HASHES" in text or "--require-hashes" in text
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda it: it.name)
+def test_every_action_is_named_by_its_commit_and_gets_no_more_rights_than_it_needs(workflow: Path) -> None:
+    document = yaml.safe_load(workflow.read_text())
+    assert document["permissions"] == {"contents": "read"}
+    uses = re.findall(r"uses: (.*)", workflow.read_text())
+    assert uses
+    assert [it for it in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", it)] == []
+
+
+def test_every_image_that_is_not_built_here_is_named_by_its_digest() -> None:
+    built = stages(ROOT / "k8s/Dockerfile")
+    bases = {stage.base for stage in built.values()} - set(built)
+    images = {it["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for it in pod.containers}
+    foreign = bases | {image for image in images if not image.startswith("switchyard:")}
+    assert len(foreign) >= 2
+    assert [image for image in foreign if not DIGEST.search(image)] == []
