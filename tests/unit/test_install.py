@@ -7,16 +7,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from zipfile import ZipFile
+from ssl import SSLContext
+from zipfile import ZipFile, ZipInfo
 
 import pytest
 
 from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.project import ROOT
 
-PYTORCH = "download.pytorch.org"
 LOCKS = {
     "cpu.lock": "router==1\n",
     "gpu.lock": "router==1\ntorch==2.13.0\nvllm==1\n",
@@ -25,6 +27,7 @@ LOCKS = {
 }
 ON_PYPI = ("router-1", "sympy-1", "vllm-1", "nvidia_cublas-1", "torch-2.13.0", "stray-1")
 CPU_BUILD = "torch-2.13.0+cpu"
+UV = f"{sys.prefix}/bin/uv"
 
 
 @dataclass
@@ -35,9 +38,9 @@ class Internet:
     pytorch: Path | None = None
     variables: dict[str, str] = field(default_factory=dict)
 
-    def page(self, host: str, path: str) -> bytes | None:
+    def page(self, path: str, *, is_pytorchs: bool) -> bytes | None:
         """The content at a path: a project's page, or a wheel."""
-        folder = self.pytorch if host == PYTORCH else self.pypi
+        folder = self.pytorch if is_pytorchs else self.pypi
         if folder is None or not folder.exists():
             return None
         if path.endswith(".whl"):
@@ -47,19 +50,31 @@ class Internet:
         return "".join(f'<a href="/{it}">{it}</a>' for it in wheels).encode() if wheels else None
 
 
-def wheel(folder: Path, name: str) -> None:
-    """A package `name-version` without content."""
-    folder.mkdir(exist_ok=True)
+def content(name: str) -> bytes:
+    """The wheel of a package `name-version` without content, the same each time."""
     project, _, version = name.partition("-")
     info = f"{name}.dist-info"
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: it\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    with ZipFile(folder / f"{name}-py3-none-any.whl", "w") as archive:
-        for path, content in files.items():
-            archive.writestr(path, content)
-        archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD")))
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    buffer = BytesIO()
+    with ZipFile(buffer, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(ZipInfo(path), text)
+    return buffer.getvalue()
+
+
+def wheel(folder: Path, name: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}-py3-none-any.whl").write_bytes(content(name))
+
+
+def with_hashes(lock: str) -> str:
+    """A lock whose packages are named by their content, too."""
+    names = ((line, line.replace("==", "-").replace("nvidia-cublas", "nvidia_cublas")) for line in lock.split())
+    return "".join(f"{line} --hash=sha256:{sha256(content(name)).hexdigest()}\n" for line, name in names)
 
 
 @pytest.fixture
@@ -67,16 +82,16 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
     for name in ON_PYPI:
         wheel(tmp_path / "pypi", name)
     found = Internet(tmp_path / "pypi")
-    certificate, key = certificate_for(PYTORCH, tmp_path)
-    context = server_context(certificate, key)
+    hosts: list[str] = []
+    context: SSLContext
 
     class Handler(BaseHTTPRequestHandler):
-        """Serves the index, and forwards a tunnel to PyTorch's."""
+        """Serves the index, and at the end of a tunnel PyTorch's."""
 
-        host = ""
+        is_tunnel = False
 
         def do_GET(self) -> None:
-            content = found.page(self.host, self.path)
+            content = found.page(self.path, is_pytorchs=self.is_tunnel)
             self.send_response(404 if content is None else 200)
             self.send_header("content-type", "text/html" if not self.path.endswith(".whl") else "application/zip")
             self.send_header("content-length", str(len(content or b"")))
@@ -88,12 +103,13 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
 
         def do_CONNECT(self) -> None:
             self.close_connection = True
+            hosts.append(self.path.partition(":")[0])
             if found.pytorch is None:
                 self.send_error(502)
                 return
             self.send_response(200)
             self.end_headers()
-            self.host = self.path.partition(":")[0]
+            self.is_tunnel = True
             with context.wrap_socket(self.connection, server_side=True) as tunnel:
                 self.rfile, self.wfile = tunnel.makefile("rb"), tunnel.makefile("wb")
                 self.handle_one_request()
@@ -108,8 +124,13 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
             "UV_DEFAULT_INDEX": f"{address}/simple",
             "HTTPS_PROXY": address,
             "NO_PROXY": "127.0.0.1",
-            "SSL_CERT_FILE": str(certificate),
         }
+        target = ("--python", sys.executable, "--target", str(tmp_path / "none"))
+        command = [UV, "pip", "install", *target, "--dry-run", "--no-cache", "--torch-backend", "cpu", "torch"]
+        subprocess.run(command, env={**found.variables, "UV_HTTP_RETRIES": "0"}, capture_output=True, timeout=100)
+        certificate, key = certificate_for(hosts[0], tmp_path)
+        context = server_context(certificate, key)
+        found.variables["SSL_CERT_FILE"] = str(certificate)
         yield found
         server.shutdown()
 
@@ -125,11 +146,10 @@ def install(internet: Internet, tmp_path: Path) -> Install:
     for file in ("install", "torch-cpu.in"):
         shutil.copy2(ROOT / "requirements" / file, folder)
     for file, text in LOCKS.items():
-        (folder / file).write_text(text)
-    uv = f"{sys.prefix}/bin/uv"
+        (folder / file).write_text(with_hashes(text))
     base = {
         "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
-        "UV": uv,
+        "UV": UV,
         "UV_CACHE_DIR": str(tmp_path / "cache"),
         "VIRTUAL_ENV": str(tmp_path / "venv"),
     }
@@ -139,9 +159,9 @@ def install(internet: Internet, tmp_path: Path) -> Install:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
 
     assert (
-        run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(tmp_path / "venv")).returncode == 0
+        run(UV, "venv", "--quiet", "--no-project", "--python", sys.executable, str(tmp_path / "venv")).returncode == 0
     )
-    assert run(uv, "pip", "install", "--quiet", "stray").returncode == 0
+    assert run(UV, "pip", "install", "--quiet", "stray").returncode == 0
     return lambda *arguments, **variables: run(str(folder / "install"), *arguments, **variables)
 
 

@@ -22,7 +22,7 @@ def certificate_for(host: str, directory: Path) -> tuple[Path, Path]:
     )
     for extension in (
         x509.SubjectAlternativeName([_general_name(host)]),
-        x509.BasicConstraints(ca=True, path_length=None),
+        x509.BasicConstraints(ca=False, path_length=None),
     ):
         builder = builder.add_extension(extension, critical=False)
     certificate_path, key_path = directory / "tls.crt", directory / "tls.key"
