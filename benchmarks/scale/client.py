@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.load import HOST
@@ -84,17 +85,18 @@ class Stream(_Answer):
 
 
 class Whole(_Answer):
-    """An answer with a length."""
+    """An answer with a length; `may_refuse`: of any status."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, *, may_refuse: bool) -> None:
         super().__init__(request)
+        self._may_refuse = may_refuse
         self._missing = 0
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
         if not self._missing:
             self._head += data
-            if self._head.find(b"\r\n\r\n") < 0 or self.refused(self._head):
+            if self._head.find(b"\r\n\r\n") < 0 or (not self._may_refuse and self.refused(self._head)):
                 return
             head, _, data = self._head.partition(b"\r\n\r\n")
             length = _LENGTH.search(head)
@@ -112,9 +114,10 @@ async def stream(port: int, request: bytes) -> list[Token]:
     return found.tokens
 
 
-async def whole(port: int, request: bytes) -> None:
-    """One whole answer."""
-    _, found = await asyncio.get_running_loop().create_connection(lambda: Whole(request), HOST, port)
+async def whole(port: int, request: bytes, *, may_refuse: bool = False) -> None:
+    """One whole answer; a refusal is an error, unless the server `may_refuse`."""
+    made = partial(Whole, request, may_refuse=may_refuse)
+    _, found = await asyncio.get_running_loop().create_connection(made, HOST, port)
     await found.done
 
 

@@ -46,6 +46,7 @@ class Case(NamedTuple):
 
     path: str
     body: Mapping[str, Any]
+    is_refused: bool = False
 
     @property
     def request(self) -> bytes:
@@ -75,11 +76,14 @@ CASES: Mapping[str, Case] = {
         "/v1/messages", {"model": "large", "max_tokens": 9, "messages": _CONVERSATION}
     ),
     "350,000 token ids": Case("/v1/embeddings", {"model": "vectors", "input": _IDS}),
-    "40,000 empty messages, refused": Case("/v1/chat/completions", {"model": "large", "messages": _EMPTY}),
-    "a million empty messages, refused": Case("/v1/chat/completions", {"model": "large", "messages": _EMPTY * 25}),
+    "40,000 empty messages, refused": Case("/v1/chat/completions", {"model": "large", "messages": _EMPTY}, True),
+    "a million empty messages, refused": Case(
+        "/v1/chat/completions", {"model": "large", "messages": _EMPTY * 25}, True
+    ),
     "a long grammar, refused": Case(
         "/v1/chat/completions",
         {"model": "large", "messages": _SHORT, "structured_outputs": {"grammar": 'root ::= "\\' + '"\\' * 500_000}},
+        True,
     ),
     f"an answer of {ANSWER_BYTES // 10**6} MB": Case(
         "/v1/chat/completions", {"model": "large", "messages": _SHORT, "logprobs": True, "top_logprobs": 5}
@@ -107,7 +111,7 @@ class Late(NamedTuple):
 async def beside(case: Case) -> Late:
     """One case."""
     request = case.request
-    await client.whole(_ROUTER, request)
+    await client.whole(_ROUTER, request, may_refuse=case.is_refused)
     seconds = TIMES * (PAUSE_S + 0.6)
     paced = client.streamed("paced", int(seconds / STEP_MS * 1000))
     streams = [asyncio.create_task(client.stream(_ROUTER, paced)) for _ in range(STREAMS)]
@@ -116,7 +120,7 @@ async def beside(case: Case) -> Late:
     for _ in range(TIMES):
         await asyncio.sleep(PAUSE_S)
         start = time.perf_counter()
-        await client.whole(_ROUTER, request)
+        await client.whole(_ROUTER, request, may_refuse=case.is_refused)
         spans.append((start, time.perf_counter()))
     ended = spans[-1][1]
     tokens = [token for tokens in await asyncio.gather(*streams) for token in tokens if begun < token.sent < ended]
