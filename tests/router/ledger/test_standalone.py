@@ -129,7 +129,7 @@ def test_only_the_owner_may_read_what_was_recorded_whatever_the_umask(
     document = experiment(url)
     shadow, full = {"deployment": "green", "percent": 100}, {"text": "full"}
     document["endpoints"]["chat"] |= {"mirror": shadow, "record": full, "ledger": "always"}
-    with standalone_router(document, tmp_path, umask=0, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+    with standalone_router(document, tmp_path, 0, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
         ask(router.url, 3)
         wait_until(lambda: ahead(directory) == 3)
         assert modes(directory) == PRIVATE

@@ -35,7 +35,7 @@ class StandaloneRouter:
 
 @contextmanager
 def standalone_router(
-    document: Mapping[str, Any], directory: Path, *, umask: int = -1, **variables: str
+    document: Mapping[str, Any], directory: Path, umask: int = -1, /, **variables: str
 ) -> Iterator[StandaloneRouter]:
     """A router with this configuration, stopped at the end by SIGTERM. `variables` are added to the environment."""
     config, port, log = directory / "router.yaml", free_port(), directory / "router.log"
