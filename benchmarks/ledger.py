@@ -94,7 +94,7 @@ class _Chunks(ResponseStream):
     def __init__(self, tokens: int, on_head: OnHead | None) -> None:
         self._tokens, self._on_head = tokens, on_head
 
-    async def begin(self) -> None:
+    async def begin(self, *, events: bool = True) -> None:
         if self._on_head is not None:
             self._on_head({})
 

@@ -336,7 +336,6 @@ async def _reserve(
     return limits, state.queues[name].slot(name, admission, assignment.deployment, state.unserved)
 
 
-
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:
     """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""
     allowed = min(timeouts.total_s, call.timeout_s or timeouts.total_s)

@@ -142,7 +142,8 @@ async def test_the_number_of_values_is_bounded(rig: Rig) -> None:
     rig.change(max_json_values=1000)
     assert (await ask(rig, metadata={"ids": [1] * 900})).status_code == 200
     assert (await ask(rig, metadata={"text": ",{[:" * 900})).status_code == 200, "texts have no values"
-    for many in ([1] * 1100, [{}] * 130, {str(n): 1 for n in range(130)}):
+    bodies: list[Any] = [[1] * 1100, [{}] * 130, {str(n): 1 for n in range(130)}]
+    for many in bodies:
         refused = await ask(rig, metadata={"ids": many})
         assert (refused.status_code, "more than 1000 values" in refused.json()["error"]["message"]) == (413, True)
     assert len(rig.blue.requests) == 2
