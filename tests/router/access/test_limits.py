@@ -156,7 +156,9 @@ async def test_a_failed_request_costs_no_tokens(rig: Rig) -> None:
 
 async def test_embeddings_count_too(rig: Rig) -> None:
     limit(rig, tokens_per_minute=1000)
-    rig.mini.answer = lambda body: JSONResponse({"data": [], "usage": {"prompt_tokens": 40, "total_tokens": 40}})
+    rig.mini.answer = lambda body: JSONResponse(
+        {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 40, "total_tokens": 40}}
+    )
     async with httpx.AsyncClient() as client:
         body = {"model": "embed", "input": "x" * 400}
         answers = [await client.post(f"{rig.url}/v1/embeddings", json=body) for _ in range(2)]

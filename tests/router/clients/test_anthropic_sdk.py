@@ -61,6 +61,7 @@ def test_answers_streams_and_errors_have_the_request_id(rig: Rig, client: anthro
     assert client.messages.create(**fields)._request_id == "req_1"
     with client.messages.stream(**fields) as events:
         assert events.response.headers["request-id"] == "req_1"
+    rig.blue.answer = lambda body: JSONResponse({"input_tokens": 3})
     assert client.messages.with_raw_response.count_tokens(model="chat", messages=USER).request_id
     with pytest.raises(anthropic.NotFoundError) as raised:
         client.messages.create(**{**fields, "model": "gone"})

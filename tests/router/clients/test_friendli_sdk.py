@@ -378,7 +378,8 @@ def test_the_previous_sdk_chats(engine: Rig) -> None:
 def test_openais_sdk_on_the_same_path_is_unaffected(engine: Rig) -> None:
     with OpenAI(base_url=f"{engine.url}/v1", api_key="flp_x", max_retries=0) as sdk:
         headers = {"x-friendli-team": "t"}
-        engine.blue.answer = lambda body: JSONResponse({"id": "c", "object": "text_completion", "choices": []})
+        whole = {"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+        engine.blue.answer = lambda body: JSONResponse(whole)
         sdk.completions.create(model="chat", prompt="say", max_tokens=5, extra_headers=headers)
     assert engine.blue.requests == [{"model": "blue-model", "prompt": "say", "max_tokens": 5}]
 

@@ -51,14 +51,26 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
 def chat(body: dict[str, Any]) -> Response:
-    """A valid answer, streamed or whole, with the requested model name in its text."""
+    """A valid answer, streamed or whole, with the requested model name in its text. A whole one is valid on every route
+    that generates text or embeds it."""
     text = ["Hel", "lo ", body["model"]]
     if not body.get("stream"):
         message = {"role": "assistant", "content": "".join(text)}
-        choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
-        return JSONResponse(
-            {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": USAGE}
-        )
+        choices: list[dict[str, Any]] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        if "prompt" in body:
+            choices[0]["text"] = message["content"]
+        answer: dict[str, Any] = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": choices,
+        }
+        if "max_tokens" in body:
+            answer["content"] = [{"type": "text", "text": message["content"]}]
+        if "input" in body:
+            answer |= {"status": "completed", "output": [], "data": [{"index": 0, "embedding": [0.5]}]}
+        return JSONResponse({**answer, "usage": USAGE})
     frames = [chunk(part) for part in text] + [chunk("", finish_reason="stop")]
     if body.get("stream_options", {}).get("include_usage"):
         frames.append(frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}))
