@@ -172,7 +172,7 @@ def test_the_commands_show_what_happened(calls: FeedbackRig, shell: Any) -> None
     assert "ttft" in shell("aa", "first", "--runs", "20")[1]
     user = outcomes[0].lane.headers["x-user"]
     assigned = outcomes[0].headers["azureml-model-deployment"]
-    assert shell("explain", "chat", user)[1].startswith(f"chat: {assigned}\n")
+    assert shell("explain", "chat", user, "--caller", "ann")[1].startswith(f"chat: {assigned}\n")
     (exposure,) = json.loads(shell("request", request_id(outcomes[0]))[1])
     assert exposure["served"] == assigned
     assert shell("feedback", body_id(outcomes[0]), "thumbs", "true")[1] == "Accepted 1.\n"
