@@ -22,28 +22,38 @@ from app.errors import SwitchyardError
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}
 
 
+_FOUNDRY = "/anthropic"
+"""The base path of Azure's Claude clients."""
+
+
 class Anthropic:
-    """The dialect at `/v1/messages`, and below Friendli's mounts."""
+    """The dialect at `/v1/messages`, the same below Azure's path, and below Friendli's mounts."""
 
     name: ClassVar[str] = "anthropic"
     routes: ClassVar[Sequence[Route]] = (
         *(
             Route("POST", prefix + path, operation)
-            for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
+            for prefix in ("", _FOUNDRY, *(mount.removesuffix("/v1") for mount in MOUNTS))
             for operation, path in _PATHS.items()
         ),
-        Route("GET", "/v1/models", "list_models", local=True),
-        Route("GET", "/v1/models/{model:path}", "retrieve_model", local=True),
+        *(
+            route
+            for prefix in ("", _FOUNDRY)
+            for route in (
+                Route("GET", f"{prefix}/v1/models", "list_models", local=True),
+                Route("GET", f"{prefix}/v1/models/{{model:path}}", "retrieve_model", local=True),
+            )
+        ),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {"messages": [Body(Messages)], "count_tokens": [Body(CountTokens)]}
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
 
     def claims(self, route: Route, request: Request) -> bool:
         # OpenAI has the same paths for its list.
-        return not route.local or "anthropic-version" in request.headers
+        return not route.local or request.path.startswith(_FOUNDRY) or "anthropic-version" in request.headers
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        call = PARSERS[operation](json_object(request.body), request.id)
+        call = PARSERS[operation](json_object(request.body), request)
         return addressed(call, request) if is_below(request) else call
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:

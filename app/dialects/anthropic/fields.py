@@ -1,10 +1,22 @@
 """The fields of Anthropic's requests, as far as vLLM 0.29 models them; it would ignore any other one silently."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from app.dialects.common.support import MODEL, RECORDS
+
+_BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking redacted_thinking".split())
+"""The types of content blocks that vLLM models."""
+
+_RESULTS = frozenset({"text", "image", "tool_reference"})
+"""Those of the blocks in a tool's result. vLLM would leave out any other."""
+
+_CLEARING = "clear_"
+"""Edits of the context that remove what is no longer needed: a server that removes nothing answers the same request."""
+
+_STORED = "this server stores no files and runs no tools"
 
 
 class CountTokens(BaseModel):
@@ -14,28 +26,67 @@ class CountTokens(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    refused: ClassVar[Mapping[str, str]] = {
+        "container": _STORED,
+        "mcp_servers": "this server calls no MCP servers; the client can, and offer their tools in `tools`",
+    }
+
     model: str = Field(description=MODEL)
     messages: list[Any] = Field(min_length=1)
+    cache_control: dict[str, Any] | None = Field(
+        default=None, description="here and on every block and tool: changes nothing; every prefix is cached anyway"
+    )
     chat_template_kwargs: Any = None
-    system: str | list[Any] | None = None
-    thinking: Annotated[Any, WithJsonSchema({"enum": [{"type": "disabled"}, None]})] = Field(
+    context_management: dict[str, Any] | None = Field(
         default=None,
-        description="`disabled` is the same as absent; any other value is rejected: the engine has no reasoning "
-        "budget, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",
+        description="edits that clear are accepted, and never applied: `applied_edits` is empty; others are rejected",
+    )
+    betas: Any = Field(default=None, description=RECORDS)
+    output_config: Any = Field(default=None, description="accepted; changes nothing: vLLM has no tokens of a format")
+    system: str | list[Any] | None = None
+    thinking: Annotated[
+        Any, WithJsonSchema({"enum": [{"type": "disabled"}, {"type": "adaptive"}, None], "type": ["object", "null"]})
+    ] = Field(
+        default=None,
+        description="`disabled` and `adaptive` are the same as absent: whether a model thinks depends on its chat "
+        "template (`chat_template_kwargs`). `enabled` is rejected: the engine has no reasoning budget",
     )
     tool_choice: Any = None
     tools: list[Any] | None = None
 
     @field_validator("thinking")
     @classmethod
-    def _only_disabled(cls, value: Any) -> Any:
-        # Absent means disabled at Anthropic's too. vLLM has neither a budget nor a switch for reasoning.
-        if value != {"type": "disabled"}:
+    def _without_a_budget(cls, value: Any) -> Any:
+        # Adaptive thinking leaves it to the model whether and how long it thinks, and so does vLLM.
+        adaptive = isinstance(value, dict) and value.get("type") == "adaptive" and value.keys() <= {"type", "display"}
+        if value != {"type": "disabled"} and not adaptive:
             raise ValueError(
-                'only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '
-                "(`chat_template_kwargs`)"
+                'only {"type": "disabled"} and {"type": "adaptive"} are supported; whether a model thinks is up to '
+                "its chat template (`chat_template_kwargs`)"
             )
         return value
+
+    @model_validator(mode="after")
+    def _has_what_this_server_has(self) -> Self:
+        # vLLM names another place for these, or leaves them out.
+        for number, message in enumerate(self.messages):
+            _check_blocks(message, f"messages[{number}].content", _BLOCKS)
+        for number, tool in enumerate(self.tools or []):
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            if kind not in (None, "custom") and "input_schema" not in tool:
+                raise ValueError(
+                    f"tools[{number}]: '{str(kind)[:64]}' is not supported; this server has only tools with an "
+                    "`input_schema`, which the client runs"
+                )
+        edits = (self.context_management or {}).get("edits")
+        for number, edit in enumerate(edits if isinstance(edits, list) else []):
+            kind = edit.get("type") if isinstance(edit, dict) else None
+            if not (isinstance(kind, str) and kind.startswith(_CLEARING)):
+                raise ValueError(
+                    f"context_management.edits[{number}]: '{str(kind)[:64]}' is not supported; only edits that clear "
+                    "are, which this server need not apply"
+                )
+        return self
 
 
 class Messages(CountTokens):
@@ -44,12 +95,13 @@ class Messages(CountTokens):
     max_tokens: int
     cache_salt: Any = None
     ec_transfer_params: Any = None
+    inference_geo: Any = Field(default=None, description="accepted; changes nothing: it is your server")
     kv_transfer_params: Any = None
+    output_config: Any = None
     metadata: dict[str, Any] | None = Field(
         default=None,
         description="`user_id` is the sticky key if the endpoint is sticky by user; otherwise changes nothing",
     )
-    output_config: Any = None
     service_tier: Any = Field(default=None, description=RECORDS)
     stop_sequences: list[Any] | None = None
     stream: bool = False
@@ -59,9 +111,25 @@ class Messages(CountTokens):
     vllm_xargs: Any = None
 
 
-NOT_SENT = frozenset({"service_tier", "thinking"})
+def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
+    """Raises ValueError, which begins with the block's path, for a type that vLLM would reject under another name or
+    leave out."""
+    content = holder.get("content") if isinstance(holder, dict) else None
+    for number, block in enumerate(content if isinstance(content, list) else ()):
+        kind = block.get("type") if isinstance(block, dict) else None
+        where = f"{path}[{number}]"
+        if isinstance(kind, str) and kind not in known:
+            raise ValueError(f"{where}: blocks of type '{kind[:64]}' are not supported; send text or images")
+        if kind == "tool_result":
+            _check_blocks(block, f"{where}.content", _RESULTS)
+
+
+NOT_SENT = frozenset({"betas", "cache_control", "context_management", "inference_geo", "service_tier", "thinking"})
 """Anthropic's fields that vLLM does not have, and that change nothing."""
+
+NOT_COUNTED = NOT_SENT | {"output_config"}
+"""The same where tokens are counted: an output's format is no part of vLLM's prompt."""
 
 # `tests/engine/test_field_names.py` compares these with the installed vLLM.
 ENGINE = Messages.model_fields.keys() - NOT_SENT
-ENGINE_COUNT = CountTokens.model_fields.keys() - NOT_SENT
+ENGINE_COUNT = CountTokens.model_fields.keys() - NOT_COUNTED

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from app.dialects.anthropic import fields
 from app.dialects.anthropic.errors import REQUEST_ID_HEADER, stream_format
-from app.dialects.anthropic.tool_use import ToolUse, answer_with_tool_use
-from app.dialects.base import Call, Reply, ServingContext, Stream
+from app.dialects.anthropic.message import MessageStream, whole_message
+from app.dialects.base import Call, Reply, Request, ServingContext, Stream
 from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.passthrough import PassthroughStream
-from app.dialects.validation import Problem, validated
+from app.dialects.validation import validated
 from app.errors import BadRequest
+
+AnyRequest = TypeVar("AnyRequest", bound=fields.CountTokens)
 
 
 @dataclass(frozen=True)
@@ -21,27 +22,42 @@ class MessagesTranslation(DirectTranslation):
     request_id: str
     stream: bool = False
     with_tools: bool = False
+    manages_context: bool = False
+    pings: bool = False
 
     @classmethod
-    def parse(cls, body: Mapping[str, Any], request_id: str) -> Call:
-        request = validated(fields.Messages, body, _bad_request)
-        sent = _sent(body)
+    def parse(cls, body: Mapping[str, Any], received: Request) -> Call:
+        request = _checked(fields.Messages, body)
+        sent = _sent(body, fields.NOT_SENT)
         user = (request.metadata or {}).get("user_id")
         return Call(
             "chat",
             sent,
-            cls("/v1/messages", sent, request_id, request.stream, bool(request.tools)),
+            cls(
+                "/v1/messages",
+                sent,
+                received.id,
+                request.stream,
+                bool(request.tools),
+                request.context_management is not None,
+                # Anthropic's own clients send the version. Friendli's reads the same stream, and fails on a ping.
+                "anthropic-version" in received.headers,
+            ),
             request.model,
             user=user if isinstance(user, str) else None,
         )
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        message = answer_with_tool_use(answer) if self.with_tools else answer
+        message = whole_message(answer, manages_context=self.manages_context)
         return Reply(message, headers={REQUEST_ID_HEADER: self.request_id})
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        edit = ToolUse().frame if self.with_tools else None
-        stream = PassthroughStream(stream_format(self.request_id), edit=edit)
+        stream = MessageStream(
+            stream_format(self.request_id),
+            with_tools=self.with_tools,
+            manages_context=self.manages_context,
+            pings=self.pings,
+        )
         stream.headers = {REQUEST_ID_HEADER: self.request_id}
         return stream
 
@@ -54,25 +70,28 @@ class CountTokensTranslation(DirectTranslation):
     generates = False
 
     @classmethod
-    def parse(cls, body: Mapping[str, Any], request_id: str) -> Call:
-        request = validated(fields.CountTokens, body, _bad_request)
-        sent = _sent(body)
-        return Call("chat", sent, cls("/v1/messages/count_tokens", sent, request_id), request.model)
+    def parse(cls, body: Mapping[str, Any], received: Request) -> Call:
+        request = _checked(fields.CountTokens, body)
+        sent = _sent(body, fields.NOT_COUNTED)
+        return Call("chat", sent, cls("/v1/messages/count_tokens", sent, received.id), request.model)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         return Reply(answer, headers={REQUEST_ID_HEADER: self.request_id})
 
 
-PARSERS: Mapping[str, Callable[[Mapping[str, Any], str], Call]] = {
+PARSERS: Mapping[str, Callable[[Mapping[str, Any], Request], Call]] = {
     "messages": MessagesTranslation.parse,
     "count_tokens": CountTokensTranslation.parse,
 }
-"""Operation to parser of its body, a JSON object without nulls, and the request's id. They raise BadRequest."""
+"""Operation to parser of its body, a JSON object without nulls, and the request. They raise BadRequest."""
 
 
-def _sent(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name not in fields.NOT_SENT}
+def _checked(model: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
+    """Raises BadRequest, naming the field."""
+    for name in body.keys() & model.refused.keys():
+        raise BadRequest(f"{name}: {model.refused[name]}", param=name)
+    return validated(model, body, lambda problem: BadRequest(problem.message, param=problem.path))
 
 
-def _bad_request(problem: Problem) -> BadRequest:
-    return BadRequest(problem.message, param=problem.path)
+def _sent(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in left_out}

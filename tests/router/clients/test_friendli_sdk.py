@@ -485,7 +485,7 @@ def test_the_sdk_sends_messages(friendli: Any, engine: Rig, kind: str) -> None:
     assert result[-1].TYPE == "message_stop"
     assert engine.blue.paths == ["/v1/messages"] * 2
     with pytest.raises(SDKError, match="invalid_request_error") as raised:
-        ask_for(**{**fields, "max_tokens": 0, "thinking": {"type": "adaptive"}})
+        ask_for(**{**fields, "max_tokens": 0, "thinking": {"type": "enabled", "budget_tokens": 1024}})
     assert raised.value.status_code == 400
 
 

@@ -146,6 +146,8 @@ EVERY_TASK = parse_config(
 def value_of(field: str, operation: str) -> Any:
     if (field, operation) == ("logprobs", "chat"):
         return True
+    if field == "tools" and operation in ("messages", "count_tokens"):
+        return [{"name": "f", "input_schema": {"type": "object"}}]
     return VALUES.get(field, "x" if field in TEXTS else 1)
 
 

@@ -43,8 +43,19 @@ TRICKY = 'a "choices":[] "usage":{ data: [DONE]\n\nevent: response.completed\n: 
 USAGE = encode('{"id":"c","choices":[],"usage":{"prompt_tokens":9,"total_tokens":12,"completion_tokens":3}}')
 COUNTED = Usage(9, 3)
 COUNTS = {"usage": {"input_tokens": 9, "output_tokens": 3}}
-MESSAGE_START = typed("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0}})
-MESSAGE_DELTA = typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3})
+CACHED = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+
+
+def message_start(**cached: int) -> bytes:
+    return typed("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0, **cached}})
+
+
+def message_delta(**cached: int) -> bytes:
+    return typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3, **cached})
+
+
+MESSAGE_TEXT = typed("content_block_delta", text=TRICKY)
+MESSAGE_STOP = typed("message_stop")
 
 
 @dataclass(frozen=True)
@@ -194,8 +205,9 @@ CONVERSATIONS = [
     Conversation(
         "messages",
         MESSAGES,
-        body := MESSAGE_START + typed("content_block_delta", text=TRICKY) + MESSAGE_DELTA + typed("message_stop"),
-        body,
+        message_start() + MESSAGE_TEXT + message_delta() + MESSAGE_STOP,
+        message_start(**CACHED) + MESSAGE_TEXT + message_delta(**CACHED) + MESSAGE_STOP,
+        first=message_start(**CACHED),
     ),
     tgi(
         "tokens that split characters",

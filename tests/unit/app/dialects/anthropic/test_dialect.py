@@ -1,6 +1,7 @@
 """Anthropic's dialect: checks, errors, and the engine's requests."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -71,8 +72,49 @@ def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
 
 
 @pytest.mark.parametrize("operation", ["messages", "count_tokens"])
-def test_disabled_thinking_is_the_same_as_absent(operation: str) -> None:
-    assert parse(operation, thinking={"type": "disabled"}).body == parse(operation).body
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"thinking": {"type": "disabled"}},
+        {"thinking": {"type": "adaptive"}},
+        {"thinking": {"type": "adaptive", "display": "summarized"}},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"betas": ["context-management-2025-06-27"]},
+    ],
+)
+def test_what_a_server_may_ignore_is_accepted_and_not_sent(operation: str, fields: dict[str, Any]) -> None:
+    assert parse(operation, **fields).body == parse(operation).body
+
+
+def test_an_agents_request_is_accepted() -> None:
+    """The fields and shapes of Claude Code's first request after a tool has run."""
+    cached = {"type": "ephemeral"}
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "a", "cache_control": cached}
+    schema = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+    sent = {
+        "system": [{"type": "text", "text": "You help."}, {"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Run it.", "cache_control": cached}]},
+            {"role": "system", "content": "Agents: none."},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ],
+        "tools": [{"name": "Bash", "description": "Runs it.", "input_schema": schema, "cache_control": cached}],
+        "metadata": {"user_id": '{"session_id":"s"}'},
+        "max_tokens": 32000,
+        "output_config": {"effort": "high"},
+        "stream": True,
+    }
+    ignored = {
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    }
+    parsed = parse(**sent, **ignored)
+    assert parsed.body == {"model": "chat", **sent}
+    assert parsed.translation.stream
 
 
 @pytest.mark.parametrize(
@@ -88,16 +130,27 @@ def test_disabled_thinking_is_the_same_as_absent(operation: str) -> None:
         ({"stream": 1}, "stream"),
         ({"metadata": "u"}, "metadata"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-        ({"thinking": {"type": "adaptive"}}, "thinking"),
         ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking"),
         ({"thinking": "disabled"}, "thinking"),
+        ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "thinking"),
         ({"mcp_servers": []}, "mcp_servers"),
+        ({"container": "c"}, "container"),
+        ({"max_token": 5}, "max_token"),
+        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0]"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"name": "f", "input_schema": {}}, {"type": "bash_20250124", "name": "bash"}]}, "tools[1]"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "document"}]}]}]},
+            "messages[0].content[0].content[0]",
+        ),
     ],
 )
 def test_an_invalid_field_is_rejected_by_name(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest, match=param) as raised:
+    with pytest.raises(BadRequest, match=re.escape(param)) as raised:
         parse(**fields)
     assert raised.value.param == param
+    assert raised.value.message.startswith(f"{param}: ")
 
 
 @given(
