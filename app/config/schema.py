@@ -109,6 +109,12 @@ class Endpoint(_Model):
         "if `access` has `keys_file` or `oidc`, else `none`.",
     )
 
+    unsupported_tools: Literal["drop", "refuse"] = Field(
+        default="drop",
+        description="Tools of OpenAI's servers (`web_search`, `mcp` …) in a Responses request that has functions too, "
+        "as agents send them: left out, which the answer's `tools` show, or a 400. Without functions, or where "
+        "`tool_choice` demands one, they are always a 400.",
+    )
     ledger: Literal["experiments", "always"] = Field(
         default="experiments",
         description="Whether exposures are recorded only while an experiment runs (or with a mirror), or always.",
@@ -300,6 +306,17 @@ class Config(_Model):
             behind = [*found.traffic, *(found.fallback or ())]
         has_images = any(name in self.deployments and self.deployments[name].images for name in behind)
         return max(self.max_body_bytes, IMAGES_BODY_BYTES if has_images else 0)
+
+    def endpoint_of(self, model: object, task: Task) -> Endpoint | None:
+        """The endpoint that a client's `model` names, itself or by a deployment of only that one; without a name, the
+        task's default."""
+        name = self.defaults.get(task) if model is None else model
+        if not isinstance(name, str):
+            return None
+        if name in self.endpoints:
+            return self.endpoints[name]
+        having = [it for it in self.endpoints.values() if name.partition(":")[0] in it.traffic]
+        return having[0] if len(having) == 1 else None
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:

@@ -5,7 +5,7 @@ Contract: OpenAI's API reference, and what the official SDKs send and expect.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
@@ -15,7 +15,7 @@ from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
 from app.dialects.openai import fields, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
-from app.dialects.openai.translations import PARSERS
+from app.dialects.openai.translations import PARSERS, ResponsesTranslation
 from app.dialects.openapi_schemas import Body
 from app.errors import NotFound, SwitchyardError
 
@@ -92,7 +92,7 @@ class OpenAI:
         return True  # the last in the registry: takes the paths that no other dialect claims
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        call = PARSERS[operation](json_object(request.body))
+        call = self._parse(operation, json_object(request.body), request, context.config)
         if is_own_url(call.model, request.path):
             call = replace(call, model=None)
         if (deployment := request.params.get("deployment")) is not None:
@@ -101,6 +101,14 @@ class OpenAI:
             chosen = call.model if call.model != endpoint else None
             return replace(call, model=endpoint, deployment=chosen)
         return addressed(call, request) if is_below(request) else call
+
+    @staticmethod
+    def _parse(operation: str, body: dict[str, Any], request: Request, config: Config) -> Call:
+        if operation != "responses":
+            return PARSERS[operation](body)
+        endpoint = config.endpoint_of(request.params.get("deployment") or body.get("model"), "responses")
+        drop = endpoint is None or endpoint.unsupported_tools == "drop"
+        return ResponsesTranslation.parse(body, drop_tools=drop)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}

@@ -49,10 +49,8 @@ class Request(BaseModel):
         "functions": "deprecated by OpenAI; use `tools`",
         "max_tool_calls": "it limits built-in tools, which are not supported; for functions there is "
         "`parallel_tool_calls`",
-        "modalities": "only text is generated; leave it out",
         "prediction": "predicted outputs are not supported",
         "previous_response_id": "responses are not stored; send the items in `input`",
-        "verbosity": "not supported by the engine",
         "web_search_options": "web search is not supported",
     }
 
@@ -126,8 +124,16 @@ class Chat(_Sampling):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    tools: list[dict[str, Any]] | None = Field(default=None, min_length=1)
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    modalities: list[Literal["text"]] | None = Field(
+        default=None, description="only text is generated: `audio` is rejected, and `text` changes nothing"
+    )
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        default=None, description="accepted; changes nothing: models have no such setting"
+    )
+    tools: list[dict[str, Any]] | None = Field(default=None, description="vLLM's; an empty list is the same as none")
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = Field(
+        default=None, description="vLLM's; of `allowed_tools` the engine gets the allowed tools, and the mode"
+    )
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -136,7 +142,8 @@ class Chat(_Sampling):
     def _companions(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs: only allowed when logprobs is true")
-        if self.tool_choice not in (None, "none") and self.tools is None:
+        without = self.tools is None or (self.tools == [] and self.tool_choice != "auto")
+        if self.tool_choice not in (None, "none") and without:
             raise ValueError("tool_choice: only allowed when tools are specified")
         return self
 
@@ -215,6 +222,15 @@ class Responses(Request):
     )
     store: Any = Field(default=None, description="accepted; nothing is stored, and the answer has false")
     stream_options: Any = Field(default=None, description=USAGE_IN_LAST_EVENT)
+    client_metadata: Any = Field(default=None, description=RECORDS)
+    tools: Any = Field(
+        default=None,
+        description="vLLM's for `function` and `namespace`. Others are left out if there are functions, too, and the "
+        "endpoint's `unsupported_tools` is `drop`: the answer's `tools` are those in force. Else they are rejected",
+    )
+    tool_choice: Any = Field(
+        default=None, description="vLLM's; of `allowed_tools` the engine gets the allowed tools, and the mode"
+    )
     metadata: dict[str, str] | None = Field(default=None, max_length=16, description=ECHOED)
     prompt_cache_key: Any = Field(default=None, description=RECORDS)
     prompt_cache_retention: Any = Field(default=None, description=RECORDS)
@@ -229,9 +245,9 @@ class Responses(Request):
         return self
 
 
-NOT_SENT = frozenset(_Records.model_fields) - {"model"}
+NOT_SENT = frozenset(_Records.model_fields) - {"model"} | {"modalities", "verbosity"}
 """Fields of all operations but Responses that the engine does not get."""
 
 NOT_SENT_OF_RESPONSES = frozenset(
-    {"background", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
+    {"background", "client_metadata", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
 )

@@ -15,7 +15,8 @@ from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
 from app.dialects.openai import fields, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
-from app.dialects.openai.responses import ResponseStream, whole_response
+from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
+from app.dialects.openai.tools import settle_chat_tools, settle_tools
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 
@@ -32,6 +33,7 @@ class ChatTranslation(DirectTranslation):
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
         request = _checked(body, fields.Chat, vllm_fields.ENGINE_CHAT)
+        settle_chat_tools(body)
         greedy(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
@@ -129,8 +131,11 @@ class ResponsesTranslation(DirectTranslation):
     single_tool_call: bool = False
 
     @classmethod
-    def parse(cls, body: dict[str, Any]) -> Call:
+    def parse(cls, body: dict[str, Any], *, drop_tools: bool) -> Call:
         request = _checked(body, fields.Responses, vllm_fields.ENGINE_RESPONSES)
+        settle_tools(body, drop=drop_tools)
+        if isinstance(request.input, list):
+            body["input"] = readable_items(request.input)
         if request.top_p == 0:
             greedy(body)
         # Otherwise vLLM would look for a store that it does not have. The answer has false too: nothing is stored.
@@ -169,11 +174,12 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "rerank": RerankTranslation.parse,
     "rerank_v2": _parse_rerank_v2,
     "score": ScoreTranslation.parse,
-    "responses": ResponsesTranslation.parse,
     "tokenize": TokenizeTranslation.parse,
     "invocations": _parse_invocation,
 }
-"""Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body."""
+"""Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body.
+
+`ResponsesTranslation.parse` also needs a setting of the endpoint."""
 
 
 def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:

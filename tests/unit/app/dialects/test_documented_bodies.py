@@ -56,7 +56,6 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"logprobs": False, "top_logprobs": 0},
             {"tool_choice": "auto"},
             {"tool_choice": NAMED},
-            {"tools": []},
             {"messages": []},
             {"zzz": 1},
             said(role="user", content=[{"type": "text"}]),

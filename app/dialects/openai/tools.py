@@ -1,0 +1,84 @@
+"""The tools of a request that vLLM can offer to a model: those that the client runs.
+
+OpenAI also has tools that its own servers run (`web_search`, `mcp`, `code_interpreter` …). vLLM would accept them, tell
+the model nothing, and repeat them in the answer. Here a request gets an error, if it relies on one, or the answer's
+`tools` list what was in force. Contract: OpenAI's API reference, `tools` and `tool_choice`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.errors import BadRequest
+
+_RUN_BY_CLIENTS = frozenset({"function", "namespace"})
+
+
+def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
+    """Leaves in a Responses body the tools that this server has, and a `tool_choice` among them.
+
+    `drop`: tools that it does not have are left out if the request has functions too, and its `tool_choice` does not
+    demand one of them. Raises BadRequest otherwise.
+    """
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if isinstance(tools, list):
+        own = [tool for tool in tools if _type(tool) in _RUN_BY_CLIENTS]
+        if len(own) < len(tools) and not (drop and own):
+            number = next(number for number, tool in enumerate(tools) if _type(tool) not in _RUN_BY_CLIENTS)
+            raise _unsupported(f"tools[{number}]", _type(tools[number]))
+        body["tools"] = own
+    if isinstance(choice, Mapping):
+        kind = choice.get("type")
+        if kind == "allowed_tools":
+            _allow(body, choice, choice.get("tools"), "tool_choice.tools")
+        elif kind != "function":
+            raise _unsupported("tool_choice", str(kind))
+
+
+def settle_chat_tools(body: dict[str, Any]) -> None:
+    """The same for a chat body, whose functions vLLM checks, and where an empty list is no tools. Raises BadRequest."""
+    if body.get("tools") == []:
+        del body["tools"]
+        body.pop("tool_choice", None)  # "auto" or "none"
+    choice = body.get("tool_choice")
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools")
+        allowed = allowed if isinstance(allowed, Mapping) else {}
+        _allow(body, allowed, allowed.get("tools"), "tool_choice.allowed_tools.tools")
+
+
+def _allow(body: dict[str, Any], choice: Mapping[str, Any], allowed: Any, path: str) -> None:
+    """Leaves the allowed tools, with the mode as `tool_choice`."""
+    mode = choice.get("mode")
+    if mode not in ("auto", "required"):
+        raise BadRequest("tool_choice.mode: must be 'auto' or 'required'", param="tool_choice")
+    if not isinstance(allowed, list) or not allowed:
+        raise BadRequest(f"{path}: must be a list of tools", param=path)
+    offered: Sequence[Any] = body.get("tools") or []
+    named = {_name(tool): tool for tool in offered}
+    for number, tool in enumerate(allowed):
+        if _name(tool) not in named:
+            raise BadRequest(f"{path}[{number}]: `tools` has no such tool", param=f"{path}[{number}]")
+    names = {_name(tool) for tool in allowed}
+    body["tools"] = [tool for tool in offered if _name(tool) in names]
+    body["tool_choice"] = mode
+
+
+def _type(tool: Any) -> str:
+    return str(tool.get("type", "function")) if isinstance(tool, Mapping) else "function"  # vLLM's to reject
+
+
+def _name(tool: Any) -> str | None:
+    """A tool's name, in the form of chats or of responses."""
+    if not isinstance(tool, Mapping):
+        return None
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _unsupported(path: str, kind: str) -> BadRequest:
+    return BadRequest(
+        f"{path}: '{kind[:64]}' is not supported; this server has only functions, which the client runs",
+        param=path,
+        code="unsupported_tool",
+    )
