@@ -88,7 +88,7 @@ def worded(config: Config, method: str, path: str, sent: Mapping[str, str]) -> l
         dialect.render_error(refused.value, route.operation, request)
         for dialect in DIALECTS
         for route in dialect.routes
-        if route.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path)
+        if route.method == method and re.fullmatch(re.sub(r"{\w+(:path)?}", "[^/]+", route.path), path)
     ]
     other = OpenAI().render_error(refused.value, "none", request)
     databricks = error_reply(refused.value, request_id=ID)

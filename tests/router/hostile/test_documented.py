@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy  # noqa: F401  # before the router's threads, or both import it at the same time
 import pytest
 import requests
 import schemathesis

@@ -40,7 +40,8 @@ def streamed(
     start = {"type": "message_start", "message": {"content": [], "stop_reason": None, "usage": usage}}
     blocks = [{"type": "content_block_start", "index": n, "content_block": block} for n, block in enumerate(content)]
     end = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": usage}
-    data = b"".join(map(frame, [start, *blocks, end, {"type": "message_stop"}]))
+    sent: list[dict[str, Any]] = [start, *blocks, end, {"type": "message_stop"}]
+    data = b"".join(map(frame, sent))
 
     def through(chunks: list[bytes]) -> list[dict[str, Any]]:
         stream = MessageStream(stream_format("r"), with_tools=True, manages_context=manages_context, pings=pings)
@@ -83,7 +84,7 @@ def test_a_stream_has_a_ping_after_its_start_if_the_client_knows_pings() -> None
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_an_answer_says_that_no_edit_of_the_context_was_applied_if_edits_were_asked_for(asked: bool) -> None:
-    expected = {"applied_edits": []} if asked else None
+    expected: dict[str, Any] | None = {"applied_edits": []} if asked else None
     assert whole([TEXT], "end_turn", COUNTS, manages_context=asked).get("context_management") == expected
     start, *_, end, _ = streamed([TEXT], "end_turn", COUNTS, manages_context=asked)
     assert end.get("context_management") == expected
