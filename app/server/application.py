@@ -7,7 +7,7 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
@@ -31,7 +31,7 @@ from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.engine_params import CacheSalts
-from app.exchange.handler import Candidates, handle
+from app.exchange.handler import handle
 from app.exchange.preparation import Preparation, PreparedConfig
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
@@ -189,7 +189,7 @@ class Router:
         known = KnownFleet(fleet) if fleet is not None else None
         cluster = ClusterMetrics(controller, known)
         self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
-        endpoints = route_apps(self._exchange)
+        endpoints = route_apps(partial(handle, self.state))
         starlette = Starlette(
             routes=[
                 *self._operations(),
@@ -300,17 +300,6 @@ class Router:
         ):
             yield
             await self._deployments.close()
-
-    def _exchange(
-        self,
-        candidates: Candidates,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        refusal: SwitchyardError | None = None,
-    ) -> Awaitable[None]:
-        return handle(self.state, candidates, scope, receive, send, refusal=refusal)
 
     def _operations(self) -> list[Path]:
         pages = Console(self._access)
