@@ -11,18 +11,17 @@ class TimeLimit:
     with a system call (getpid) in Python 3.11, and can be rescheduled.
     """
 
-    __slots__ = ("_before", "_handle", "_passed", "_task", "_when")
+    __slots__ = ("_before", "_handle", "_loop", "_passed", "_task", "_when")
 
-    def __init__(self, when: float) -> None:
-        self._when = when
+    def __init__(self, when: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._when, self._loop = when, loop
         self._passed = False
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
+        task = asyncio.current_task(self._loop)
         assert task is not None, "a coroutine of a task"
         self._task, self._before = task, task.cancelling()
-        self._handle = loop.call_at(self._when, self._due)
+        self._handle = self._loop.call_at(self._when, self._due)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
@@ -43,4 +42,5 @@ class TimeLimit:
 
 def within(seconds: float) -> TimeLimit:
     """A limit from now on."""
-    return TimeLimit(asyncio.get_running_loop().time() + seconds)
+    loop = asyncio.get_running_loop()
+    return TimeLimit(loop.time() + seconds, loop)

@@ -27,7 +27,7 @@ from app.config.base import ConfigError
 from app.config.schema import Config
 from app.errors import ClientError, Unauthorized, Unavailable
 from app.limits.bodies import Bodies
-from app.limits.limiter import Allowance, Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
+from app.limits.limiter import Allowance, Limiter, LimitObserver, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
 
@@ -175,23 +175,27 @@ class Access:
 
     def admit(self, caller: Caller, endpoint: str, tokens: Callable[[], int], usage: UsageSource) -> Reservation:
         """The context in which a request of `caller` runs: see `Limiter.admit`."""
-        return self._current.limiter.admit(_subject(caller), endpoint, tokens, usage)
+        return self._current.limiter.admit(caller, endpoint, tokens, usage)
 
     def counts_tokens(self, caller: Caller, endpoint: str) -> bool:
         """Whether the caller has a limit on tokens there."""
-        return self._current.limiter.counts_tokens(_subject(caller), endpoint)
+        return self._current.limiter.counts_tokens(caller, endpoint)
+
+    def counts_requests(self, caller: Caller, endpoint: str) -> bool:
+        """Whether the caller has a limit on requests there."""
+        return self._current.limiter.counts_requests(caller, endpoint)
 
     async def check_requests(self, caller: Caller, endpoint: str, usage: UsageSource) -> None:
         """Raises LimitExceeded if the caller has no request left on the endpoint: before a body is read."""
-        await self._current.limiter.check(_subject(caller), endpoint, usage)
+        await self._current.limiter.check(caller, endpoint, usage)
 
     async def count_invalid(self, caller: Caller, endpoint: str, usage: UsageSource) -> None:
         """Counts an invalid request of the caller; "" is no endpoint. Raises LimitExceeded if it is one too many."""
-        await self._current.limiter.count_invalid(_subject(caller), endpoint, usage)
+        await self._current.limiter.count_invalid(caller, endpoint, usage)
 
     async def left(self, caller: Caller, endpoint: str) -> list[Allowance]:
         """The remainder of the caller's limits on the endpoint."""
-        return await self._current.limiter.left(_subject(caller), endpoint)
+        return await self._current.limiter.left(caller, endpoint)
 
     @property
     def limits_are_shared(self) -> bool:
@@ -285,10 +289,6 @@ class Access:
     @property
     def _stores(self) -> list[Store]:
         return [*self._retired, *([self._state.limiter.store] if self._state is not None else [])]
-
-
-def _subject(caller: Caller) -> LimitSubject:
-    return LimitSubject(caller.name, caller.id, caller.limits)
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:

@@ -52,6 +52,9 @@ class while_connected:
 class until(TimeLimit):
     """Raises DeadlinePassed if the block still runs at `deadline` (event-loop time)."""
 
+    def __init__(self, deadline: float) -> None:
+        super().__init__(deadline, asyncio.get_running_loop())
+
     async def __aexit__(self, *raised: Any) -> None:
         try:
             await super().__aexit__(*raised)
@@ -67,10 +70,10 @@ class IdleTimeout(TimeLimit):
     """
 
     def __init__(self, idle_s: float, deadline: float) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._idle_s, self._deadline = idle_s, deadline
-        self.last = self._loop.time()
-        super().__init__(min(self.last + idle_s, deadline))
+        self.last = loop.time()
+        super().__init__(min(self.last + idle_s, deadline), loop)
 
     async def __aexit__(self, *raised: Any) -> None:
         try:

@@ -23,6 +23,7 @@ from app.internal_keys import listed
 from app.upstream.target import Target
 
 _EXTRA = "vllm_xargs"
+_PARAMS = frozenset(ENGINE_PARAMS)
 _SALT = "cache_salt"
 _LONGEST_SALT = 1024
 """Characters that vLLM takes."""
@@ -36,8 +37,10 @@ def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint |
 
     `endpoint` is None for a deployment that no endpoint lists.
     """
-    allowed = endpoint.allow_engine_params if endpoint is not None else ()
     extra = body.get(_EXTRA)
+    if extra is None and _PARAMS.isdisjoint(body):  # nearly always
+        return
+    allowed = endpoint.allow_engine_params if endpoint is not None else ()
     for parameter in ENGINE_PARAMS:
         if parameter in allowed:
             continue

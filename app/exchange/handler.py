@@ -172,11 +172,12 @@ async def _admissible(
     """
     if route.local:
         return snapshot.largest_body
+    access = state.access
     name = writer.record.endpoint = _addressed(route, request, snapshot.config)
     snapshot.views.require_access(caller, name or None)
     # To ask a store elsewhere takes longer than to read a short body.
-    if not state.access.limits_are_shared or not _is_short(request.headers):
-        await state.access.check_requests(caller, name, writer)
+    if access.counts_requests(caller, name) and not (access.limits_are_shared and _is_short(request.headers)):
+        await access.check_requests(caller, name, writer)
     return snapshot.config.body_limit(name) if name else snapshot.largest_body
 
 
@@ -213,10 +214,12 @@ def _endpoint_in(body: bytes, config: Config) -> str:
 
 
 def _parse(state: RouterState, config: Config, dialect: Dialect, route: Route, request: Request) -> Call:
-    if request.body.count(b",") >= config.max_messages:
+    may_be_long = request.body.count(b",") >= config.max_messages
+    if may_be_long:
         check_length(peek(request.body), config.max_messages)
     call = dialect.parse(route.operation, request, ParseContext(config, state.random))
-    check_length(call.body, config.max_messages)
+    if may_be_long:
+        check_length(call.body, config.max_messages)
     check_constraints(call)
     return call
 

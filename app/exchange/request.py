@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from app.config.schema import Config, Timeouts
@@ -51,7 +52,7 @@ def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
 
 def check_headers(scope: Mapping[str, Any], limit: int) -> None:
     """Raises HeadersTooLarge above `limit` bytes."""
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+    if sum(map(len, chain.from_iterable(scope["headers"]))) > limit:
         raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
 
 
@@ -95,10 +96,11 @@ async def read_json(
 ) -> bytes:
     """Like `read_body`: a body that is cheap to parse, if it is JSON at all. Raises TooLarge for others."""
     body = await read_body(receive, headers, config.timeouts, limit, room)
-    await bodies.work(len(body), check_size, body, config.max_json_values)
     if len(body) > _SHORT_BODY:
+        await bodies.work(len(body), check_size, body, config.max_json_values)
         room.take(BYTES_PER_VALUE * weight(body))
     else:
+        check_size(body, config.max_json_values)
         room.take(len(body) * 8)
     return body
 

@@ -48,13 +48,20 @@ class LimitObserver(Protocol):
         """Counts a failure of the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitSubject:
-    """The caller: its name for messages, the id under which counts are kept, its key's own limits if any."""
+class LimitSubject(Protocol):
+    """A caller, as far as limits are concerned."""
 
-    name: str
-    id: str
-    own: Limits | None = None
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def id(self) -> str:
+        """Counts are kept under it."""
+
+    @property
+    def limits(self) -> Limits | None:
+        """Its key's own."""
 
 
 Kind = Literal["requests", "tokens", "concurrent"]
@@ -109,7 +116,11 @@ class Limiter:
 
     def counts_tokens(self, subject: LimitSubject, endpoint: str) -> bool:
         """Whether a limit on tokens applies."""
-        return self.limiting.of(subject.name, endpoint, subject.own).tokens_per_minute is not None
+        return self.limiting.of(subject.name, endpoint, subject.limits).tokens_per_minute is not None
+
+    def counts_requests(self, subject: LimitSubject, endpoint: str) -> bool:
+        """Whether a limit on requests applies."""
+        return self.limiting.of(subject.name, endpoint, subject.limits).requests_per_minute is not None
 
     async def check(self, subject: LimitSubject, endpoint: str, usage: UsageSource) -> None:
         """Raises LimitExceeded if the caller has no request left on the endpoint. Counts nothing."""
@@ -129,8 +140,8 @@ class Limiter:
                 await self._refuse(subject, endpoint, limit, usage)
 
     def _requests(self, subject: LimitSubject, endpoint: str) -> _Limit | None:
-        found = self._applicable(subject, endpoint, lambda: 0)
-        return next((limit for limit in found if limit.kind == "requests"), None)
+        maximum = self.limiting.of(subject.name, endpoint, subject.limits).requests_per_minute
+        return None if maximum is None else _Limit("requests", _requests_key(subject, endpoint), maximum)
 
     async def _refuse(self, subject: LimitSubject, endpoint: str, limit: _Limit, usage: UsageSource) -> None:
         applicable = self._applicable(subject, endpoint, lambda: 0)
@@ -150,10 +161,10 @@ class Limiter:
 
     def _applicable(self, subject: LimitSubject, endpoint: str, tokens: Callable[[], int]) -> list[_Limit]:
         """The limits that apply to a request with this initial cost in tokens."""
-        limits = self.limiting.of(subject.name, endpoint, subject.own)
+        limits = self.limiting.of(subject.name, endpoint, subject.limits)
         applicable: list[_Limit] = []
         if limits.requests_per_minute is not None:
-            applicable.append(_Limit("requests", f"{subject.id}:{endpoint}:requests", limits.requests_per_minute))
+            applicable.append(_Limit("requests", _requests_key(subject, endpoint), limits.requests_per_minute))
         if limits.tokens_per_minute is not None:
             key = f"{subject.id}:{endpoint}:tokens"
             applicable.append(_Limit("tokens", key, limits.tokens_per_minute, tokens()))
@@ -325,6 +336,10 @@ class Reservation:
             cost = f" and this takes about {limit.cost}" if limit.kind == "tokens" else ""
             reasons.append(f"{title}, of which {window.used} are used{cost}; it frees in {waits[-1]} s")
         return LimitExceeded(f"Limit reached for {self._who}: {'. '.join(reasons)}", retry_after=max(waits))
+
+
+def _requests_key(subject: LimitSubject, endpoint: str) -> str:
+    return f"{subject.id}:{endpoint}:requests"
 
 
 def _who(subject: LimitSubject, endpoint: str) -> str:

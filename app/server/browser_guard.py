@@ -25,7 +25,6 @@ from app.config.schema import Config
 from app.errors import Forbidden
 
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key"})
-_LOOKED_AT = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"}) | _CREDENTIALS
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
@@ -54,7 +53,7 @@ class Rules:
 
         `headers` have lower-case names, as ASGI gives them.
         """
-        found = {name: value for name, value in headers if name in _LOOKED_AT}
+        found = dict(headers)
         host = found.get(b"host", b"")
         if self.hosts is not None and host and not _is_own(host) and _name(host) not in self.hosts:
             raise Forbidden(
@@ -67,7 +66,7 @@ class Rules:
 
     def _check_page(self, method: str, host: bytes, found: dict[bytes, bytes]) -> None:
         site, origin = found.get(b"sec-fetch-site"), found.get(b"origin")
-        if site in (b"same-origin", b"none") or "*" in self.origins:
+        if (site is None and origin is None) or site in (b"same-origin", b"none") or "*" in self.origins:
             return
         if origin is not None:
             page = origin.decode("latin-1")

@@ -34,7 +34,7 @@ def test_a_block_that_ends_in_time_is_left_alone() -> None:
 def test_a_block_that_still_runs_is_ended() -> None:
     async def run() -> bool:
         with pytest.raises(TimeoutError):
-            async with TimeLimit(_now() - 1):
+            async with TimeLimit(_now() - 1, asyncio.get_running_loop()):
                 await _forever()
         return await _uncancelled()
 
@@ -43,7 +43,7 @@ def test_a_block_that_still_runs_is_ended() -> None:
 
 def test_the_outer_of_two_limits_ends_both_blocks() -> None:
     async def nested() -> None:
-        async with TimeLimit(_now() - 1):
+        async with TimeLimit(_now() - 1, asyncio.get_running_loop()):
             async with within(3600):
                 await _forever()
             pytest.fail("the outer block went on")

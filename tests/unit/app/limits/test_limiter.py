@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from app.access.caller import Caller
 from app.config.access import Limiting, Limits
 from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge, Unavailable
 from app.limits.limiter import Limiter, LimitSubject, Reservation
 from app.limits.sliding_window import Window
 from app.limits.store import Store, StoreFailed
 
-TEAM = LimitSubject("team", "key-1")
+TEAM = Caller("team", "key-1")
 TOKENS = 100
 
 
@@ -108,8 +109,8 @@ async def test_every_caller_and_endpoint_has_its_own_count() -> None:
     desk = Desk(requests_per_minute=1)
     await desk.run()
     await desk.run(endpoint="embed")
-    await desk.run(LimitSubject("other", "key-2"))
-    await desk.run(LimitSubject("more", "key-3", Limits(requests_per_minute=5)))
+    await desk.run(Caller("other", "key-2"))
+    await desk.run(Caller("more", "key-3", limits=Limits(requests_per_minute=5)))
     await desk.refused()
 
 
