@@ -182,7 +182,9 @@ class Experiment(Section):
     starts_at: float | None = Field(default=None, description="Unix seconds; earlier requests do not count.")
     ends: Ends = Field(default=Ends(), description="When the experiment ends by itself.")
     strata: tuple[Stratum, ...] = Field(
-        default=("prompt_bytes",), description="Strata within which requests are compared, besides the plan's shares."
+        default=("prompt_bytes",),
+        description="Strata within which requests are compared, besides the plan's shares. For a unit that comes back: "
+        "those of its first request.",
     )
     min_duration_s: Positive = Field(default=86400.0, description="The earliest promotion, after the start.")
 

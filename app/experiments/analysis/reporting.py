@@ -80,7 +80,7 @@ def reported(
         sample_ratio=watched.sample_ratio.status(watched.split_differences()),
         alarms=list(watched.alarms),
         warnings=_warnings(comparisons, collected, watched, feedback),
-        strata=int(collected.strata_for(1).max(initial=-1)) + 1,
+        strata=collected.strata_used,
         thinned=collected.share,
         distributions=collected.distributions.report() if with_values else [],
     )

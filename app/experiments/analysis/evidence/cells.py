@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints, combined, grouped, kept_share, mix
 from app.experiments.analysis.evidence.hash_index import HashIndex
+from app.experiments.analysis.evidence.strata import CodesOf, within
 from app.experiments.columns import I32
 from app.experiments.statistics.look import Lines, Moments
 
@@ -76,11 +77,18 @@ class Cells:
         while len(self._lines) > self._max:
             self._thin(self._bits + 1)
 
-    def lines(self, metric: int, strata: I32, treatment: int, without: "Cells | None" = None) -> Lines:
+    def lines(
+        self,
+        metric: int,
+        strata: I32,
+        treatment: int,
+        without: "Cells | None" = None,
+        codes: CodesOf | None = None,
+    ) -> Lines:
         """Lines of control and one treatment that have a value.
 
-        `strata` maps recorded strata to those of the comparison. `without` are requests that are to be taken away:
-        cells that hold a part of what these hold.
+        `strata` maps recorded strata to those of the comparison, which `codes` splits by unit. `without` are requests
+        that are to be taken away: cells that hold a part of what these hold.
         """
         n, x, d = (column.values[:, metric] for column in (self._n, self._x, self._d))
         if without is not None and len(without):
@@ -91,16 +99,17 @@ class Cells:
             d[where] -= without._d.values[rows, metric]
         arm = self._arm.values
         kept = (n > 0) & ((arm == 0) | (arm == treatment))
+        unit = self._unit.values[kept]
         return Lines(
-            self._unit.values[kept],
-            strata[self._stratum.values[kept]],
+            unit,
+            within(strata[self._stratum.values[kept]], self._units.keys[unit], codes),
             (arm[kept] != 0).astype(np.int64),
             n[kept].astype(np.float64),
             x[kept],
             d[kept],
         )
 
-    def recorded(self, metric: int, strata: I32, most: int) -> tuple[Lines, Hashes]:
+    def recorded(self, metric: int, strata: I32, most: int, codes: CodesOf | None = None) -> tuple[Lines, Hashes]:
         """The lines of at most about `most` units of all arms that have a value, ordered by unit, and the units'
         hashes. Units are codes from 0, in the order in which they were first seen. If there are more, a sample is taken
         by hash.
@@ -115,7 +124,8 @@ class Cells:
         rows = rows[np.argsort(self._unit.values[rows], kind="stable")]
         units, unit = np.unique(self._unit.values[rows], return_inverse=True)
         n, x, d = (column.values[rows, metric] for column in (self._n, self._x, self._d))
-        stratum, arm = strata[self._stratum.values[rows]], np.zeros(len(rows), np.int64)
+        stratum = within(strata[self._stratum.values[rows]], self._units.keys[self._unit.values[rows]], codes)
+        arm = np.zeros(len(rows), np.int64)
         return Lines(unit, stratum, arm, n.astype(np.float64), x, d), self._units.keys[units]
 
     @property

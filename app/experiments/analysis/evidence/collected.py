@@ -14,7 +14,7 @@ from app.experiments.analysis.evidence.distributions import Distributions
 from app.experiments.analysis.evidence.feedback import MaturedExposures
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
-from app.experiments.analysis.evidence.strata import Strata
+from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata
 from app.experiments.columns import I32, RowColumns
 from app.experiments.statistics.look import Lines, Look, LookScale, look, look_of_requests
 from app.experiments.statistics.quantile import QuantileLook, quantile_shift
@@ -34,7 +34,9 @@ class Collected:
         self, measures: Sequence[Measure], arms: Arms, facts: Facts, strata: tuple[Stratum, ...], *, returning: bool
     ) -> None:
         self.measures = measures
-        self.strata = Strata(strata)
+        self.strata = Strata(() if returning else strata)
+        """Recorded strata: the plans' weights, and the declared strata where every request is a unit."""
+        self._first = FirstRequests(strata) if returning and strata else None
         self.requests: Ints = np.zeros(len(arms.names), np.int64)
         """Analysed requests of each arm."""
         self._arms = arms
@@ -59,6 +61,8 @@ class Collected:
         stratum = self.strata.of(rows, placed.weights)
         values = [None if measure.feedback else values_of(measure, rows, self._facts) for measure in self.measures]
         block = _block(rows.unit, stratum, placed.arm, values)
+        if self._first is not None:
+            self._first.add(rows)
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
@@ -117,16 +121,27 @@ class Collected:
         """For each recorded stratum, the one in which control and a treatment are compared."""
         return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
 
+    @property
+    def strata_used(self) -> int:
+        """The number of strata in which control and the first treatment are compared."""
+        shares = int(self.strata_for(1).max(initial=-1)) + 1
+        return shares * (1 if self._first is None else self._first.used)
+
+    @property
+    def _codes(self) -> CodesOf | None:
+        return None if self._first is None else self._first.codes
+
     def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyLook | None:
         """A measure of a treatment against control; None where there is no estimate yet."""
         measure, strata = self.measures[column], self.strata_for(treatment)
         if measure.kind == "quantile":
             minutes = self._cold.minutes if without_cold else None
-            return quantile_shift(*self._raw[measure.metric].select(treatment, strata, minutes), measure.quantile)
+            raw = self._raw[measure.metric].select(treatment, strata, minutes, self._codes)
+            return quantile_shift(*raw, measure.quantile)
         if not self._returning:
             return self.look_of_requests(column, treatment, without_cold=without_cold)
         cold = self._cold_cells.sums if without_cold else None
-        return look(self._cells.lines(column, strata, treatment, cold), _scale(measure))
+        return look(self._cells.lines(column, strata, treatment, cold, self._codes), _scale(measure))
 
     def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
         """The same look, as if every request were a separate unit."""
@@ -134,12 +149,16 @@ class Collected:
         moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))
 
-    def design_effect(self, column: int, treatment: int, clustered: AnyLook) -> float | None:
-        """The clustered variance by the unclustered one; None where requests are the units."""
-        if not self._returning or not isinstance(clustered, Look):
+    def design_effect(self, column: int, treatment: int) -> float | None:
+        """The clustered variance by the unclustered one, both within the plan's shares alone; None where requests are
+        the units.
+        """
+        measure = self.measures[column]
+        if not self._returning or measure.kind == "quantile":
             return None
+        clustered = look(self._cells.lines(column, self.strata_for(treatment), treatment), _scale(measure))
         single = self.look_of_requests(column, treatment)
-        return None if single is None else clustered.se**2 * self._cells.share / single.se**2
+        return None if single is None or clustered is None else clustered.se**2 * self._cells.share / single.se**2
 
     def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes]]:
         """Yields the lines of at most about `most` units of all arms, for every measure except quantiles, like
@@ -148,7 +167,7 @@ class Collected:
         strata = self.strata_for(1)
         for column, measure in enumerate(self.measures):
             if measure.kind != "quantile":
-                yield measure, _scale(measure), *self._cells.recorded(column, strata, most)
+                yield measure, _scale(measure), *self._cells.recorded(column, strata, most, self._codes)
 
     def value(self, column: int, arm: int) -> float | None:
         """A measure's value in an arm, unadjusted, in the metric's own unit."""

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints, kept_share
+from app.experiments.analysis.evidence.strata import CodesOf, within
 from app.experiments.columns import I32
 
 MAX_VALUES = 1_000_000
@@ -46,11 +47,11 @@ class RawValues:
             self._thin()
 
     def select(
-        self, treatment: int, strata: I32, without_minutes: Ints | None = None
+        self, treatment: int, strata: I32, without_minutes: Ints | None = None, codes: CodesOf | None = None
     ) -> tuple[Floats, Ints, I32, NDArray[np.int64]]:
         """`(value, unit, stratum, arm)` of control and one treatment; units as codes from 0, arms 0 and 1.
 
-        `without_minutes`: minutes that are left out, counted from 1970.
+        `without_minutes`: minutes that are left out, counted from 1970. `codes` splits the strata by unit.
         """
         arm = self._arm.values
         kept = (arm == 0) | (arm == treatment)
@@ -60,7 +61,7 @@ class RawValues:
         return (
             self._value.values[kept],
             unit.astype(np.int64),
-            strata[self._stratum.values[kept]],
+            within(strata[self._stratum.values[kept]], self._unit.values[kept], codes),
             (arm[kept] != 0).astype(np.int64),
         )
 

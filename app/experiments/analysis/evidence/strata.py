@@ -1,14 +1,22 @@
 """Strata of requests: the treatment's share under the plan that assigned them, and declared strata.
 
-A request's stratum is known before its arm acts. The recorded stratum holds the plan's weights; the share follows from
-them for each treatment, so that plans with the same share are one stratum. With many shares, neighbours are merged.
+Only what was known before a unit met its arm may be a stratum. A conversation's later prompts hold the arm's own
+answers, and how long a user waits decides when the next request comes: compared within such strata, a treatment that
+writes more looks faster than it is. So the declared strata of a unit that comes back are those of its first request.
+Where every request is a unit, they are its own: its arm has just been drawn.
+
+The recorded stratum holds the plan's weights; the share follows from them for each treatment, so that plans with the
+same share are one stratum. With many shares, neighbours are merged.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Stratum
-from app.experiments.analysis.evidence.arrays import Floats, Growing, Ints
+from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints
+from app.experiments.analysis.evidence.first_seen import FirstSeen
 from app.experiments.columns import I32, RowColumns
 
 MAX_SHARES = 12
@@ -17,6 +25,42 @@ MAX_SHARES = 12
 _PROMPT_BYTES = np.array([256, 1024, 4096, 16384])
 _BITS = {"prompt_bytes": 3, "hour": 5, "dialect": 20, "stream": 1}
 _WEIGHTS_SHIFT = sum(_BITS.values())
+
+
+CodesOf = Callable[[Hashes], I32]
+"""Units to the code of their declared strata."""
+
+
+class FirstRequests:
+    """The declared strata of each unit's first request."""
+
+    def __init__(self, declared: tuple[Stratum, ...]) -> None:
+        self._strata = Strata(declared)
+        self._first = FirstSeen(1)
+
+    def add(self, rows: RowColumns) -> None:
+        """Requests, in any order."""
+        nowhere = np.zeros(len(rows), np.int32)
+        self._first.add(rows.unit, rows.at, self._strata.of(rows, nowhere), np.zeros(len(rows), np.int8))
+
+    def codes(self, units: Hashes) -> I32:
+        """The code of each unit's strata: 0 for a unit that is not known."""
+        return self._first.groups(units)
+
+    @property
+    def used(self) -> int:
+        """The number of different codes."""
+        return int((self._first.counts > 0).sum())
+
+
+def within(stratum: I32, units: Hashes, codes: CodesOf | None) -> I32:
+    """The strata of lines, split by the units' codes: again codes without large gaps."""
+    if codes is None or not len(stratum):
+        return stratum
+    code = codes(units)
+    split = stratum.astype(np.int64) * (int(code.max()) + 1) + code
+    inverse: NDArray[np.intp] = np.unique(split, return_inverse=True)[1].reshape(-1)
+    return inverse.astype(np.int32)
 
 
 class Strata:

@@ -1,7 +1,15 @@
-import numpy as np
+from random import Random
+from typing import get_args
 
-from app.experiments.analysis.evidence.strata import MAX_SHARES, Strata
-from tests.support.experiments.exposure_columns import Recorder
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config.experiments import Stratum
+from app.experiments.analysis.evidence.strata import MAX_SHARES, FirstRequests, Strata
+from tests.simulation import conversations
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.exposures import NAMES
 
 ONES = np.ones(1000)
 
@@ -49,3 +57,41 @@ def test_many_shares_become_twelve_bands_of_neighbours_with_about_as_many_reques
     assert (np.diff(band[order]) >= 0).all()
     sums = np.bincount(band, requests)
     assert sums.max() < 2 * sums.min()
+
+
+LATER = {
+    "prompt_bytes": st.integers(0, 10**6),
+    "at": st.floats(1, 10**6),
+    "dialect": st.integers(0, len(NAMES) - 1),
+    "stream": st.booleans(),
+    "turn": st.integers(1, 100),
+}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.fixed_dictionaries(LATER)), max_size=20), st.randoms(use_true_random=False)
+)
+def test_nothing_after_a_units_first_request_changes_its_strata(
+    later: list[tuple[int, dict[str, object]]], random: Random
+) -> None:
+    """For every declared stratum: a later request comes after the unit has met its arm."""
+    recorder = Recorder()
+    first = [
+        {"unit": unit, "at": 0.0, "prompt_bytes": 300 * unit, "dialect": unit % len(NAMES)} for unit in (1, 2, 3, 4)
+    ]
+    alone, after = FirstRequests(get_args(Stratum)), FirstRequests(get_args(Stratum))
+    alone.add(recorder.rows(*first))
+    rows: list[Fields] = [*first, *({"unit": unit, **values} for unit, values in later)]
+    after.add(recorder.rows(*first))
+    random.shuffle(rows)
+    after.add(recorder.rows(*rows))
+    units = np.array([1, 2, 3, 4], np.uint64)
+    assert after.codes(units).tolist() == alone.codes(units).tolist()
+
+
+def test_prompts_that_hold_the_arms_own_answers_are_no_stratum() -> None:
+    """The treatment is faster for a prompt of the same size, and slower for its users."""
+    missed, better, worse = conversations.run(["prompt_bytes"], conversations.truth(), 2)
+    assert not missed
+    assert not better
+    assert worse
