@@ -25,6 +25,7 @@ from databricks.sdk.service.serving import (
 from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
 from tests.real.conftest import Application
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -133,24 +134,21 @@ def test_traffic_moves_live_under_load(application: Application, endpoints: Any)
         worker.start()
     times = [time.monotonic()]
     try:
-        time.sleep(1)
+        wait_until(lambda: by(times[0], float("inf"))[BLUE])
         times.append(time.monotonic())
         assert shares(endpoints.update_config_and_wait("chat", traffic_config=traffic(blue=0))) == {BLUE: 0, GREEN: 100}
         times.append(time.monotonic())
         assert applied(application) == {BLUE: 0, GREEN: 100}
-        time.sleep(2)
+        wait_until(lambda: by(times[2], float("inf")).total() >= 20)
         times.append(time.monotonic())
         endpoints.update_config_and_wait("chat", traffic_config=traffic(blue=90))
-        times.append(time.monotonic())
-        time.sleep(1)
+        wait_until(lambda: by(times[3], float("inf"))[BLUE])
     finally:
         stop.set()
         for worker in workers:
             worker.join(60)
     assert {status for _, status, _ in seen} == {200}
-    assert by(times[0], times[1])[BLUE] > 0
     assert by(times[2], times[3]).keys() == {GREEN}
-    assert by(times[4], float("inf"))[BLUE] > 0
     assert applied(application) == {BLUE: 90, GREEN: 10}
     assert processes(application) == before
 
