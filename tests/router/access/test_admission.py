@@ -1,6 +1,7 @@
 """Requests that the router rejects before it calls a deployment: too many, too long, too slow, or too deeply nested."""
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -121,6 +122,17 @@ async def test_the_length_of_a_conversation_is_bounded(rig: Rig) -> None:
     assert (await ask(rig, messages=QUESTION["messages"] * 2)).status_code == 200
     refused = await ask(rig, messages=QUESTION["messages"] * 3)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_the_length_of_a_conversation_in_a_string_is_bounded(rig: Rig) -> None:
+    """Databricks' `extra_params` are fields as JSON texts, in which commas may be escaped."""
+    rig.change(max_messages=8)
+    for count, status in ((8, 200), (9, 400)):
+        messages = json.dumps(QUESTION["messages"] * count).replace('"', '\\"').replace(",", "\\u002c")
+        body = f'{{"extra_params":{{"messages":"{messages}"}}}}'.encode()
+        assert body.count(b",") < 8
+        answer = await post(rig, "/serving-endpoints/chat/invocations", body)
+        assert answer.status_code == status, answer.text
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
