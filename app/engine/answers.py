@@ -170,6 +170,9 @@ class Beginning:
 
         Raises MalformedAnswer if this is no event.
         """
+        if not self.received and chunk.startswith(b"data: {") and chunk.endswith(b"\n\n") and self._check.valid(chunk):
+            self.received = chunk  # nearly always
+            return True
         self.received += chunk
         begins = self.received.startswith(_BEGINNINGS) or any(form.startswith(self.received) for form in _BEGINNINGS)
         if not begins:
@@ -177,7 +180,7 @@ class Beginning:
         frames = self._framer.feed(chunk)
         if frames:
             first = next(split(frames), None) if has_comment(frames) else frames[: frames.index(b"\n\n") + 2]
-            if first is not None and not self._check.valid(first) and error_in(first) is None:
+            if first is not None and error_in(first) is None and not self._check.valid(first):
                 raise MalformedAnswer(MALFORMED_RESPONSE)
         return bool(frames) or len(self.received) > _MOST_BEGINNING
 

@@ -96,11 +96,10 @@ async def read_json(
 ) -> bytes:
     """Like `read_body`: a body that is cheap to parse, if it is JSON at all. Raises TooLarge for others."""
     body = await read_body(receive, headers, config.timeouts, limit, room)
+    await bodies.work(len(body), check_size, body, config.max_json_values)
     if len(body) > _SHORT_BODY:
-        await bodies.work(len(body), check_size, body, config.max_json_values)
         room.take(BYTES_PER_VALUE * weight(body))
     else:
-        check_size(body, config.max_json_values)
         room.take(len(body) * 8)
     return body
 

@@ -120,7 +120,7 @@ class Limiter:
 
     def counts_requests(self, subject: LimitSubject, endpoint: str) -> bool:
         """Whether a limit on requests applies."""
-        return self.limiting.of(subject.name, endpoint, subject.limits).requests_per_minute is not None
+        return self._requests(subject, endpoint) is not None
 
     async def check(self, subject: LimitSubject, endpoint: str, usage: UsageSource) -> None:
         """Raises LimitExceeded if the caller has no request left on the endpoint. Counts nothing."""

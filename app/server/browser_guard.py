@@ -66,7 +66,7 @@ class Rules:
 
     def _check_page(self, method: str, host: bytes, found: dict[bytes, bytes]) -> None:
         site, origin = found.get(b"sec-fetch-site"), found.get(b"origin")
-        if (site is None and origin is None) or site in (b"same-origin", b"none") or "*" in self.origins:
+        if site in (b"same-origin", b"none") or "*" in self.origins:
             return
         if origin is not None:
             page = origin.decode("latin-1")

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
-from app.engine.answers import EVENT_STREAM, Beginning, event_check
+from app.engine.answers import EVENT_STREAM, Beginning
 from app.engine.errors import MALFORMED_RESPONSE, error_in_first_chunk
 from app.errors import MalformedAnswer
 from app.time_limit import within
@@ -60,13 +60,11 @@ class ResponseStream:
         """The first chunks, with a whole event; b"" if the response ends without one."""
         if response.media_type != EVENT_STREAM:
             raise MalformedAnswer(MALFORMED_RESPONSE)
-        chunk = await response.read()
-        if chunk.startswith(b"data: {") and chunk.endswith(b"\n\n") and event_check(self._path).valid(chunk):
-            return chunk  # nearly always
         beginning = Beginning(self._path)
-        while chunk and not beginning.feed(chunk):
-            chunk = await response.read()
-        return beginning.received if chunk else b""
+        while chunk := await response.read():
+            if beginning.feed(chunk):
+                return beginning.received
+        return b""
 
     def close(self) -> None:
         """Closes the connection if the response is not complete, which stops the engine."""

@@ -40,7 +40,7 @@ class FrameStream(TerminatingStream, ABC):
         if self._ended or self.failure is not None:
             return b""
         try:
-            if b'"error"' in frame and (error := error_in(frame)):
+            if error := error_in(frame):
                 raise error
             if self._check.valid(frame):
                 return self._frame(frame)
