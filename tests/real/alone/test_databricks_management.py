@@ -142,13 +142,16 @@ def test_traffic_moves_live_under_load(application: Application, endpoints: Any)
         wait_until(lambda: by(times[2], float("inf")).total() >= 20)
         times.append(time.monotonic())
         endpoints.update_config_and_wait("chat", traffic_config=traffic(blue=90))
-        wait_until(lambda: by(times[3], float("inf"))[BLUE])
+        times.append(time.monotonic())
+        wait_until(lambda: by(times[4], float("inf"))[BLUE])
     finally:
         stop.set()
         for worker in workers:
             worker.join(60)
     assert {status for _, status, _ in seen} == {200}
+    assert by(times[0], times[1])[BLUE] > 0
     assert by(times[2], times[3]).keys() == {GREEN}
+    assert by(times[4], float("inf"))[BLUE] > 0
     assert applied(application) == {BLUE: 90, GREEN: 10}
     assert processes(application) == before
 

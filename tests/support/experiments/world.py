@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from app.config.schema import Config, parse
 from app.experiments.analysis.analysis import Analysis
+from app.experiments.analysis.evidence.arrays import Floats, Ints, Mask
 from app.experiments.analysis.pace import Pace
 from app.experiments.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
 from app.ledger.wire import Failure, Finish, Flag, LateKind, Plan
@@ -71,7 +72,6 @@ class World:
     def requests(self, count: int, hours: float = 24.0, since: float = START) -> "Recorded":
         """Generates requests, spread over a number of hours."""
         rng, codes = self.rng, self.codes
-        plan = self.tables.plan(Plan("chat", self.plan, {BLUE: self.weights[0], GREEN: self.weights[1]}))
         user = np.minimum((self.users * rng.random(count) ** 1.5).astype(int), self.users - 1)
         green = self.draw[user] < self.weights[1] / sum(self.weights)
         at = np.sort(since + rng.random(count) * hours * 3600)
@@ -86,46 +86,71 @@ class World:
         failed = rng.random(count) < np.where(green, self.error_rate[1], self.error_rate[0])
         duration = ttft + tokens * 0.02 * np.where(green, self.slower, 1.0)
         hanging = green & (rng.random(count) < self.hangs)
+        filled = self._filled(
+            at,
+            user,
+            green,
+            served=np.where(failed, -1, np.where(green, codes[GREEN], codes[BLUE])),
+            status=np.where(failed, 502, 200),
+            error=np.where(failed, Failure.UNREACHABLE, Failure.NONE),
+            prompt_bytes=prompt,
+            prompt_tokens=np.where(failed, np.nan, np.ceil(prompt / 4)),
+            completion_tokens=np.where(failed, np.nan, tokens),
+            ttft_s=np.where(failed, np.nan, ttft),
+            duration_s=np.where(failed, 0.1, duration),
+            itl_mean_s=np.where(failed, np.nan, 0.02),
+            itl_max_s=np.where(failed, np.nan, 0.05),
+            finish=np.where(failed, Finish.NONE, Finish.STOP),
+            cold=cold,
+        )
+        gone = green & (self.loses[user] < self.lost)
+        return _recorded(filled, ~gone, hanging)
+
+    def answered(self, at: Floats, user: Ints, green: Mask, **columns: Any) -> "Recorded":
+        """Records of requests that were answered. `at` in Unix seconds; `columns` are the rows', by name."""
+        everything = np.ones(len(at), np.bool_)
+        return _recorded(self._filled(at, user, green, **columns), everything, ~everything)
+
+    def _filled(self, at: Floats, user: Ints, green: Mask, **columns: Any) -> dict[str, NDArray[Any]]:
+        count, codes = len(at), self.codes
+        plan = self.tables.plan(Plan("chat", self.plan, {BLUE: self.weights[0], GREEN: self.weights[1]}))
         arm = np.where(green, codes[GREEN], codes[BLUE])
+        number = np.arange(self._sequence, self._sequence + count)
         self._sequence += count
-        columns: dict[str, Any] = {
+        values: dict[str, Any] = {
             "router": 1,
             "batch": 1,
-            "seq": np.arange(self._sequence - count, self._sequence) + 1,
+            "seq": number + 1,
             "at": at,
             "unit": _hashed(user, 11),
             "plan": plan,
             "assigned": arm,
             "flags": 0,
             "reason": 1,
-            "request": _hashed(np.arange(self._sequence - count, self._sequence), 12),
-            "answer": _hashed(np.arange(self._sequence - count, self._sequence), 13),
+            "request": _hashed(number, 12),
+            "answer": _hashed(number, 13),
             "caller": _hashed(user, 14),
-            "served": np.where(failed, -1, arm),
+            "served": arm,
             "dialect": codes["openai"],
             "task": codes["chat"],
             "stream": True,
-            "status": np.where(failed, 502, 200),
-            "error": np.where(failed, Failure.UNREACHABLE, Failure.NONE),
+            "status": 200,
+            "error": Failure.NONE,
             "attempts": 1,
-            "prompt_bytes": prompt,
+            "prompt_bytes": 500,
             "max_tokens": np.nan,
-            "prompt_tokens": np.where(failed, np.nan, np.ceil(prompt / 4)),
-            "completion_tokens": np.where(failed, np.nan, tokens),
-            "ttft_s": np.where(failed, np.nan, ttft),
-            "duration_s": np.where(failed, 0.1, duration),
-            "itl_mean_s": np.where(failed, np.nan, 0.02),
-            "itl_max_s": np.where(failed, np.nan, 0.05),
-            "finish": np.where(failed, Finish.NONE, Finish.STOP),
+            "prompt_tokens": 100.0,
+            "completion_tokens": 50.0,
+            "ttft_s": 0.2,
+            "duration_s": 1.0,
+            "itl_mean_s": 0.02,
+            "itl_max_s": 0.05,
+            "finish": Finish.STOP,
             "turn": 0,
             "in_flight": 2,
-            "cold": cold,
-        }
-        filled = {name: np.broadcast_to(value, count).astype(DTYPES[name]) for name, value in columns.items()}
-        starts = StartColumns(**{name: filled[name] for name in StartColumns.names()})
-        rows = RowColumns(**{name: filled[name] for name in RowColumns.names()})
-        gone = green & (self.loses[user] < self.lost)
-        return Recorded(starts.take(~gone), rows.take(~gone & ~hanging), _late(filled, hanging & ~gone))
+            "cold": False,
+        } | columns
+        return {name: np.broadcast_to(value, count).astype(DTYPES[name]) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -156,10 +181,18 @@ def _with(columns: C, flag: Flag) -> C:
     return replace(columns, flags=(columns.flags | np.uint16(flag)).astype(np.uint16))
 
 
-def _late(filled: dict[str, NDArray[Any]], hanging: NDArray[np.bool_]) -> LateColumns:
-    extra = {"kind": np.full(len(hanging), LateKind.SLOW, np.uint8), "above_s": np.full(len(hanging), 10.0)}
-    columns = LateColumns(**{name: (filled | extra)[name] for name in LateColumns.names()})
-    return columns.take(hanging)
+def _recorded(filled: dict[str, NDArray[Any]], told: Mask, hanging: Mask) -> Recorded:
+    """The starts of the requests that the routers told of, the rows of those that ended, late records of the others."""
+    extra = {"kind": np.full(len(told), LateKind.SLOW, np.uint8), "above_s": np.full(len(told), 10.0)}
+    return Recorded(
+        _columns(StartColumns, filled).take(told),
+        _columns(RowColumns, filled).take(told & ~hanging),
+        _columns(LateColumns, filled | extra).take(told & hanging),
+    )
+
+
+def _columns(kind: type[C], filled: dict[str, NDArray[Any]]) -> C:
+    return kind(**{name: filled[name] for name in kind.names()})
 
 
 def _slice(size: int, part: int, parts: int) -> slice:

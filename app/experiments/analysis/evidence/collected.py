@@ -149,16 +149,18 @@ class Collected:
         moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))
 
-    def design_effect(self, column: int, treatment: int) -> float | None:
-        """The clustered variance by the unclustered one, both within the plan's shares alone; None where requests are
-        the units.
-        """
-        measure = self.measures[column]
-        if not self._returning or measure.kind == "quantile":
+    def design_effect(self, column: int, treatment: int, clustered: AnyLook) -> float | None:
+        """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""
+        if not self._returning or not isinstance(clustered, Look):
             return None
-        clustered = look(self._cells.lines(column, self.strata_for(treatment), treatment), _scale(measure))
         single = self.look_of_requests(column, treatment)
-        return None if single is None or clustered is None else clustered.se**2 * self._cells.share / single.se**2
+        within_shares: Look | None = clustered
+        if self._first is not None:  # the strata of single requests are the plans' shares alone
+            lines = self._cells.lines(column, self.strata_for(treatment), treatment)
+            within_shares = look(lines, _scale(self.measures[column]))
+        if single is None or within_shares is None:
+            return None
+        return within_shares.se**2 * self._cells.share / single.se**2
 
     def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes]]:
         """Yields the lines of at most about `most` units of all arms, for every measure except quantiles, like

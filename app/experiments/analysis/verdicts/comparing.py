@@ -109,7 +109,7 @@ class Comparator:
             ln_e=look.ln_e(effect=self.delta, alpha=self.alpha),
             verdict=verdict_of(effect, self.measure),
             look=look,
-            design_effect=collected.design_effect(self.column, self.treatment),
+            design_effect=collected.design_effect(self.column, self.treatment, look),
             without_cold=self._without_cold(collected),
             units=units,
         )
