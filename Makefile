@@ -13,6 +13,7 @@ TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
 # The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+VENV_PACKAGE := import sys; print("python%d.%d-venv" % sys.version_info[:2])
 
 # What is installed: ACCELERATOR=cpu or gpu, by default what this machine has.
 ifndef ACCELERATOR
@@ -21,9 +22,6 @@ ACCELERATOR := $(firstword $(DETECTED))
 REASON := $(wordlist 2,$(words $(DETECTED)),$(DETECTED)) (ACCELERATOR=cpu or gpu overrides)
 endif
 REASON ?= ACCELERATOR=$(ACCELERATOR)
-ifeq ($(filter cpu gpu,$(ACCELERATOR)),)
-$(error ACCELERATOR is cpu or gpu, not '$(ACCELERATOR)')
-endif
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
@@ -186,22 +184,31 @@ fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 setup: $(if $(filter gpu,$(ACCELERATOR)),$(VENV)/.ready,$(TESTING))  ## everything that the tests need, too; for GPUs only what serves
 
 help:  ## this list
-	@awk -F ':[^#]*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':[^#]*## ' '/^[a-z0-9-]+:.*## / { line = sprintf("make %-17s %s", $$1, $$2); \
+		if ($$1 ~ /^(serve|test)$$/) print line; else others = others "\n" line } \
+		BEGIN { print "Two commands do everything:" } END { print "\nThe others:" others }' $(MAKEFILE_LIST)
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+		{ echo "$(PYTHON) lacks ensurepip, which creates $(VENV): install $$($(PYTHON) -c '$(VENV_PACKAGE)') (Debian, Ubuntu)" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # The locks first, which remove everything else; then this project, editable, with the lock's own setuptools.
 LOCKS_cpu := cpu torch-cpu torch-cuda
 LOCKS_gpu := gpu
-$(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(BIN)/uv
+$(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(if $(LOCKS_$(ACCELERATOR)),,.accelerator) $(BIN)/uv
 	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV): $(REASON)"
 	@UV=$(abspath $(BIN)/uv) VIRTUAL_ENV=$(abspath $(VENV)) requirements/install $(ACCELERATOR)
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@echo $(ACCELERATOR) > $@
+
+# Targets that install nothing do without a right ACCELERATOR.
+.PHONY: .accelerator
+.accelerator:
+	@echo "ACCELERATOR is cpu or gpu, not '$(ACCELERATOR)'" >&2; exit 1
 
 # The other accelerator's packages are replaced.
 ifneq ($(or $(shell cat $(VENV)/.ready 2>/dev/null),$(ACCELERATOR)),$(ACCELERATOR))

@@ -1,6 +1,7 @@
 """Checks the configuration, and the environment variables that Ray, Serve and HAProxy read when they start."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from shlex import quote
 
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
@@ -26,13 +27,18 @@ def configuration(it: Installation) -> Iterator[Finding]:
         message = f"{DEFAULT_FILE} is missing and no running Serve answers: keys, limits, weights, memory are unchecked"
         yield problem("configuration", message, f"name the file: {command('doctor FILE')}")
         return
-    deployed = it.source == DEPLOYED
-    check = command(f"check {quote(it.source)}")
-    fix = "correct and deploy it again" if deployed else f"correct it; `{check}` checks it"
     for line in it.problems:
-        yield problem("configuration", f"{it.source}: {line}", fix)
+        yield problem("configuration", f"{it.source}: {line.removeprefix(f'{it.source}: ')}", _fix(it.source))
     if not it.problems:
         yield ok("configuration", f"{it.source} is valid")
+
+
+def _fix(source: str) -> str:
+    if source == DEPLOYED:
+        return "correct and deploy it again"
+    if not Path(source).exists():
+        return f"name the file: {command('doctor FILE')}"
+    return f"correct it; `{command(f'check {quote(source)}')}` checks it"
 
 
 def switches(it: Installation) -> Iterator[Finding]:

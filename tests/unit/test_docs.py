@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -24,6 +25,7 @@ from app.server.metrics.cluster import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
 from app.server.metrics.own import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
+from deployments.cli.main import commands
 from deployments.engine.adapters import adapter_kwargs
 from deployments.kubernetes import environment
 from deployments.kubernetes.demands import demands
@@ -138,12 +140,6 @@ def test_every_make_target_that_a_page_names_exists() -> None:
     assert named - targets == set()
 
 
-def test_make_help_lists_every_target_with_its_text() -> None:
-    targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert re.findall(r"^make ([a-z0-9-]+) +\S", done.stdout, re.MULTILINE) == targets
-
-
 BARE = re.compile(r"(?<![\w/.-])(switchyard(?= [a-z-]+)|python3?(?= )|pytest(?= )|pip(?= ))")
 """A program that only an activated environment finds."""
 IN_A_POD = re.compile(r"(-n switchyard|-- \w+) ")
@@ -157,6 +153,32 @@ def test_every_command_in_a_code_block_can_be_pasted_after_make_serve(page: Path
     if page in PAGES:
         files = re.findall(r"(?<![\w/])(\.venv/bin/[\w-]+)", "".join(block.code for block in shells))
         assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+WRITTEN = re.compile(r"(?:^|\s)(?:\d?> *|--(?:file|output|out)[ =])([\w./-]+)")
+"""A file that a command writes."""
+
+
+def test_git_ignores_every_file_that_a_page_or_an_example_of_the_help_has_a_reader_write(tmp_path: Path) -> None:
+    shells = (it.code for page in PAGES for it in blocks(page) if it.language in ("bash", "console"))
+    lines = [line for text in (*shells, *helps()) for line in text.splitlines() if "kubectl" not in line]
+    written = {file for line in lines for file in WRITTEN.findall(line) if not file.startswith("/")}
+    assert {"keys.yaml", "router.yaml", "audit.jsonl"} <= written
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
+    done = subprocess.run(
+        ["git", "check-ignore", "--stdin"], cwd=tmp_path, input="\n".join(written), capture_output=True, text=True
+    )
+    assert written - set(done.stdout.split()) - {"serve_config.schema.json"} == set()  # the last is in the repository
+
+
+def helps() -> Iterator[str]:
+    """The help of every command."""
+    remaining: list[Any] = [commands()]
+    while remaining:
+        command = remaining.pop()
+        yield command.help or ""
+        remaining += getattr(command, "commands", {}).values()
 
 
 def test_the_readme_says_how_the_program_is_called_before_any_page_calls_it_by_name() -> None:

@@ -66,6 +66,16 @@ def test_a_file_comes_before_the_deployed_configuration(pod: Path, head: dict[st
     assert "other.yaml" in the_problem(configuration(installation(Path("other.yaml"), IN_A_POD)))
 
 
+@pytest.mark.parametrize("text", [None, "endpoints: [", "- 1", "endpoints: {}"])
+def test_a_problem_of_a_file_names_it_once(pod: Path, text: str | None) -> None:
+    if text is not None:
+        (pod / "other.yaml").write_text(text)
+    for finding in configuration(installation(Path("other.yaml"), {})):
+        assert finding.message.count("other.yaml") == 1
+        fix = f"correct it; `{command('check other.yaml')}` checks it"
+        assert finding.fix == (fix if text is not None else f"name the file: {command('doctor FILE')}")
+
+
 def test_neither_a_file_nor_serve_is_one_problem(pod: Path) -> None:
     for environment in (IN_A_POD, {}):
         found = list(configuration(installation(None, environment)))

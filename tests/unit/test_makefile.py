@@ -1,0 +1,91 @@
+"""The Makefile on machines that lack something. Nothing is installed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes.project import ROOT
+
+TARGETS = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+WITHOUT_PACKAGES = {"help", "stop", "clean", "audit", "sbom", "lock"}
+"""Targets that do not need the locked packages."""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What the Makefile needs of a clone, without packages."""
+    folder = tmp_path / "clone"
+    shutil.copytree(ROOT / "requirements", folder / "requirements")
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy2(ROOT / name, folder)
+    return folder
+
+
+def make(clone: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`make` with the Python of this test, and without a GPU unless `PATH` leads to one."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("ACCELERATOR", "MAKEFLAGS")}
+    given = {**kept, "PYTHON": sys.executable, "PATH": os.defpath, **variables}
+    return subprocess.run(["make", *arguments], cwd=clone, env=given, capture_output=True, text=True, timeout=60)
+
+
+def machine_with(folder: Path, gpus: str) -> str:
+    """A PATH on which nvidia-smi lists these GPUs: driver, compute capability, name."""
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho '{gpus}'\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    return f"{folder}{os.pathsep}{os.defpath}"
+
+
+def test_the_help_begins_with_the_two_commands_and_lists_every_target(clone: Path) -> None:
+    first, *others = make(clone, "help").stdout.split("\n\n")
+    listed = re.compile(r"^make ([a-z0-9-]+) +\S", re.MULTILINE)
+    assert listed.findall(first) == ["serve", "test"]
+    assert listed.findall("".join(others)) == [name for name in TARGETS if name not in ("serve", "test")]
+
+
+@pytest.mark.parametrize("target", ["help", "stop"])
+def test_what_installs_nothing_runs_with_any_accelerator(target: str, clone: Path) -> None:
+    done = make(clone, target, ACCELERATOR="tpu")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name not in WITHOUT_PACKAGES])
+def test_what_installs_refuses_an_unknown_accelerator_before_anything_else(target: str, clone: Path) -> None:
+    done = make(clone, target, ACCELERATOR="tpu")
+    first, *_ = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, first) == (2, "", "ACCELERATOR is cpu or gpu, not 'tpu'")
+    assert not (clone / ".venv").exists()
+
+
+def test_a_python_without_ensurepip_is_told_the_package_that_has_it(clone: Path, tmp_path: Path) -> None:
+    """As on Debian and Ubuntu without python3-venv."""
+    (tmp_path / "ensurepip.py").write_text("raise ImportError\n")
+    done = make(clone, "serve", PYTHONPATH=str(tmp_path), ACCELERATOR="cpu")
+    package = "python{}.{}-venv".format(*sys.version_info)
+    sentence = f"{sys.executable} lacks ensurepip, which creates .venv: install {package} (Debian, Ubuntu)"
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (2, "", sentence)
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "variables", "lock", "reason"),
+    [
+        ("580.95.05, 9.0, NVIDIA H100", {}, "gpu", "nvidia-smi lists 1 x NVIDIA H100 (ACCELERATOR="),
+        ("580.95.05, 9.0, NVIDIA H100", {"ACCELERATOR": "cpu"}, "cpu", "ACCELERATOR=cpu"),
+        ("535.1, 9.0, NVIDIA H100", {}, "cpu", "NVIDIA H100 has driver 535.1, and CUDA 13 needs 580 (ACCELERATOR="),
+        ("", {"ACCELERATOR": "gpu"}, "gpu", "ACCELERATOR=gpu"),
+    ],
+)
+def test_the_lock_is_that_of_the_machine_unless_a_variable_overrides_it(
+    gpus: str, variables: dict[str, str], lock: str, reason: str, clone: Path, tmp_path: Path
+) -> None:
+    planned = make(clone, "-n", "serve", PATH=machine_with(tmp_path, gpus), **variables).stdout
+    assert re.search(rf"requirements/install {lock}$", planned, re.MULTILINE)
+    assert f"Installing the locked packages for {lock.upper()}s into .venv: {reason}" in planned
+    tests = make(clone, "-n", "test-fast", PATH=machine_with(tmp_path, gpus), **variables).stdout
+    assert re.search(r"requirements/install cpu$", tests, re.MULTILINE)
+    assert (".venv-cpu" in tests) == (lock == "gpu")
