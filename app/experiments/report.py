@@ -162,7 +162,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     decisions: dict[str, Decision] = {}
     """The decision on each treatment."""
     headline: str
-    """One sentence: green-float32 on chat: green is better than blue."""
+    """One sentence: no-prefix-cache on chat: green is better than blue."""
     details: list[str]
     """The following sentences."""
     next: str

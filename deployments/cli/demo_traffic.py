@@ -1,7 +1,8 @@
 """Simulated users that ask an endpoint questions, and a table of the answers.
 
 Arrivals are a Poisson process, so that slow answers do not delay later questions. As with real users, some ask far more
-often than others, and prompts differ in length.
+often than others, and prompts differ in length. As in a real application, all begin with the same instructions, which
+an engine's prefix cache computes once.
 """
 
 import asyncio
@@ -25,6 +26,14 @@ MAX_IN_FLIGHT = 32
 """Questions are skipped while this many wait for an answer: the server is slower than the rate."""
 
 _TIMEOUT_S = 120.0
+_INSTRUCTIONS = (
+    "You are the assistant of a small museum of everyday things. Visitors ask you about what they see, on a tablet "
+    "that stands beside each room's door. Answer in plain words, in one or two sentences, and begin with the answer "
+    "itself. Do not greet the visitor, do not repeat the question, and do not use lists or headings. If a question "
+    "has nothing to do with the museum, answer it all the same, as briefly as you can. If you do not know the answer, "
+    "say so, and name the person at the desk who can help. Never invent a year, a name or a price. The museum opens "
+    "at nine and closes at six. Children under twelve pay nothing, and a ticket is good for the whole day."
+)
 _SUBJECTS = "rivers, bread, chess, violins, bridges, whales, glass, trains, maps, bees, tea, comets".split(", ")
 _QUESTIONS = (
     "Tell me one thing about {subject}.",
@@ -115,7 +124,10 @@ class Sender:
     async def _ask(self, session: aiohttp.ClientSession, question: Question) -> None:
         body = {
             "model": self._plan.endpoint,
-            "messages": [{"role": "user", "content": question.prompt}],
+            "messages": [
+                {"role": "system", "content": _INSTRUCTIONS},
+                {"role": "user", "content": question.prompt},
+            ],
             "max_tokens": self._plan.max_tokens,
             "stream": True,
         }

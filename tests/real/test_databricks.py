@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
-"""Blue computes in bfloat16: faster, but its text may depend on the other requests in its batch."""
+"""Green has no prefix cache: the same question is computed alike."""
 
 
 @pytest.fixture(scope="module")

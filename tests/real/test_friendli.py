@@ -21,7 +21,7 @@ from tests.support.clients.conversations import MESSAGES, QUESTION, STRUCTURED, 
 
 pytestmark = pytest.mark.real
 
-GREEN = "smollm2-green"  # in float32, so that the same question has the same answer
+GREEN = "smollm2-green"  # without a prefix cache, so that the same question is computed alike
 PROMPT = "The capital of France is"
 MANY_BYTES = "Repeat after me: 😀 日本語 é 😀 日本語 é 😀 日本語 é 😀"
 STORY = "Once upon a time there was a little bird. The little bird"

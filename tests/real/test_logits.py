@@ -19,7 +19,7 @@ from tests.real.conftest import Application, at_once
 pytestmark = pytest.mark.real
 
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
-"""Blue computes in bfloat16: its text may depend on the other requests in its batch. Texts to compare are green's."""
+"""Green has no prefix cache: the same question is computed alike. Texts to compare are green's."""
 PROMPTS = [
     "The history of the bicycle begins",
     "Dear neighbour, thank you for",

@@ -29,6 +29,18 @@ def test_a_chat_is_answered(application: Application) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
+@pytest.mark.parametrize("deployment", ["smollm2-blue", "smollm2-green"])
+def test_the_streamed_answer_equals_the_whole_one(application: Application, deployment: str) -> None:
+    request = GREEDY | {"model": deployment}
+    whole = application.sdk.chat.completions.create(**request)
+    chunks = list(application.sdk.chat.completions.create(**request, stream=True))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert {chunk.model for chunk in chunks} == {whole.model} == {deployment}
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert all(chunk.usage is None for chunk in chunks)
+
+
 def test_with_include_usage_the_stream_ends_with_usage(application: Application) -> None:
     options = {"include_usage": True}
     *_, last = application.sdk.chat.completions.create(**GREEDY, stream=True, stream_options=options)

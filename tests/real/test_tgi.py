@@ -19,7 +19,7 @@ from tests.support.clients.conversations import MESSAGES, STRUCTURED, answers
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
 
-GREEN = "smollm2-green"  # in float32, so that the same question has the same answer
+GREEN = "smollm2-green"  # without a prefix cache, so that the same question is computed alike
 PROMPT = "The capital of France is"
 MANY_BYTES = "Repeat after me: 😀 日本語 é 😀 日本語 é 😀 日本語 é 😀"
 SAMPLED: dict[str, Any] = {"do_sample": True, "details": True}

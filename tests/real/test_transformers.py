@@ -13,7 +13,7 @@ from tests.support.engine import transformers_reference as reference
 
 pytestmark = pytest.mark.real
 
-GREEN = "smollm2-green"  # in float32, as the reference
+GREEN = "smollm2-green"  # in float32 and without a prefix cache, as the reference
 MODEL = "SmolLM2-135M-Instruct"
 STORY = "Once upon a time there was a little bird. The little bird"
 

@@ -54,10 +54,10 @@ def report(
 
     \b
     Examples:
-      switchyard experiments report green-float32
-      switchyard experiments report green-float32 --check
-      switchyard experiments report green-float32 --format markdown > report.md
-      switchyard experiments report green-float32 --ledger .run/ledger --at 2026-11-12T16:00
+      switchyard experiments report no-prefix-cache
+      switchyard experiments report no-prefix-cache --check
+      switchyard experiments report no-prefix-cache --format markdown > report.md
+      switchyard experiments report no-prefix-cache --ledger .run/ledger --at 2026-11-12T16:00
     """
     from deployments.cli.experiments.check import Check, check_of
     from deployments.cli.experiments.source import path_of
@@ -97,7 +97,7 @@ def history(
 
     \b
     Example:
-      switchyard experiments history green-float32 --metric ttft
+      switchyard experiments history no-prefix-cache --metric ttft
     """
     from deployments.cli.experiments.source import path_of
 
@@ -125,8 +125,8 @@ def planner(
 
     \b
     Examples:
-      switchyard experiments planner green-float32
-      switchyard experiments planner green-float32 --metric ttft --effect 0.03 --power 0.9
+      switchyard experiments planner no-prefix-cache
+      switchyard experiments planner no-prefix-cache --metric ttft --effect 0.03 --power 0.9
     """
     from deployments.cli.experiments.source import path_of
 
@@ -149,8 +149,8 @@ def aa(
 
     \b
     Examples:
-      switchyard experiments aa green-float32
-      switchyard experiments aa green-float32 --runs 200 --ledger .run/ledger
+      switchyard experiments aa no-prefix-cache
+      switchyard experiments aa no-prefix-cache --runs 200 --ledger .run/ledger
     """
     from deployments.cli.experiments.source import false_verdicts
 
@@ -268,7 +268,7 @@ def export(
 
     \b
     Examples:
-      switchyard experiments export green-float32 > exposures.csv
+      switchyard experiments export no-prefix-cache > exposures.csv
       switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
       switchyard experiments export --format vllm-bench --endpoint chat --ledger .run/ledger > trace.jsonl
     """
@@ -325,7 +325,7 @@ def replay(
     Examples:
       switchyard experiments replay .run/ledger --arms blue,green
       switchyard experiments replay .run/ledger --arms blue,green --speed 4 --requests 2000
-      switchyard experiments replay monday.jsonl.gz --arms blue,green --experiment green-float32 --out replays/monday
+      switchyard experiments replay monday.jsonl.gz --arms blue,green --experiment no-prefix-cache --out replays/monday
     """
     from deployments.cli.experiments import replaying
 

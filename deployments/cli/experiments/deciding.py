@@ -40,8 +40,8 @@ def decide(
 
     \b
     Examples:
-      switchyard experiments decide green-float32 pause --reason "users complain"
-      switchyard experiments decide green-float32 promote --reason "faster, as good" --yes
+      switchyard experiments decide no-prefix-cache pause --reason "users complain"
+      switchyard experiments decide no-prefix-cache promote --reason "faster, as good" --yes
     """
     from deployments.cli.experiments import decisions
 
@@ -75,7 +75,7 @@ def watch(
     \b
     Examples:
       switchyard experiments watch
-      switchyard experiments watch green-float32 --since 2026-11-12
+      switchyard experiments watch no-prefix-cache --since 2026-11-12
     """
     from deployments.cli.experiments.following import follow, is_about, line_of
     from deployments.cli.experiments.source import path_of

@@ -71,7 +71,7 @@ def is_about(event: dict[str, Any], name: str, endpoint: str) -> bool:
 
 
 def line_of(event: dict[str, Any]) -> str:
-    """``2026-11-12 14:02:11  green-float32: smollm2-green exceeds the guardrail error``, in UTC."""
+    """``2026-11-12 14:02:11  no-prefix-cache: smollm2-green exceeds the guardrail error``, in UTC."""
     about = event.get("experiment") or event.get("endpoint")
     at = datetime.fromtimestamp(event["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{at}  {f'{about}: ' if about else ''}{event['text']}"

@@ -171,14 +171,14 @@ def _exposure(application: Application, id: str) -> dict[str, Any]:
 
 
 def test_feedback_counts_once_its_window_is_over(experiment: Application, turns: list[Turn]) -> None:
-    """A score that came late does not count. Here, those of slow answers may be late."""
+    """A score that came late does not count. Here, those of slow answers may be late, or their answer forgotten."""
 
     def scored() -> bool:
         report, values = report_of(experiment), _compared(experiment, "thumbs")["values"]
-        late = re.search(r"(\d+) scores? came after", str(report["warnings"])) if report else None
-        return bool(sum(value["requests"] for value in values) + int(late[1] if late else 0) == len(turns))
+        without = re.findall(r"(\d+) scores (?:came after|match no answer)", str(report and report["warnings"]))
+        return sum(value["requests"] for value in values) + sum(map(int, without)) == len(turns)
 
-    wait_until(scored, lambda: json.dumps(report_of(experiment)), within_s=120)
+    wait_until(scored, lambda: json.dumps(report_of(experiment)), within_s=240)
     for value in _compared(experiment, "thumbs")["values"]:
         own = [turn for turn in turns if turn.deployment == value["arm"]]
         for counted, thumbs in ((value["requests"], own), (value["value"] * value["requests"], _up(own))):

@@ -72,7 +72,7 @@ def _range(comparison: Comparison, effect: Effect, more: str, less: str) -> str:
 
 
 def headline(report: Report) -> str:
-    """One sentence: green-float32 on chat: green is better than blue."""
+    """One sentence: no-prefix-cache on chat: green is better than blue."""
     return f"{report.experiment} on {report.endpoint}: {_conclusion(report)}."
 
 
