@@ -12,10 +12,10 @@ class Affinity(Section):
 
     by: Literal["prefix", "session", "none"] = Field(
         default="prefix",
-        description="`prefix`: the beginning of the conversation (system prompt, tools, first user message; the first "
-        "KiB of a completion's prompt), or the sticky key of an endpoint that is sticky by something else than "
-        "`api_key`. `session`: the sticky key, else the header x-session-id. `none`: the replica with the fewest "
-        "requests.",
+        description="`prefix`: the request's `prompt_cache_key`; without one, the sticky key of an endpoint that is "
+        "sticky by something else than `api_key`, or else the beginning of the conversation (system prompt, tools, "
+        "first user message; the first KiB of a completion's prompt). `session`: the sticky key, else the header "
+        "x-session-id. `none`: the replica with the fewest requests.",
     )
     bound: float = Field(
         default=2.0,

@@ -181,8 +181,9 @@ class Call:
     `body` is the request in vLLM's fields as far as it is known before a deployment is chosen; limits, content filters
     and errors use it. `model` is the endpoint or deployment that the client named, None for the task's default.
     `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
-    candidate for the sticky key. `timeout_s` is the client's timeout for the whole answer. `field_names` are
-    the client's paths of those of vLLM's fields whose names differ, for errors.
+    candidate for the sticky key. `cache_key` is the client's name for requests whose prompts have much in common.
+    `timeout_s` is the client's timeout for the whole answer. `field_names` are the client's paths of those of vLLM's
+    fields whose names differ, for errors.
     """
 
     task: Task
@@ -191,6 +192,7 @@ class Call:
     model: str | None = None
     deployment: str | None = None
     user: str | None = None
+    cache_key: str | None = None
     timeout_s: float | None = None
     field_names: Mapping[str, str] = field(default_factory=dict)
 

@@ -56,9 +56,7 @@ class Place:
         return found
 
     def _header(self, affinity: Affinity) -> Mapping[str, str]:
-        key = self._sticky_key(affinity)
-        if not key and affinity.by == "prefix" and (text := beginning(self._call.task, self._call.body)):
-            key = f"{self.scope}\0{text}" if self.scope else text
+        key = self._key(affinity)
         if not key:
             return NO_KEY
         # A first turn has least to lose: elsewhere it finds the system prompt, too, sooner or later even where each
@@ -66,6 +64,15 @@ class Place:
         bound = affinity.bound if is_running(self._call.task, self._call.body) else affinity.bound / 2
         digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return {AFFINITY_HEADER: f"{digest} {bound:g}"}
+
+    def _key(self, affinity: Affinity) -> str | None:
+        by_prefix = affinity.by == "prefix"
+        if by_prefix and self._call.cache_key:
+            return own_key(self._caller, _cut(self._call.cache_key))
+        if (key := self._sticky_key(affinity)) or not by_prefix:
+            return key
+        text = beginning(self._call.task, self._call.body)
+        return f"{self.scope}\0{text}" if text and self.scope else text
 
     def _sticky_key(self, affinity: Affinity) -> str | None:
         key = self._assignment.key

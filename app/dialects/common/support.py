@@ -4,6 +4,10 @@ MODEL = "an endpoint or a deployment"
 RECORDS = "accepted for your records; changes nothing"
 USER = "the sticky key if the endpoint is sticky by user; otherwise changes nothing"
 FALLBACK_USER = "used like `user` if that is absent"
+CACHE_KEY = (
+    "requests with the same key reach the same replica of a deployment with `affinity: {by: prefix}`; "
+    "otherwise changes nothing"
+)
 ECHOED = "repeated in the answer; changes nothing else"
 ECHOED_USER = "the sticky key if the endpoint is sticky by user; repeated in the answer"
 GREEDY_TOP_P = "vLLM's; 0 is greedy"

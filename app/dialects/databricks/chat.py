@@ -41,6 +41,12 @@ class ChatTranslation(DirectTranslation):
         sent = without_records(body)
         sent["messages"] = [message.sent() for message in request.messages]
         sent["tools"] = [tool.sent() for tool in request.tools or ()]
+        if request.response_format is not None and request.response_format.json_schema is not None:
+            schema = sent["response_format"]["json_schema"]
+            sent["response_format"] = {
+                **sent["response_format"],
+                "json_schema": {"name": request.response_format.json_schema.name, **schema},
+            }
         drop_empty_tools(sent)
         greedy(sent)
         usage_apart = ask_for_usage(sent)

@@ -77,7 +77,8 @@ class Databricks:
         body = merged(json_object(request.body))
         origin = RequestContext(native=name is not None, request_id=request.id)
         call = _PARSERS[operation if name is None else _task(name, tasks, body)](body, origin)
-        call = replace(call, model=body.get("model"), user=body.get("user") or body.get("safety_identifier"))
+        user = body.get("user") or body.get("safety_identifier")
+        call = replace(call, model=body.get("model"), user=user, cache_key=body.get("prompt_cache_key"))
         if name is None:
             return call
         chosen = request.params.get("deployment") or (call.model if call.model != name else None)

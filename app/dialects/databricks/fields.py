@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema
 from app.dialects.common.fields import (
     BOOKKEEPING,
     Function,
+    JsonSchema,
     ResponseFormat,
     Sampling,
     StreamOptions,
@@ -43,6 +44,7 @@ from app.dialects.common.schema_rules import (
 )
 from app.dialects.common.support import (
     BEST_OF,
+    CACHE_KEY,
     FALLBACK_USER,
     GREEDY_N,
     MODEL,
@@ -107,7 +109,7 @@ class _Records(Request):
     client_request_id: str | None = Field(default=None, description=RECORDS)
     usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)
     metadata: dict[str, Any] | None = Field(default=None, description=RECORDS)
-    prompt_cache_key: str | None = Field(default=None, description=RECORDS)
+    prompt_cache_key: str | None = Field(default=None, description=CACHE_KEY)
     prompt_cache_retention: str | None = Field(default=None, description=RECORDS)
     service_tier: str | None = Field(default=None, description=RECORDS)
     store: bool | None = Field(default=None, description=RECORDS)
@@ -249,6 +251,14 @@ class Tool(StrictModel):
         return self.model_dump(exclude_unset=True)
 
 
+class _JsonSchema(JsonSchema):
+    name: str = "answer"  # Databricks' own LangChain class sends none
+
+
+class _ResponseFormat(ResponseFormat):
+    json_schema: _JsonSchema | None = None
+
+
 _NO_SYSTEM = values({"role": ["user", "assistant", "tool"]})
 
 
@@ -273,7 +283,9 @@ class Chat(_Sampling):
     )
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = Field(default=None, description=TOOL_CHOICE)
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
+    response_format: _ResponseFormat | None = Field(
+        default=None, description="vLLM's; a schema without a `name` gets one, which the answer does not have"
+    )
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     reasoning_effort: Literal["low", "medium", "high"] | None = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common import fields
-from app.dialects.common.fields import NonEmpty, NonEmptyList, Sampling
+from app.dialects.common.fields import ChosenFunction, Function, NonEmpty, NonEmptyList, Sampling
 from app.dialects.common.schema_rules import (
     BEST_OF_WITHOUT_STREAM,
     SOME_TOOLS,
@@ -21,6 +21,7 @@ from app.dialects.common.schema_rules import (
 )
 from app.dialects.common.support import (
     BEST_OF,
+    CACHE_KEY,
     ECHOED,
     ECHOED_USER,
     FALLBACK_USER,
@@ -45,8 +46,6 @@ class Request(BaseModel):
     refused: ClassVar[Mapping[str, str]] = {
         "audio": "audio output is not supported",
         "conversation": "conversations are not stored; send the items in `input`",
-        "function_call": "deprecated by OpenAI; use `tool_choice`",
-        "functions": "deprecated by OpenAI; use `tools`",
         "max_tool_calls": "it limits built-in tools, which are not supported; for functions there is "
         "`parallel_tool_calls`",
         "prediction": "predicted outputs are not supported",
@@ -57,11 +56,11 @@ class Request(BaseModel):
     model: str | None = Field(default=None, description=MODEL)
 
 
-class _Records(Request):
+class Recorded(Request):
     """Fields for the caller's own records, which the engine does not get."""
 
     metadata: Any = Field(default=None, description=RECORDS)
-    prompt_cache_key: Any = Field(default=None, description=RECORDS)
+    prompt_cache_key: str | None = Field(default=None, description=CACHE_KEY)
     prompt_cache_retention: Any = Field(default=None, description=RECORDS)
     safety_identifier: Any = Field(default=None, description=FALLBACK_USER)
     service_tier: Any = Field(default=None, description=RECORDS)
@@ -75,7 +74,7 @@ class StreamOptions(fields.StreamOptions):
     model_config = ConfigDict(extra="ignore")
 
 
-class _Sampling(Sampling, _Records):
+class _Sampling(Sampling, Recorded):
     stream_options: StreamOptions | None = Field(default=None, description="vLLM's; only with `stream`")
     top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
     n: int = Field(default=1, ge=1, le=128, description=GREEDY_N)
@@ -102,13 +101,32 @@ class Part(BaseModel):
         return self
 
 
-class Message(BaseModel):
-    """One chat message."""
+class FunctionCall(BaseModel):
+    """A call in the former form. `arguments` is JSON."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
+    name: str
+    arguments: str
+
+
+class Message(BaseModel):
+    """One chat message."""
+
+    model_config = ConfigDict(
+        extra="ignore", strict=True, json_schema_extra=either(absent("function_call"), absent("tool_calls"))
+    )
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
+    tool_calls: Any = None
+    function_call: FunctionCall | None = None
+
+    @model_validator(mode="after")
+    def _has_one_form_of_calls(self) -> Self:
+        if self.function_call is not None and self.tool_calls is not None:
+            raise ValueError("function_call: not together with `tool_calls`")
+        return self
 
 
 class Chat(_Sampling):
@@ -118,9 +136,13 @@ class Chat(_Sampling):
         STREAM_OPTIONS_WITH_STREAM,
         TOP_LOGPROBS_WITH_LOGPROBS,
         either(values({"tool_choice": [None, "none"]}), SOME_TOOLS),
+        either(values({"function_call": [None, "none"]}), given("functions", {"type": "array", "minItems": 1})),
+        either(both(absent("functions"), absent("function_call")), both(absent("tools"), absent("tool_choice"))),
     )
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(
+        min_length=1, description="vLLM's; `function_call`, and messages of the role `function`, become tool calls"
+    )
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
@@ -134,6 +156,13 @@ class Chat(_Sampling):
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = Field(
         default=None, description="vLLM's; of `allowed_tools` the engine gets the allowed tools, and the mode"
     )
+    functions: list[Function] | None = Field(
+        default=None,
+        description="OpenAI's former form of `tools`: the engine gets tools, the answer has the former form",
+    )
+    function_call: Literal["none", "auto"] | ChosenFunction | None = Field(
+        default=None, description="the same for `tool_choice`"
+    )
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -142,9 +171,17 @@ class Chat(_Sampling):
     def _companions(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs: only allowed when logprobs is true")
+        former = self.functions is not None or self.function_call is not None
+        if former and (self.tools is not None or self.tool_choice is not None):
+            raise ValueError("functions: not together with tools or tool_choice")
         without = self.tools is None or (self.tools == [] and self.tool_choice != "auto")
         if self.tool_choice not in (None, "none") and without:
             raise ValueError("tool_choice: only allowed when tools are specified")
+        if self.function_call not in (None, "none") and not self.functions:
+            raise ValueError("function_call: only allowed when functions are specified")
+        names = {function.name for function in self.functions or ()}
+        if isinstance(self.function_call, ChosenFunction) and self.function_call.name not in names:
+            raise ValueError(f"function_call: no function is named '{self.function_call.name}'")
         return self
 
 
@@ -171,7 +208,7 @@ class Completions(_Sampling):
         return self
 
 
-class Embeddings(_Records):
+class Embeddings(Recorded):
     """POST /v1/embeddings. `messages` is vLLM's alternative to `input`."""
 
     model_config = described_by(either(given("input"), given("messages")))
@@ -205,7 +242,7 @@ class Tokenize(Request):
         return self
 
 
-class Responses(Request):
+class Responses(Recorded):
     """POST /v1/responses."""
 
     input: NonEmpty | NonEmptyList[Any]
@@ -232,10 +269,6 @@ class Responses(Request):
         default=None, description="vLLM's; of `allowed_tools` the engine gets the allowed tools, and the mode"
     )
     metadata: dict[str, str] | None = Field(default=None, max_length=16, description=ECHOED)
-    prompt_cache_key: Any = Field(default=None, description=RECORDS)
-    prompt_cache_retention: Any = Field(default=None, description=RECORDS)
-    safety_identifier: Any = Field(default=None, description=FALLBACK_USER)
-    service_tier: Any = Field(default=None, description=RECORDS)
     user: str | None = Field(default=None, description=ECHOED_USER)
 
     @model_validator(mode="after")
@@ -245,7 +278,7 @@ class Responses(Request):
         return self
 
 
-NOT_SENT = frozenset(_Records.model_fields) - {"model"} | {"modalities", "verbosity"}
+NOT_SENT = frozenset(Recorded.model_fields) - {"model"} | {"modalities", "verbosity"}
 """Fields of all operations but Responses that the engine does not get."""
 
 NOT_SENT_OF_RESPONSES = frozenset(

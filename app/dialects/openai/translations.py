@@ -1,19 +1,19 @@
 """Each operation's request and answer: from the client's body to the engine request, and back."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
 from app.config.schema import Task
-from app.dialects.base import Call, Reply, ServingContext, Stream
+from app.dialects.base import Call, Reply, ServingContext, Stream, Translation
 from app.dialects.common.best_of import BestOf
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
-from app.dialects.openai import fields, scoring, vllm_fields
+from app.dialects.openai import fields, functions, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
 from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
 from app.dialects.openai.tools import settle_chat_tools, settle_tools
@@ -25,23 +25,30 @@ AnyRequest = TypeVar("AnyRequest", bound=fields.Request)
 
 @dataclass(frozen=True)
 class ChatTranslation(DirectTranslation):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. `functions`: the client sent those, instead of tools."""
 
     stream: bool = False
     hide_usage: bool = False
+    functions: bool = False
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
         request = _checked(body, fields.Chat, vllm_fields.ENGINE_CHAT)
+        with_functions = functions.replace_functions(body)
         settle_chat_tools(body)
         greedy(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
-        translation = cls("/v1/chat/completions", sent, request.stream, hide_usage)
-        return Call("chat", sent, translation, request.model, user=request.user or request.safety_identifier)
+        translation = cls("/v1/chat/completions", sent, request.stream, hide_usage, with_functions)
+        call = _call("chat", sent, translation, request)
+        return replace(call, field_names=_OF_FUNCTIONS) if with_functions else call
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return Reply(functions.whole_answer(answer) if self.functions else answer)
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        return PassthroughStream(CHUNKS, hide_usage=self.hide_usage)
+        edit = functions.stream_frame if self.functions else None
+        return PassthroughStream(CHUNKS, hide_usage=self.hide_usage, edit=edit)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class CompletionsTranslation(DirectTranslation):
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
         translation = cls("/v1/completions", sent, request.stream, hide_usage, best_of)
-        return Call("completions", sent, translation, request.model, user=request.user or request.safety_identifier)
+        return _call("completions", sent, translation, request)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         return Reply(answer if self.best_of is None else dump(self.best_of.select(from_json(answer))))
@@ -79,7 +86,7 @@ class EmbeddingsTranslation(DirectTranslation):
         request = _checked(body, fields.Embeddings, vllm_fields.ENGINE_EMBEDDINGS)
         sent = _without(body, fields.NOT_SENT)
         translation = cls("/v1/embeddings", sent)
-        return Call("embeddings", sent, translation, request.model, user=request.user or request.safety_identifier)
+        return _call("embeddings", sent, translation, request)
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ class ResponsesTranslation(DirectTranslation):
         # Otherwise vLLM would look for a store that it does not have. The answer has false too: nothing is stored.
         sent = {**_without(body, fields.NOT_SENT_OF_RESPONSES), "store": False}
         translation = cls("/v1/responses", sent, request.stream, request.parallel_tool_calls is False)
-        return Call("responses", sent, translation, request.model, user=request.user or request.safety_identifier)
+        return _call("responses", sent, translation, request)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         return Reply(dump(whole_response(from_json(answer), single_tool_call=self.single_tool_call)))
@@ -192,6 +199,15 @@ def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset
         if name not in known and name not in passed:
             raise BadRequest(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
     return request
+
+
+_OF_FUNCTIONS = {"tools": "functions", "tool_choice": "function_call"}
+
+
+def _call(task: Task, sent: Mapping[str, Any], translation: Translation, request: fields.Recorded) -> Call:
+    """The call of a request that may name its user and what it shares with other requests."""
+    user = request.user or request.safety_identifier
+    return Call(task, sent, translation, request.model, user=user, cache_key=request.prompt_cache_key)
 
 
 def _bad_request(problem: Problem) -> BadRequest:

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import frame, refuse, stream
+from tests.support.engine.fake_engine import USAGE, frame, refuse, stream
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -290,3 +290,34 @@ def test_a_body_that_is_too_large_is_rejected(rig: Rig) -> None:
     answer = httpx.post(f"{rig.url}/v1/chat/completions", json={"model": "chat", "messages": USER, "user": "x" * 2000})
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "request_too_large"
+
+
+def calls_a_function(body: dict[str, Any]) -> Response:
+    """A chat that calls the first of its tools."""
+    function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"a": 1}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choices = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+        return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": USAGE})
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"tool_calls": [{"index": 0, **call}]}, {}]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices[-1]["finish_reason"] = "tool_calls"
+    chunks = [frame({**head, "object": "chat.completion.chunk", "choices": [choice]}) for choice in choices]
+    return stream([*chunks, "data: [DONE]\n\n"])
+
+
+def test_a_program_with_functions_gets_their_calls(rig: Rig) -> None:
+    rig.blue.answer = calls_a_function
+    function = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    whole = create(rig, functions=[function], function_call="auto").choices[0]
+    chunks = [chunk.choices[0] for chunk in create(rig, functions=[function], function_call="auto", stream=True)]
+    called = next(chunk.delta.function_call for chunk in chunks if chunk.delta.function_call)
+    for call in (whole.message.function_call, called):
+        assert (call.name, call.arguments) == ("add", '{"a": 1}')
+    assert whole.finish_reason == chunks[-1].finish_reason == "function_call"
+    messages = [*USER, whole.message, {"role": "function", "name": "add", "content": "1"}]
+    create(rig, messages=messages, functions=[function])
+    call, result = rig.blue.requests[-1]["messages"][1:]
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]

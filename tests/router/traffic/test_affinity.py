@@ -34,7 +34,9 @@ def router(servers: ServerPool, applications: Mapping[str, FakeEngine], **endpoi
         router = Router(RuntimeEnvironment(ingress, internal_key="internal"), controller=Keeper(), send_every_s=0.02)
         router.reconfigure(
             {
-                "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"blue": 100}, **endpoint}},
+                "endpoints": {
+                    "chat": {"tasks": ["chat", "completions", "responses"], "traffic": {"blue": 100}, **endpoint}
+                },
                 "deployments": {name: {"app": name, "model": "m"} for name in applications},
             }
         )
@@ -78,6 +80,27 @@ def test_streams_completions_and_other_dialects_have_keys(client: httpx.Client, 
     assert len(engine.headers) == 3
     assert all(AFFINITY_HEADER in headers for headers in engine.headers)
     assert engine.headers[0][AFFINITY_HEADER] == engine.headers[2][AFFINITY_HEADER]
+
+
+ROUTES: Mapping[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": TURNS[0]},
+    "/v1/completions": {"prompt": "Once"},
+    "/v1/responses": {"input": "What is rain?"},
+    "/serving-endpoints/chat/completions": {"messages": TURNS[0]},
+    "/serving-endpoints/responses": {"input": "What is rain?"},
+}
+
+
+def test_a_prompt_cache_key_is_the_key_at_every_route_that_has_it(client: httpx.Client, engine: FakeEngine) -> None:
+    engine.answer = every_route(engine)
+    for path, body in ROUTES.items():
+        for name in ("one", "one", "other"):
+            sent = {"model": "chat", **body, "prompt_cache_key": name}
+            client.post(path, json=sent).raise_for_status()
+    keys = [headers[AFFINITY_HEADER].split(" ")[0] for headers in engine.headers]
+    assert len(keys) == 3 * len(ROUTES)
+    assert len(set(keys)) == 2
+    assert all(keys[at] == keys[0] == keys[at + 1] != keys[at + 2] for at in range(0, len(keys), 3))
 
 
 def test_a_retry_may_go_to_any_replica(client: httpx.Client, engine: FakeEngine) -> None:

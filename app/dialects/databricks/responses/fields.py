@@ -21,6 +21,7 @@ from app.dialects.common.schema_rules import (
     values,
 )
 from app.dialects.common.support import (
+    CACHE_KEY,
     ECHOED,
     ECHOED_USER,
     FALLBACK_USER,
@@ -244,7 +245,7 @@ class Responses(Request):
     include: list[str] | None = None
     user: str | None = Field(default=None, description=ECHOED_USER)
     safety_identifier: str | None = Field(default=None, description=f"{FALLBACK_USER}; repeated in the answer")
-    prompt_cache_key: str | None = Field(default=None, description=ECHOED)
+    prompt_cache_key: str | None = Field(default=None, description=f"{CACHE_KEY}; repeated in the answer")
     prompt_cache_retention: str | None = Field(default=None, description=ECHOED)
     client_request_id: str | None = Field(default=None, description=RECORDS)
     usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)

@@ -116,8 +116,9 @@ def header(
     task: Task = "chat",
     headers: Mapping[str, str] | None = None,
     caller: str = ANONYMOUS,
+    cache_key: str | None = None,
 ) -> str | None:
-    call = Call(task, {"messages": list(messages) or [ASKS]}, cast(Translation, None))
+    call = Call(task, {"messages": list(messages) or [ASKS]}, cast(Translation, None), cache_key=cache_key)
     place = Place(snapshot, Assignment("chat", "blue", "traffic", (), key), caller, call, headers or {})
     return place.headers(snapshot.targets[deployment]).get(AFFINITY_HEADER)
 
@@ -143,6 +144,17 @@ def test_a_sticky_key_counts_unless_it_is_a_whole_callers() -> None:
     assert header(for_user, ASKS, key="ann") == header(for_user, AGAIN, key="ann") != header(for_user, ASKS, key="bob")
     assert header(for_user, ASKS) != header(for_user, ASKS, key="ann")
     assert header(for_caller, ASKS, key="ann") == header(for_caller, ASKS, key="bob") != header(for_caller, AGAIN)
+
+
+def test_the_clients_name_for_a_prefix_counts_first() -> None:
+    for snapshot in (configured(), configured({"by": "user"})):
+        one, other = header(snapshot, ASKS, key="ann", cache_key="a"), header(snapshot, AGAIN, key="bob", cache_key="a")
+        assert one == other != header(snapshot, ASKS, key="ann", cache_key="b")
+        assert header(snapshot, ASKS, cache_key="") == header(snapshot, ASKS)
+        assert header(snapshot, ASKS, caller="key-b", cache_key="a") != one
+    assert header(configured(), cache_key="a" * 5000) != header(configured(), cache_key="a" * 5001)
+    assert header(configured(by="session"), cache_key="a") is None
+    assert header(configured(by="none"), cache_key="a") is None
 
 
 def test_by_session_needs_a_session_or_a_sticky_key() -> None:

@@ -496,3 +496,12 @@ def test_the_message_names_the_field_that_the_engine_rejected() -> None:
     body = json.loads(Databricks().render_error(error, "invocations", Request("POST", "/x")).body)
     assert body["message"] == "messages: The context length is 10 tokens."
     assert body["error_code"] == "INVALID_PARAMETER_VALUE"
+
+
+def test_a_schema_without_a_name_gets_the_one_that_vllm_requires() -> None:
+    """`ChatDatabricks.with_structured_output(method="json_schema")` sends none."""
+    form: dict[str, Any] = {"schema": {"type": "object"}, "strict": True}
+    unnamed = {"type": "json_schema", "json_schema": form}
+    sent = parse("chat", response_format=unnamed).body["response_format"]
+    assert sent == {**unnamed, "json_schema": {**form, "name": "answer"}}
+    assert parse("chat", response_format=schema()).body["response_format"] == schema()

@@ -134,3 +134,8 @@ def test_an_agents_request_is_accepted() -> None:
 def test_readable_reasoning_is_kept() -> None:
     thoughts = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     assert parse(input=[{**thoughts, "encrypted_content": "opaque"}]).body["input"] == [thoughts]
+
+
+@pytest.mark.parametrize("fields", [{"modalities": ["text"]}, {"verbosity": "low"}, {"tools": []}])
+def test_what_changes_nothing_does_not_reach_the_engine(fields: dict[str, Any]) -> None:
+    assert chat(**fields).body == chat().body
