@@ -1,17 +1,22 @@
 """Tool calls that a request forces, and that `max_tokens` may cut short.
 
 vLLM's whole answers show a call that is not complete as text, in the model's markup; its streams show the call as far
-as it got. So these whole answers are collected from streams. Contract: vLLM 0.29, `parser/abstract_parser.py`,
-`tool_parsers`.
+as it got, but end as if it were complete. So these whole answers are collected from streams, and the streams' ends are
+corrected. Contract: vLLM 0.29, `parser/abstract_parser.py`, `tool_parsers`, `entrypoints/openai/chat_completion`.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 from app.engine.chat_collector import ChatCollector
+from app.engine.content import MALFORMED
 from app.engine.message_collector import MessageCollector
 from app.engine.response_collector import ResponseCollector
 from app.engine.stream_collector import StreamCollector
+from app.sse import Framer
 
 _COLLECTORS: Mapping[str, Callable[[Mapping[str, Any]], StreamCollector]] = {
     "/v1/chat/completions": ChatCollector,
@@ -35,3 +40,77 @@ def forces_a_call(body: Mapping[str, Any]) -> bool:
     if isinstance(choice, dict):
         return choice.get("type") not in ("auto", "none")
     return choice == "required"
+
+
+class CutCalls:
+    """Corrects the end of one stream: a call whose arguments are not complete was cut short.
+
+    vLLM's chats call that `tool_calls`, and its messages `tool_use`, unless the request names the tool.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._correct = self._message if path == "/v1/messages" else self._chat
+        self._framer = Framer()
+        self._arguments: defaultdict[int, str] = defaultdict(str)
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The whole frames so far."""
+        frames = self._framer.feed(chunk)
+        if b'"tool_' not in frames and b'"input_json_delta"' not in frames:
+            return frames
+        return b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n")[:-1])
+
+    def _frame(self, frame: bytes) -> bytes:
+        head, mark, data = frame.partition(b"data: ")
+        try:
+            event = from_json(data)
+            is_changed = self._correct(event)
+        except MALFORMED:
+            return frame  # the stream's own check finds it
+        return head + mark + to_json(event) + b"\n\n" if is_changed else frame
+
+    def _chat(self, chunk: dict[str, Any]) -> bool:
+        is_changed = False
+        for choice in chunk["choices"]:
+            for call in choice["delta"].get("tool_calls") or ():
+                if call.get("id"):
+                    self._arguments[choice["index"]] = ""
+                self._arguments[choice["index"]] += (call.get("function") or {}).get("arguments") or ""
+            if choice.get("finish_reason") == "tool_calls" and self._is_cut(choice["index"]):
+                choice["finish_reason"], is_changed = "length", True
+        return is_changed
+
+    def _message(self, event: dict[str, Any]) -> bool:
+        if event["type"] == "content_block_start":
+            self._arguments.clear()
+        elif event["type"] == "content_block_delta":
+            self._arguments[0] += event["delta"].get("partial_json", "")
+        elif event["type"] == "message_delta" and event["delta"].get("stop_reason") == "tool_use" and self._is_cut(0):
+            event["delta"]["stop_reason"] = "max_tokens"
+            return True
+        return False
+
+    def _is_cut(self, choice: int) -> bool:
+        """Whether the last call's arguments are the beginning of a JSON object, and no more."""
+        text = self._arguments[choice]
+        try:
+            from_json(text)
+        except ValueError:
+            return not text or _is_a_beginning(text)
+        return False
+
+
+def _is_a_beginning(text: str) -> bool:
+    try:
+        from_json(text, allow_partial=True)
+    except ValueError:
+        return False
+    return True
+
+
+def cut_calls(path: str, body: Mapping[str, Any]) -> CutCalls | None:
+    """The correction of the stream of a vLLM request that forces a call; None for any other stream."""
+    return CutCalls(path) if path in _MISNAMED and forces_a_call(body) else None
+
+
+_MISNAMED = frozenset({"/v1/chat/completions", "/v1/messages"})

@@ -23,6 +23,7 @@ from app.dialects.json_body import value_at
 from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
 from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in
+from app.engine.forced_calls import cut_calls
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import usage_of_answer
 from app.errors import (
@@ -256,7 +257,8 @@ class Forwarder:
                     await self._check_second_event(chunks)
             stream = self.call.translation.open_stream(serving)
             await self.writer.start_stream(stream.headers)
-            relay = Relay(stream, names_of(target), self.writer, self.observation)
+            cut = cut_calls(request.path, request.body)
+            relay = Relay(stream, names_of(target), self.writer, self.observation, cut)
             await relay.run(chunks, self.snapshot.config.timeouts.idle_s, self.deadline)
 
     def _check_params(self, request: EngineRequest) -> None:
@@ -335,13 +337,14 @@ class Forwarder:
 
     async def _collect(self, target: Target, path: str, collector: StreamCollector) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""
+        cut = cut_calls(path, collector.request)
         with closing(self._open(target, EngineRequest(path, collector.request))) as chunks:
             async with self._in_time():
                 await chunks.begin()
             try:
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
                     async for chunk in chunks:
-                        collector.feed(chunk)
+                        collector.feed(chunk if cut is None else cut.feed(chunk))
                         idle.last = asyncio.get_running_loop().time()
             except TimedOut as error:
                 if (answer := collector.at_deadline()) is None:

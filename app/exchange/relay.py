@@ -10,6 +10,7 @@ from typing import Any
 
 from app.dialects.base import Stream
 from app.engine.errors import ENDED_EARLY
+from app.engine.forced_calls import CutCalls
 from app.errors import Incomplete, SwitchyardError
 from app.exchange.deadlines import IdleTimeout
 from app.exchange.deployment_names import DeploymentNames
@@ -23,9 +24,15 @@ class Relay:
     """Relays one deployment stream to the client."""
 
     def __init__(
-        self, stream: Stream, names: DeploymentNames, writer: ResponseWriter, observation: Observation
+        self,
+        stream: Stream,
+        names: DeploymentNames,
+        writer: ResponseWriter,
+        observation: Observation,
+        cut: CutCalls | None,
     ) -> None:
-        self._stream, self._names, self._writer = stream, names, writer
+        """`cut` corrects the deployment's stream before anything else reads it."""
+        self._stream, self._names, self._writer, self._cut = stream, names, writer, cut
         self._exposure, self._original = observation.exposure, observation.original
         self._span = observation.trace.span if observation.trace is not None else None
         self._clock = asyncio.get_running_loop().time
@@ -67,6 +74,8 @@ class Relay:
 
     def _translated(self, chunk: bytes) -> bytes:
         """Translates a chunk for the client, and passes it to the request's observers."""
+        if self._cut is not None:
+            chunk = self._cut.feed(chunk)
         if self._span is not None:
             self._span.chunk(chunk)
         if self._original is not None:

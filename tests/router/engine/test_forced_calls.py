@@ -1,4 +1,4 @@
-"""Forced tool calls that `max_tokens` truncates: the whole answer equals the sum of its stream."""
+"""Forced tool calls that `max_tokens` truncates: the whole answer equals the sum of its stream, and both say so."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_whole_chat_has_the_call_that_its_stream_has(rig: Rig, dialect: str) -
     (choice,) = whole["choices"]
     assert choice["message"]["tool_calls"] == [{"id": calls[0]["id"], "type": "function", "function": function}]
     assert (choice["message"]["content"], streamed) == ("", "".join(ARGUMENTS))
-    assert choice["finish_reason"] == choices[-1]["finish_reason"] == "tool_calls"
+    assert choice["finish_reason"] == choices[-1]["finish_reason"] == "length"
     assert (whole["object"], whole["usage"]["total_tokens"]) == ("chat.completion", USAGE["total_tokens"])
     assert [request["stream"] for request in rig.blue.requests] == [True, True]
 
@@ -114,6 +114,7 @@ def test_a_whole_message_is_what_anthropics_sdk_makes_of_its_stream(rig: Rig, ch
         with client.messages.stream(**fields) as events:
             streamed = events.get_final_message()
     assert whole.content[0].to_dict() == {"type": "tool_use", "id": "call_1", "name": "add", "input": {"a": 12}}
+    assert whole.stop_reason == "max_tokens"
     assert whole.to_dict() == streamed.to_dict(exclude_none=True)
     assert [request["stream"] for request in rig.blue.requests] == [True, True]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.chat_collector import ChatCollector
-from app.engine.forced_calls import forced_call_collector
+from app.engine.forced_calls import CutCalls, cut_calls, forced_call_collector
 from app.engine.message_collector import MessageCollector
 from app.engine.response_collector import ResponseCollector
 from app.engine.stream_collector import StreamCollector
@@ -252,3 +252,72 @@ def test_the_engines_error_event_is_raised() -> None:
         fed(collector(CHAT), frame({"error": {"message": "too long", "code": 400}}))
     with pytest.raises(Broken, match="failed while"):
         fed(collector(MESSAGES), message_event("error", error={"type": "internal_error", "message": "CUDA"}))
+
+
+ARGUMENTS = json.dumps({"a": [1, {"b": 'ü"\\'}], "c": None}, ensure_ascii=False)
+
+
+def chat_of(*calls: str) -> tuple[str, bytes, str]:
+    """A stream of one choice with these calls, each in pieces, and the ends of a cut and of a complete one."""
+    parts = [part(0, ROLE)]
+    for number, arguments in enumerate(calls):
+        parts.append(part(0, call(number, id=f"c{number}", name="add")))
+        parts += [part(0, call(number, arguments=piece)) for piece in arguments]
+    return "length", b"".join([*parts, part(0, {}, "tool_calls"), b"data: [DONE]\n\n"]), "tool_calls"
+
+
+def message_of(*calls: str) -> tuple[str, bytes, str]:
+    """The same as a message."""
+    events = []
+    for index, arguments in enumerate(calls):
+        block = {"type": "tool_use", "id": f"c{index}", "name": "add", "input": {}}
+        events.append(message_event("content_block_start", index=index, content_block=block))
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in arguments]
+        events += [message_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        events.append(message_event("content_block_stop", index=index))
+    events.append(message_event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 9}))
+    return "max_tokens", b"".join([*events, message_event("message_stop")]), "tool_use"
+
+
+def corrected(path: str, stream: bytes, size: int) -> bytes:
+    cut = CutCalls(path)
+    return b"".join(cut.feed(stream[at : at + size]) for at in range(0, len(stream), size))
+
+
+@given(st.integers(0, len(ARGUMENTS)), st.integers(1, 400), st.booleans())
+@pytest.mark.parametrize(("path", "made"), [(CHAT, chat_of), (MESSAGES, message_of)])
+def test_only_the_end_of_an_incomplete_call_is_changed(
+    path: str, made: Any, length: int, size: int, second: bool
+) -> None:
+    calls = ["{}", ARGUMENTS[:length]] if second else [ARGUMENTS[:length]]
+    cut, stream, complete = made(*calls)
+    end, cut_end = (f'_reason": "{reason}"'.encode() for reason in (complete, cut))
+    expected = stream if length == len(ARGUMENTS) else stream.replace(end, cut_end)
+    without_spaces = [frame.replace(b" ", b"") for frame in (corrected(path, stream, size), expected)]
+    assert without_spaces[0] == without_spaces[1]
+
+
+@pytest.mark.parametrize("arguments", ["{]", "x"])
+def test_what_is_no_beginning_of_json_was_not_cut(arguments: str) -> None:
+    _, stream, _ = chat_of(arguments)
+    assert corrected(CHAT, stream, 100) == stream
+
+
+def test_frames_that_are_no_events_pass() -> None:
+    for frames in (b'data: {"tool_\n\n', b'data: ["tool_calls"]\n\n', b'data: {"choices": ["tool_calls"]}\n\n'):
+        assert corrected(CHAT, frames, 7) == corrected(MESSAGES, frames, 7) == frames
+
+
+@pytest.mark.parametrize(
+    ("path", "choice", "is_corrected"),
+    [
+        (CHAT, "required", True),
+        (CHAT, NAMED, True),
+        (CHAT, "auto", False),
+        (MESSAGES, {"type": "any"}, True),
+        (MESSAGES, {"type": "auto"}, False),
+        (RESPONSES, "required", False),
+    ],
+)
+def test_only_streams_of_forced_calls_are_corrected(path: str, choice: Any, is_corrected: bool) -> None:
+    assert (cut_calls(path, {"tool_choice": choice}) is not None) == is_corrected
