@@ -79,7 +79,7 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     ln_e: float
     threshold: float
     detector: float
-    """ln of the restarting detector's statistic; it alarms at ln 1e6."""
+    """ln of the evidence since a late start, less what the number of starts costs; it alarms at `threshold`, too."""
     alarm: bool
     alarmed_at: float | None = None
     unhealthy: bool = False

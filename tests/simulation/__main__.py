@@ -12,10 +12,10 @@ from tests.simulation import (
     delays,
     false_positives,
     feedback,
+    guardrails,
     plans,
     quantiles,
     ramps,
-    robustness,
     sample_ratios,
     shadows,
     verdicts,
@@ -54,7 +54,7 @@ def false_positive_table(executor: Executor, count: int) -> Iterator[str]:
     yield table(columns, rows, "{:.3f}")
     yield f"Harder worlds, {count // 2} runs each.\n"
     rows = []
-    for hard in robustness.ROWS:
+    for hard in false_positives.HARDER:
         found = false_positives.rates(executor, hard.row, count // 2, hard.looks)
         rows.append([hard.row.name, f"{found.cs:.3f} ({hard.design})", found.cs_single, found.peeked, found.fixed])
     yield table(["world", "CS", "CS ignoring users", "peeked, clustered", "fixed"], rows, "{:.3f}")
@@ -104,7 +104,7 @@ def quantile_table(executor: Executor, count: int) -> Iterator[str]:
 def guardrail_tables(executor: Executor, count: int) -> Iterator[str]:
     yield (
         f"## Guardrails\n\nMedian requests of the endpoint until the guardrail `error` alarms, and those on the "
-        f"treatment, {count} runs. Tolerance 1.5, control fails 0.5 %, threshold ln 400.\n"
+        f"treatment, {count} runs. Tolerance 1.5, control fails 0.5 %, alpha 0.25 %.\n"
     )
     rows: list[list[Cell]] = []
     for (weight, rate), design in alarms.DESIGN.items():
@@ -112,21 +112,30 @@ def guardrail_tables(executor: Executor, count: int) -> Iterator[str]:
         requests, treated = (alarm.requests, design[0]), (alarm.treated, design[1])
         rows.append([f"{weight:.0%}", f"{rate:.1%}", requests, treated])
     yield table(["weight", "treatment fails", "requests", "on the treatment"], rows, "{:,.0f}")
+    runs = max(count // 2, 1)
     yield (
-        "A late regression, after 5,000 healthy events: the treatment's requests until the alarm, "
-        f"{max(count // 2, 1)} runs.\n"
+        "A late regression, after many healthy events: the treatment's requests until the alarm of the whole run, and "
+        f"of the detector, {runs} runs.\n"
     )
     rows = []
-    for (weight, rate), design in alarms.DESIGN_LATE.items():
-        rates = alarms.Rates(weight, alarms.CONTROL, rate)
-        whole, detector = alarms.median_late(executor, rates, max(count // 2, 1))
-        rows.append([f"{weight:.0%}", f"{rate:.1%}", (whole, design[0]), (detector, design[1])])
-    yield table(["weight", "treatment fails", "whole run", "detector"], rows, "{:,.0f}")
+    for (weight, rate, healthy), (by_design, _) in alarms.LATE.items():
+        whole, detector = alarms.median_late(executor, alarms.Rates(weight, alarms.CONTROL, rate), healthy, runs)
+        rows.append([f"{healthy:,}", f"{weight:.0%}", f"{rate:.1%}", (whole, by_design), detector])
+    yield table(["healthy events", "weight", "treatment fails", "whole run", "detector"], rows, "{:,.0f}")
     yield f"False alarms at 5 % without a difference, under the ramp, {count} runs.\n"
     rows = []
     for world, rules in ramps.DESIGN_FALSE.items():
         rows.append([world, *zip(ramps.false_alarm_rates(executor, world, count), rules, strict=True)])
     yield table(["errors", *ramps.RULES], rows, "{:.3f}")
+    yield (
+        f"Running conversations, and users whose requests fail every day; no difference, one guardrail at 5 % without "
+        f"tolerance, {count} runs.\n"
+    )
+    yield table(
+        ["world", "false alarms"],
+        [[case.name, guardrails.alarms(executor, case, count)] for case in guardrails.CASES],
+        "{:.3f}",
+    )
     yield f"A whole ramp, 1-5-25-50 % with 20,000 requests a step and four guardrails, {max(count // 2, 1)} runs.\n"
     rows = []
     for scenario in ramps.SCENARIOS:

@@ -12,12 +12,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.statistics.events import DETECTOR_THRESHOLD, Detector, EventEvidence, chance
+from app.experiments.statistics.events import EVERY, Detector, EventEvidence, alarm_at, chance
 from tests.simulation.pool import generator, spread
 
 Floats = NDArray[np.float64]
 
-THRESHOLD = math.log(400)
+THRESHOLD = alarm_at(0.0025)
 """Four guardrails share one percent of false alarms."""
 
 LONGEST = 16_384
@@ -70,8 +70,11 @@ def first_alarm(rates: Rates, r0: float, rng: np.random.Generator) -> Alarm:
 
 
 def late_alarms(rates: Rates, healthy: int, r0: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The treatment's requests from a regression until the alarms of (whole run, detector), after `healthy` events."""
-    past, _, _ = events(Rates(rates.weight, rates.control, rates.control), healthy, rng)
+    """The treatment's requests from a regression until the alarms of (whole run, detector), after about `healthy`
+    events: it begins anywhere between two starts of the detector.
+    """
+    count = healthy + int(rng.integers(EVERY))
+    past, _, _ = events(Rates(rates.weight, rates.control, rates.control), count, rng)
     p0 = chance(rates.weight, 1 - rates.weight, r0)
     whole, detector = EventEvidence(), Detector()
     whole.add(past, p0)
@@ -80,7 +83,7 @@ def late_alarms(rates: Rates, healthy: int, r0: float, rng: np.random.Generator)
     before, taken, batch = 0.0, 0, 128
     while math.inf in found and taken < LONGEST:
         ours, _, treated = events(rates, batch, rng)
-        alarms = whole.add(ours, p0) >= THRESHOLD, detector.add(ours, p0) >= DETECTOR_THRESHOLD
+        alarms = whole.add(ours, p0) >= THRESHOLD, detector.add(ours, p0) >= THRESHOLD
         for place, reached in enumerate(alarms):
             if found[place] == math.inf and reached.any():
                 found[place] = before + float(treated[reached.argmax()])
@@ -113,16 +116,17 @@ DESIGN: dict[tuple[float, float], tuple[float, float]] = {
 }
 """(weight, the treatment's rate) to the medians that the design measured."""
 
-DESIGN_LATE: dict[tuple[float, float], tuple[float, float]] = {
-    (0.5, 4 * CONTROL): (138_812, 4_922),
-    (0.5, 20 * CONTROL): (17_966, 364),
-    (0.5, 1.0): (1_678, 30),
-    (0.05, 4 * CONTROL): (17_368, 1_677),
-    (0.05, 20 * CONTROL): (2_236, 92),
-    (0.05, 1.0): (205, 7),
+LATE: dict[tuple[float, float, int], tuple[float, float]] = {
+    (0.5, 4 * CONTROL, 5_000): (138_812, 10_000),
+    (0.5, 20 * CONTROL, 5_000): (17_966, 700),
+    (0.5, 1.0, 5_000): (1_678, 60),
+    (0.05, 4 * CONTROL, 5_000): (17_368, 3_500),
+    (0.05, 20 * CONTROL, 5_000): (2_236, 190),
+    (0.05, 1.0, 5_000): (205, 16),
+    (0.5, 20 * CONTROL, 20_000): (math.nan, 700),
 }
-"""The same for the treatment's requests after a regression that follows 5,000 healthy events: whole run and
-detector."""
+"""(weight, the treatment's rate, healthy events before) to the treatment's requests after the regression: the median
+until the whole run's alarm as the design measured it, and the most that the median until the detector's may be."""
 
 
 def _first_part(rates: Rates, seeds: range) -> list[Alarm]:
@@ -136,12 +140,12 @@ def median_alarm(executor: Executor, rates: Rates, count: int) -> Alarm:
     return Alarm(float(requests), float(treated))
 
 
-def _late_part(rates: Rates, seeds: range) -> list[tuple[float, float]]:
-    return [late_alarms(rates, 5_000, TOLERANCE, generator(f"late {rates}", seed)) for seed in seeds]
+def _late_part(rates: Rates, healthy: int, seeds: range) -> list[tuple[float, float]]:
+    return [late_alarms(rates, healthy, TOLERANCE, generator(f"late {rates}", seed)) for seed in seeds]
 
 
-def median_late(executor: Executor, rates: Rates, count: int) -> tuple[float, float]:
+def median_late(executor: Executor, rates: Rates, healthy: int, count: int) -> tuple[float, float]:
     """The treatment's requests until the whole run's alarm, and until the detector's."""
-    found = [pair for part in spread(executor, partial(_late_part, rates), count) for pair in part]
+    found = [pair for part in spread(executor, partial(_late_part, rates, healthy), count) for pair in part]
     whole, detector = np.median(found, axis=0)
     return float(whole), float(detector)

@@ -1,5 +1,8 @@
-"""The design's first table: how often "no difference" is rejected, by continuous looks and at the end."""
+"""The design's first table: how often "no difference" is rejected, by continuous looks and at the end; also in worlds
+that are harder than those of the table.
+"""
 
+import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,6 +60,38 @@ ROWS = (
         replace(_MEAN, shares=(0.5, 0.05, 0.5), step=3_334),
         (0.017, 0.121, 0.415, 0.620, 0.065, 0.288),
     ),
+)
+
+_UNKNOWN = (math.nan,) * 6
+
+_FORTY = tuple(np.random.default_rng(40).choice(np.arange(0.02, 0.62, 0.01), 40).round(2).tolist())
+"""Forty shares, a change every 250 requests."""
+
+
+@dataclass(frozen=True)
+class Hard:
+    row: Row
+    design: str
+    """The share of runs in which the confidence sequence ever excludes 0, as the design measured it."""
+    looks: int = 60
+
+
+def _users(count: int, activity: float, name: str) -> Hard:
+    return Hard(Row(name, replace(_TTFT, users=count, activity=activity), _UNKNOWN), "0.003 to 0.010")
+
+
+HARDER = (
+    Hard(replace(ROWS[10], name="tokens/s, 397 looks"), "0.013", looks=397),
+    Hard(replace(ROWS[5], name="mean TTFT, ramp, 397 looks"), "0.037", looks=397),
+    Hard(
+        Row("forty changes of weights, merged into 12 shares", replace(_TTFT, shares=_FORTY, step=250), _UNKNOWN),
+        "0.010",
+    ),
+    Hard(Row("minimal effect a quarter", _TTFT, _UNKNOWN, minimal_effect=0.0125), "0.000 to 0.056"),
+    Hard(Row("minimal effect four times", _TTFT, _UNKNOWN, minimal_effect=0.2), "0.000 to 0.056"),
+    Hard(Row("strata of prompt lengths, ramp", replace(ROWS[2].world, prompt_strata=True), _UNKNOWN), "-"),
+    *(_users(count, 100.0, f"{count} users, equally active") for count in (100, 150)),
+    *(_users(count, 0.23, f"{count} users, very unequal") for count in (100, 150)),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.statistics.events import DETECTOR_THRESHOLD, Detector, EventEvidence, chance
+from app.experiments.statistics.events import Detector, EventEvidence, chance
 from tests.simulation.alarms import THRESHOLD
 from tests.simulation.false_positives import NOMINAL
 from tests.simulation.pool import generator, spread
@@ -159,7 +159,7 @@ def _acts(traffic: Requests, events: Bools, r0: float, until: int) -> int:
     while begin < len(at) and at[begin] < until:
         now = at[begin : begin + 512]
         hit, p0 = traffic.treated[now], chance(traffic.share[now], 1 - traffic.share[now], r0)
-        alarms: Bools = (evidence.add(hit, p0) >= THRESHOLD) | (detector.add(hit, p0) >= DETECTOR_THRESHOLD)
+        alarms: Bools = np.maximum(evidence.add(hit, p0), detector.add(hit, p0)) >= THRESHOLD
         enough = units + np.cumsum(hit) >= MIN_UNITS
         acting = np.flatnonzero(np.maximum.accumulate(alarms) & enough)
         if len(acting):

@@ -12,10 +12,10 @@ from tests.simulation import (
     delays,
     false_positives,
     feedback,
+    guardrails,
     plans,
     quantiles,
     ramps,
-    robustness,
     sample_ratios,
     shadows,
     verdicts,
@@ -52,8 +52,8 @@ def test_no_difference_is_not_rejected_by_continuous_looks(executor: Executor, r
         assert rates.cs_single >= 0.12
 
 
-@pytest.mark.parametrize("hard", robustness.ROWS, ids=lambda hard: hard.row.name)
-def test_harder_worlds_are_not_rejected_either(executor: Executor, hard: robustness.Hard) -> None:
+@pytest.mark.parametrize("hard", false_positives.HARDER, ids=lambda hard: hard.row.name)
+def test_harder_worlds_are_not_rejected_either(executor: Executor, hard: false_positives.Hard) -> None:
     assert false_positives.rates(executor, hard.row, 200, hard.looks).cs <= 0.085
 
 
@@ -97,16 +97,29 @@ def test_alarms_come_after_the_designs_number_of_requests(
     assert alarm.treated == pytest.approx(design[1], rel=0.15, abs=1)
 
 
-@pytest.mark.parametrize(("rates", "design"), alarms.DESIGN_LATE.items(), ids=str)
+@pytest.mark.parametrize(("late", "expected"), alarms.LATE.items(), ids=str)
 def test_the_detector_finds_a_late_regression(
-    executor: Executor, rates: tuple[float, float], design: tuple[float, float]
+    executor: Executor, late: tuple[float, float, int], expected: tuple[float, float]
 ) -> None:
-    weight, rate = rates
-    whole, detector = alarms.median_late(executor, alarms.Rates(weight, alarms.CONTROL, rate), 100)
-    assert whole == pytest.approx(design[0], rel=0.15, abs=1)
-    assert detector == pytest.approx(design[1], rel=0.15, abs=2)
-    if rates == (0.5, 20 * alarms.CONTROL):
-        assert detector <= 600
+    weight, rate, healthy = late
+    design, most = expected
+    whole, detector = alarms.median_late(executor, alarms.Rates(weight, alarms.CONTROL, rate), healthy, 100)
+    if math.isfinite(design):
+        assert whole == pytest.approx(design, rel=0.2, abs=1)
+    assert detector <= most
+
+
+@pytest.mark.parametrize("case", guardrails.CASES, ids=lambda case: case.name)
+def test_no_coin_counts_twice(executor: Executor, case: guardrails.Case) -> None:
+    """At 5 %. Judged by the present plan, nearly all runs with a lowered weight alarm. Users who count every day alarm
+    in 5 to 11 % of the runs.
+    """
+    runs = 60 if isinstance(case, guardrails.Lowered) else 200
+    assert guardrails.alarms(executor, case, runs) <= 0.03
+
+
+def test_harm_after_a_change_of_weights_is_found(executor: Executor) -> None:
+    assert guardrails.alarms(executor, guardrails.HARM, 20) == 1
 
 
 @pytest.mark.parametrize("world", ramps.DESIGN_FALSE)

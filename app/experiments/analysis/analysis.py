@@ -1,8 +1,9 @@
 """One running experiment: exposures in, verdicts and a report out.
 
 No I/O, and no clock except for the pace of looks. The order of exposures and how they are split into batches
-change nothing, except for guardrails' detectors, which take events as they come. A restarted controller adds the stored
-exposures again and then restores the `state`.
+change nothing, except for guardrails: their detectors take events as they come, and running conversations are judged
+by what is known of their beginning. A restarted controller adds the stored exposures again and then restores the
+`state`.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Monitoring apart from the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from app.config.experiments import Experiment
 from app.experiments.acting.facts import Interventions
@@ -17,12 +17,15 @@ from app.experiments.analysis.watch.rare_events import RareEvents
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.analysis.watch.traffic import Traffic
 from app.experiments.analysis.watch.treated import TreatedWatch
-from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.columns import I32, LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import Alarm, Occurrence
+from app.ledger.wire import Flag
 
 _DAY_S = 86400.0
 SPLIT = "sample_ratio"
 LOST = "rows_lost"
+
+C = TypeVar("C", RowColumns, LateColumns)
 
 
 class Monitoring:
@@ -84,12 +87,24 @@ class Monitoring:
         rows, placed = rows.take(random), placed.take(random)
         self.load.add(rows.in_flight, placed.arm)
         self.treated.add_rows(rows, placed)
-        self.guardrails.add_rows(rows, placed, self._arms)
+        self.guardrails.add_rows(*self._drawn(rows, placed), self._arms)
 
     def add_late(self, late: LateColumns, placed: Placement, random: Mask) -> None:
         """Late records that belong to the experiment."""
         self.traffic.add_late(late, placed)
-        self.guardrails.add_late(late.take(random), placed.take(random), self._arms)
+        self.guardrails.add_late(*self._drawn(late.take(random), placed.take(random)), self._arms)
+
+    def _drawn(self, columns: C, placed: Placement) -> tuple[C, Placement, I32]:
+        """Exposures with the first plan that can have drawn their unit: their own, unless their conversation may have
+        begun earlier. Conversations from before the run are left out: the plan that drew them may not be recorded.
+        """
+        carried = (columns.flags & Flag.CARRIED) != 0
+        if not carried.any():
+            return columns, placed, columns.plan
+        first = columns.plan.copy()
+        first[carried] = self.sample_ratio.first_plans(columns.unit[carried], columns.plan[carried])
+        known = first >= 0
+        return columns.take(known), placed.take(known), first[known]
 
     def add_values(self, rows: RowColumns, placed: Placement, values: Sequence[Values | None]) -> None:
         """Analysed rows, with each measure's values."""

@@ -9,7 +9,6 @@ from app.experiments.rendering.document import Block, Bullets, Heading, Paragrap
 from app.experiments.report import ArmDistribution, Comparison, Distribution, GuardrailStatus, Report, SampleRatio
 from app.experiments.summary import Acting
 
-_DETECTOR_ALARM = math.log(1e6)
 _SAMPLE_RATIO_ALARM = math.log(1000)
 _SHOWN = (0.05, 0.5, 0.95, 0.99)
 """The quantiles of a distribution that a table has room for."""
@@ -180,7 +179,7 @@ def _guardrails(report: Report) -> Iterator[Block]:
             it.limit,
             *(words.count(it.events.get(arm, 0)) for arm in (report.control, it.treatment)),
             words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
-            _evidence(max(it.ln_e / it.threshold, it.detector / _DETECTOR_ALARM)),
+            _evidence(max(it.ln_e, it.detector) / it.threshold),
             it.action,
             _guardrail_state(report, it),
         ]

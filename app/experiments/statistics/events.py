@@ -7,9 +7,12 @@ uses the same code: a trial is one exposure of the treatment, p0 the largest rat
 
 The alternatives to p0 are 40 larger rates, averaged as e-values with weights 1/i. The whole-run e-process bounds the
 probability of ever raising a false alarm (Ville's inequality; Ramdas, Grünwald, Vovk and Shafer 2023, "Game-theoretic
-statistics and safe anytime-valid inference"). The detector starts again with every trial, so that it forgets a long
-healthy past: it is the Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo 2022, "E-detectors: a nonparametric
-framework for sequential change detection", which bounds the rate of false alarms to one in `threshold` trials.
+statistics and safe anytime-valid inference").
+
+The detector finds what a long healthy past hides: it is the same e-process, started again and again. A unit that fails
+every day is one coin, not a coin a day, so each start counts a unit's first trial since then and no other. That makes
+each start's process an e-process by itself; together they are none, since one unit counts for several starts. So each
+start has a share of alpha (a union bound), less for later ones, and the whole run has most of it.
 """
 
 import math
@@ -17,8 +20,10 @@ from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import zeta
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Trials = Literal["events", "exposures"]
 """A trial is an event of either arm (relative limits), or an exposure of the treatment (absolute ones)."""
 
@@ -27,12 +32,34 @@ MULTIPLES: Floats = np.exp(np.linspace(math.log(1.15), math.log(50.0), 40))
 
 _LN_PRIOR: Floats = -np.log(np.arange(1.0, 41.0)) - math.log(float((1 / np.arange(1.0, 41.0)).sum()))
 
-DETECTOR_THRESHOLD = math.log(1e6)
-"""The detector alarms at 1e6: at most one false alarm in a million trials."""
+LATE_SHARE = 0.1
+"""The share of alpha that the detector's starts have together; the whole run has the rest."""
+
+EVERY = 32
+"""The number of units after which the detector starts again."""
+
+_LIVES = 4
+_LONGEST = 1024
+"""A start whose number is divisible by 2, 4, 8 … up to `_LONGEST` lives until so many times `_LIVES` others follow: the
+ages of the living starts grow geometrically.
+"""
+
+_DECAY = 1.2
+"""Start number i has a share of alpha in proportion to i to the power of minus this."""
+
+_LN_FIRST_SHARE = math.log(LATE_SHARE / (1 - LATE_SHARE) / float(zeta(_DECAY)))
+"""The first start's share of alpha by the whole run's, ln."""
 
 _LARGEST_RATE = 0.99
 _HALVINGS = 50
 _LARGEST_RATIO = 1e6
+
+
+def alarm_at(alpha: float) -> float:
+    """The evidence, ln, at which a limit alarms, be it the whole run's or the detector's. Without a cause, one of them
+    ever reaches it with probability at most `alpha`.
+    """
+    return -math.log((1 - LATE_SHARE) * alpha)
 
 
 def chance(w_t: ArrayLike, w_c: ArrayLike, r0: float) -> Floats:
@@ -165,35 +192,77 @@ class EventEvidence:
 
 
 class Detector:
-    """The Shiryaev-Roberts e-detector. It takes trials in the order in which they happened."""
+    """The e-process from several starts on. It takes trials in the order in which they happened."""
 
     def __init__(self, trials: Trials = "events") -> None:
         self.trials: Trials = trials
-        self._ln_sr = np.full(len(MULTIPLES), -np.inf)
-        self._largest = 0.0
+        self._taken = self._since_start = 0
+        self._number: Ints = np.ones(1, np.int64)
+        self._begins: Ints = np.zeros(1, np.int64)
+        """The number of trials before each living start."""
+        self._sums = np.zeros((1, len(MULTIPLES)))
+        self._ln_e = self._largest = -math.inf
 
-    def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
-        """Adds trials, and returns `ln_sr` after each of them."""
+    def add(self, hit: ArrayLike, p0: ArrayLike, before: Ints | None = None) -> Floats:
+        """Adds trials, and returns `largest` after each of them.
+
+        `before`: the number, counted from 1, of the trial before of the same unit; 0 if there is none, or none that a
+        living start counts. None: every trial is a unit.
+        """
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
-        if not len(hit):
-            return np.empty(0)
-        # SR_n = (1 + SR_{n-1}) L_n. With C_n = ln L_1 + … + ln L_n that is exp(C_n) (SR_0 + Σ exp(-C_{j-1}), j ≤ n).
-        summed = np.cumsum(ln_likelihood(hit, p0, self.trials), axis=0)
-        starts = np.vstack([np.logaddexp(self._ln_sr, 0.0), -summed[:-1]])
-        path = summed + np.logaddexp.accumulate(starts, axis=0)
-        self._ln_sr = path[-1]
-        ln_sr = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
-        self._largest = max(self._largest, float(ln_sr.max()))
-        return ln_sr
+        before = np.zeros(len(hit), np.int64) if before is None else before
+        likelihood = ln_likelihood(hit, p0, self.trials)
+        found = np.full(len(hit), self._largest)
+        begin = 0
+        while begin < len(hit):
+            end = begin + 2 * EVERY
+            new = begin + np.flatnonzero(before[begin:end] <= self._begins[-1])[: EVERY - self._since_start]
+            if len(new):
+                found[new] = self._count(likelihood[new], before[new])
+            begin = min(end, len(hit))
+            if self._since_start == EVERY:
+                begin = int(new[-1]) + 1
+                self._start(self._taken + begin)
+        self._taken += len(hit)
+        found = np.asarray(np.maximum(np.maximum.accumulate(found), self._largest), dtype=np.float64)
+        self._largest = float(found[-1]) if len(found) else self._largest
+        return found
+
+    def _count(self, likelihood: Floats, before: Ints) -> Floats:
+        """Counts trials of units that are new since the latest start; returns the evidence after each."""
+        counts = before <= self._begins[:, None]
+        path = self._sums[:, None] + np.cumsum(np.where(counts[..., None], likelihood, 0.0), axis=1)
+        self._sums = path[:, -1]
+        self._since_start += len(before)
+        top = path.max(axis=2)
+        ln_e = top + np.log(np.exp(path - top[..., None]) @ np.exp(_LN_PRIOR))
+        weighted = (ln_e + (_LN_FIRST_SHARE - _DECAY * np.log(self._number))[:, None]).max(axis=0)
+        self._ln_e = float(weighted[-1])
+        return np.asarray(weighted, dtype=np.float64)
+
+    def _start(self, begins: int) -> None:
+        number = int(self._number[-1]) + 1
+        lives = number - self._number < _LIVES * np.minimum(self._number & -self._number, _LONGEST)
+        self._number = np.append(self._number[lives], number)
+        self._begins = np.append(self._begins[lives], begins)
+        self._sums = np.vstack([self._sums[lives], np.zeros((1, len(MULTIPLES)))])
+        self._since_start = 0
 
     @property
-    def ln_sr(self) -> float:
-        """The statistic now, ln; -inf before the first trial."""
-        return float(np.logaddexp.reduce(_LN_PRIOR + self._ln_sr))
+    def oldest(self) -> int:
+        """The number of trials before the oldest living start."""
+        return int(self._begins[0])
+
+    @property
+    def ln_e(self) -> float:
+        """The evidence now, ln, of the start for which it is largest in proportion to its share of alpha; -inf before
+        the first trial.
+        """
+        return self._ln_e
 
     @property
     def largest(self) -> float:
-        """The largest statistic so far, ln, at least 0: it alarms at `DETECTOR_THRESHOLD`."""
+        """The largest evidence so far, ln: it alarms at `alarm_at`."""
         return self._largest
 
 

@@ -72,6 +72,20 @@ class Arms:
             return (1,) * len(self.names)
         return tuple(plan.weights.get(name, 0) for name in self.names)
 
+    def most_treated(self, treatment: int, first: I32, last: I32) -> I32:
+        """The weights, a row of `weights`, of the plan that gives `treatment` most against control, of the endpoint's
+        plans from `first` to `last`: codes of plans, equally long arrays.
+        """
+        pairs, inverse = np.unique(np.stack([first, last]), axis=1, return_inverse=True)
+        found = [self._most_treated(treatment, min(pair), max(pair)) for pair in pairs.T.tolist()]
+        return np.array(found, np.int32)[inverse.reshape(-1)]
+
+    def _most_treated(self, treatment: int, first: int, last: int) -> int:
+        between = self._weights_of_plan.values[first : last + 1]
+        sets = np.unique(between[between >= 0])
+        own, control = self.weights[sets, treatment], self.weights[sets, 0]
+        return int(sets[np.argmax(own / np.maximum(own + control, 1))])
+
     def place(self, columns: AnyColumns) -> Placement:
         """The arm and weights of each exposure."""
         self._learn()

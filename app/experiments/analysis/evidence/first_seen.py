@@ -39,12 +39,12 @@ class FirstSeen:
         """Units per group and arm, shape (groups, arms)."""
         return self._counts.values
 
-    def groups(self, unit: Hashes) -> I32:
-        """The group of each unit's earliest exposure; 0 where the unit is not known."""
+    def groups(self, unit: Hashes, unknown: int = 0) -> I32:
+        """The group of each unit's earliest exposure; `unknown` where the unit is not known."""
         position = self._index.find(unit)
         if not len(self):
-            return np.zeros(len(unit), np.int32)
-        return np.where(position >= 0, self._group.values[np.maximum(position, 0)], 0).astype(np.int32)
+            return np.full(len(unit), unknown, np.int32)
+        return np.where(position >= 0, self._group.values[np.maximum(position, 0)], unknown).astype(np.int32)
 
     def new_since(self, at: float) -> int:
         """Units whose earliest exposure is at `at` or later, of those that are counted."""

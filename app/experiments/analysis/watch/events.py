@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arrays import Floats, Hashes, Ints
+from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints, Mask, grouped
 from app.experiments.analysis.evidence.first_seen import FirstSeen
 from app.experiments.analysis.evidence.hash_index import HashIndex
 from app.experiments.columns import F64, I32
 from app.experiments.report import Effect
-from app.experiments.statistics.events import EventEvidence, chance, two_sided
+from app.experiments.statistics.events import Detector, EventEvidence, Trials, chance, two_sided
 
 MAX_UNITS = 2_000_000
 """Units with an event of one kind. Above, half of them are dropped, by hash: the rest suffices for any effect of
@@ -24,6 +24,7 @@ interest.
 
 _LARGEST_RATIO = 1e4
 _HALVINGS = 40
+_LEAST_KEPT = 4096
 
 
 class UnitEvents:
@@ -116,27 +117,65 @@ def _crossing(holds: Callable[[float], bool]) -> float | None:
     return low
 
 
-class OncePerPeriod:
-    """Finds units that are new in a period (an hour or a day). The latest two periods are remembered, older ones
-    closed.
-    """
+class UnitDetector:
+    """A detector of trials of units: `app.experiments.statistics.events` has the mathematics."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._periods: dict[int, HashIndex] = {}
+    def __init__(self, trials: Trials = "events") -> None:
+        self._detector = Detector(trials)
+        self._taken = 0
+        self._units = HashIndex()
+        self._at = Growing(np.float64)
+        self._number = Growing(np.int64)
+        """Of each unit's latest trial: its time, and its number, counted from 1."""
+        self._kept = _LEAST_KEPT
 
-    def new(self, unit: Hashes, at: F64) -> Ints:
-        """The indexes of units that are new in the period of their time, ordered by time."""
-        period = (at // self._seconds).astype(np.int64)
-        latest = max([int(period.max(initial=0)), *self._periods])
-        self._periods = {number: index for number, index in self._periods.items() if number >= latest - 1}
-        found = []
-        for number in (latest - 1, latest):
-            rows = np.flatnonzero(period == number)
-            rows = rows[np.lexsort((unit[rows], at[rows]))]
-            distinct, first = np.unique(unit[rows], return_index=True)
-            index = self._periods.setdefault(number, HashIndex())
-            known = len(index)
-            new = index.add(distinct) >= known
-            found.append(rows[np.sort(first[new])])
-        return np.asarray(np.concatenate(found), np.int64)
+    def add(self, unit: Hashes, at: F64, hit: Mask, p0: Floats) -> None:
+        """Trials, in about the order in which they happened: equally long arrays, `hit` and `p0` as in `Detector`.
+
+        Records of one unit with the same time are of one request, which counts once.
+        """
+        order = np.lexsort((unit, at))
+        unit, at = unit[order], at[order]
+        again = np.zeros(len(unit), np.bool_)
+        again[1:] = (unit[1:] == unit[:-1]) & (at[1:] == at[:-1])
+        position = self._units.find(unit)
+        known = np.flatnonzero(position >= 0)
+        again[known] |= self._at.values[position[known]] == at[known]
+        rows = order[~again]
+        if len(rows):
+            self._detector.add(hit[rows], p0[rows], self._follow(unit[~again], at[~again]))
+            self._forget()
+
+    def _follow(self, unit: Hashes, at: F64) -> Ints:
+        """Takes up trials; returns the number of each unit's trial before, 0 if there is none."""
+        order, starts = grouped(unit)
+        position = self._units.add(unit[order[starts]])
+        for column in (self._at, self._number):
+            column.resize(len(self._units))
+        numbers = self._taken + 1 + np.arange(len(unit))
+        before = np.empty(len(unit), np.int64)
+        before[order[1:]] = numbers[order[:-1]]
+        before[order[starts]] = self._number.values[position]
+        last = order[np.append(starts[1:], len(unit)) - 1]
+        self._at.values[position], self._number.values[position] = at[last], numbers[last]
+        self._taken += len(unit)
+        return before
+
+    def _forget(self) -> None:
+        """Forgets units whose latest trial no living start counts, once they may be many."""
+        if len(self._units) > self._kept:
+            kept = np.flatnonzero(self._number.values > self._detector.oldest)
+            self._units.keep(kept)
+            for column in (self._at, self._number):
+                column.keep(kept)
+            self._kept = max(_LEAST_KEPT, 2 * len(kept))
+
+    @property
+    def ln_e(self) -> float:
+        """The evidence now, ln."""
+        return self._detector.ln_e
+
+    @property
+    def largest(self) -> float:
+        """The largest evidence so far, ln: it alarms at `alarm_at`."""
+        return self._detector.largest

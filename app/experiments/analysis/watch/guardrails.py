@@ -1,8 +1,9 @@
 """Guardrails: events whose rate must not rise. An alarm stays.
 
-Every random exposure counts, also in conversations that began under an earlier plan: those make an alarm later, never
-false. Relative limits compare with control; absolute ones test the treatment alone, and act only while control itself
-keeps them.
+Every random exposure counts, also in conversations that began under an earlier plan. Which plan drew the arm of such a
+conversation is not recorded; it is judged by the one, of those since its unit's first exposure, that gives the
+treatment most. That makes an alarm later, never false. Relative limits compare with control; absolute ones test the
+treatment alone, and act only while control itself keeps them.
 """
 
 import math
@@ -16,16 +17,14 @@ from app.config.experiments import Experiment, Guardrail
 from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Hashes, Ints, Mask
 from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, late_events, limits_of
-from app.experiments.analysis.watch.events import OncePerPeriod, UnitEvents
+from app.experiments.analysis.watch.events import UnitDetector, UnitEvents
 from app.experiments.analysis.watch.trials import Trials
 from app.experiments.columns import F64, I32, LateColumns, RowColumns
 from app.experiments.report import GuardrailStatus
-from app.experiments.statistics.events import DETECTOR_THRESHOLD, Detector, EventEvidence, chance
+from app.experiments.statistics.events import EventEvidence, alarm_at, chance
 
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
-
-_DAY_S = 86400.0
 
 Arm = NDArray[np.int8]
 C = TypeVar("C", RowColumns, LateColumns)
@@ -37,14 +36,13 @@ class GuardrailWatch:
     def __init__(self, rail: Guardrail, treatment: int, names: Sequence[str], alpha: float, *, acts: bool) -> None:
         self.rail = rail
         self.treatment = treatment
-        self.threshold = math.log(1 / alpha)
+        self.threshold = alarm_at(alpha)
         self.alarmed_at: float | None = None
         self._names = (names[0], names[treatment])
         self._action = rail.action if acts else "alert"
         self._events = UnitEvents(treatment)
         self._trials = None if rail.max_rate is None else Trials(rail.max_rate, treatment)
-        self._daily = OncePerPeriod(_DAY_S)
-        self._detector = Detector()
+        self._detector = UnitDetector()
         self._largest = 0.0
         self._evidence = EventEvidence()
 
@@ -63,8 +61,7 @@ class GuardrailWatch:
     def _detect(self, unit: Hashes, at: F64, weights: I32, arm: Arm, sets: Ints) -> None:
         p0 = chance(sets[weights, self.treatment], sets[weights, 0], self.rail.tolerance)
         rows = np.flatnonzero(((arm == 0) | (arm == self.treatment)) & (p0 > 0) & (p0 < 1))
-        rows = rows[self._daily.new(unit[rows], at[rows])]
-        self._detector.add(arm[rows] != 0, p0[rows])
+        self._detector.add(unit[rows], at[rows], arm[rows] != 0, p0[rows])
 
     @property
     def unhealthy(self) -> bool:
@@ -80,13 +77,9 @@ class GuardrailWatch:
         """Whether the evidence has reached a threshold, without an alarm before."""
         if self.alarmed_at is not None or self._events.units[1] < MIN_UNITS or self.unhealthy:
             return False
-        largest, detected = self._evidence_so_far()
-        return largest >= self.threshold or detected >= DETECTOR_THRESHOLD
-
-    def _evidence_so_far(self) -> tuple[float, float]:
-        if self._trials is not None:
-            return self._trials.largest, self._trials.detector.largest
-        return self._largest, self._detector.largest
+        trials = self._trials
+        largest, detector = (self._largest, self._detector) if trials is None else (trials.largest, trials.detector)
+        return max(largest, detector.largest) >= self.threshold
 
     @property
     def key(self) -> str:
@@ -112,7 +105,7 @@ class GuardrailWatch:
             action=self._action,
             ln_e=evidence.ln_e,
             threshold=self.threshold,
-            detector=max(detector.ln_sr, -1e3),
+            detector=max(detector.ln_e, -1e3),
             alarm=self.alarmed_at is not None,
             alarmed_at=self.alarmed_at,
             unhealthy=self.unhealthy,
@@ -123,7 +116,7 @@ class GuardrailWatch:
     def _detectable(self) -> float | None:
         if self._trials is None:
             return self._evidence.detectable(self.rail.tolerance, self.threshold)
-        rate, control = self._trials.detectable(self.threshold), self._trials.rate(0)
+        rate, control = self._trials.detectable(self.threshold), self._trials.control_rate
         return rate / control if rate is not None and control else None
 
 
@@ -144,27 +137,24 @@ class Guardrails:
     def __iter__(self) -> Iterator[GuardrailWatch]:
         return (watch for _, watches in self._watches for watch in watches)
 
-    def add_rows(self, rows: RowColumns, placed: Placement, arms: Arms) -> None:
-        """Random exposures that belong to the experiment."""
-        if self.since is not None:
-            rows, placed = _later(rows, placed, self.since)
+    def add_rows(self, rows: RowColumns, placed: Placement, first: I32, arms: Arms) -> None:
+        """Random exposures that belong to the experiment. `first`: the first plan that can have drawn each unit."""
+        rows, placed, first = self._counting(rows, placed, first)
         for rail, watches in self._watches:
             hit = happened(rail.event, rows, limits_of(rail))
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
-            _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, arms)
+            _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, first, arms)
 
-    def add_late(self, late: LateColumns, placed: Placement, arms: Arms) -> None:
-        """Late records of running requests. Those without the event so far are not trials."""
-        if self.since is not None:
-            late, placed = _later(late, placed, self.since)
+    def add_late(self, late: LateColumns, placed: Placement, first: I32, arms: Arms) -> None:
+        """Late records of running requests. Those without the event so far are not trials. `first` as above."""
+        late, placed, first = self._counting(late, placed, first)
         for rail, watches in self._watches:
             hit = late_events(rail.event, late, limits_of(rail))
-            _add(watches, hit, hit, late, placed, arms)
+            _add(watches, hit, hit, late, placed, first, arms)
 
-
-def _later(columns: C, placed: Placement, since: float) -> tuple[C, Placement]:
-    which = columns.at >= since
-    return (columns, placed) if which.all() else (columns.take(which), placed.take(which))
+    def _counting(self, columns: C, placed: Placement, first: I32) -> tuple[C, Placement, I32]:
+        which = columns.at >= (-math.inf if self.since is None else self.since)
+        return (columns, placed, first) if which.all() else (columns.take(which), placed.take(which), first[which])
 
 
 def _add(
@@ -173,10 +163,13 @@ def _add(
     trials: Mask,
     columns: RowColumns | LateColumns,
     placed: Placement,
+    first: I32,
     arms: Arms,
 ) -> None:
     if not trials.any():
         return
-    unit, at, weights, arm = columns.unit[trials], columns.at[trials], placed.weights[trials], placed.arm[trials]
+    unit, at, own, arm = columns.unit[trials], columns.at[trials], placed.weights[trials], placed.arm[trials]
+    first, last = first[trials], columns.plan[trials]
     for watch in watches:
+        weights = own if (first == last).all() else arms.most_treated(watch.treatment, first, last)
         watch.add(unit, at, hit[trials], weights, arm, arms.weights)

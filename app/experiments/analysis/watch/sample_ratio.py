@@ -42,6 +42,10 @@ class SampleRatioWatch:
             self._count_hours(at)
         self._known = None
 
+    def first_plans(self, unit: Hashes, plan: I32) -> I32:
+        """The plan of each unit's first exposure; -1 where that is not known, `plan` where units do not come back."""
+        return plan if self._first is None else self._first.groups(unit, unknown=-1)
+
     @property
     def _evidence(self) -> float:
         if self._known is None:

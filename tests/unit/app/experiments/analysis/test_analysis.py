@@ -12,7 +12,7 @@ from app.errors import Conflict
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.report import Comparison, Effect, Report
-from app.ledger.wire import FeedbackItem, Flag, LateKind
+from app.ledger.wire import FeedbackItem, Flag, LateKind, Plan
 from tests.support.experiments.world import DAY_S, START, Unpaced, World, analysis_of, config
 
 NOW = START + 1.1 * DAY_S
@@ -185,9 +185,30 @@ def test_forced_requests_are_shown_and_never_analysed_and_carried_ones_only_watc
     report = analysis.report(NOW)
     assert sum(report.requests.values()) == sum(report.units.values()) == 0
     assert sum(report.carried.values()) == 500
-    assert [rail.alarm for rail in report.guardrails if rail.event == "error"] == [True]
+    unknown = [rail.alarm for rail in report.guardrails if rail.event == "error"]
+    assert unknown == [False], "the plan that drew them is not known"
     assert report.primary[0].verdict == "invalid"
     assert "30 are needed" in report.primary[0].reason
+    world.error_rate = (0.0, 0.0)
+    world.requests(500).tell(analysis)
+    world.error_rate = (0.0, 1.0)
+    world.requests(500).flagged(Flag.CARRIED).tell(analysis)
+    report = analysis.report(NOW)
+    assert sum(report.requests.values()) == 500
+    assert [rail.alarm for rail in report.guardrails if rail.event == "error"] == [True]
+
+
+def test_a_running_conversation_is_judged_by_the_plan_that_gave_the_treatment_most() -> None:
+    evidence = []
+    for plan, weights in (("0-aaaaaaaa", (50, 50)), ("1-bbbbbbbb", (95, 5))):
+        world = World(error_rate=(0.0, 0.0))
+        analysis = analysis_of(world, config())
+        world.requests(2000).tell(analysis)
+        world.error_rate, world.plan = (0.3, 0.3), plan
+        world.tables.plan(Plan("chat", plan, {"blue": weights[0], "green": weights[1]}))
+        world.requests(500).flagged(Flag.CARRIED).tell(analysis)
+        evidence.append([rail.ln_e for rail in analysis.report(NOW).guardrails if rail.event == "error"])
+    assert evidence[0] == evidence[1]
 
 
 def test_a_verdict_latches_and_is_journalled_once() -> None:

@@ -80,7 +80,7 @@ def test_the_response_rate_of_feedback_is_shown() -> None:
 
 def test_a_quiet_guardrail_shows_the_detectable_effect() -> None:
     assert (
-        "| error | at most 1.5 times control's rate | 14 | 12 | 2.9 times | 13 % | rollback | quiet |"
+        "| error | at most 1.5 times control's rate | 14 | 12 | 2.9 times | 23 % | rollback | quiet |"
         in as_markdown(SHIP)
     )
 

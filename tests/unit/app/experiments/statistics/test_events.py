@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.experiments.statistics.events import (
-    DETECTOR_THRESHOLD,
+    EVERY,
+    LATE_SHARE,
     MULTIPLES,
     Detector,
     EventEvidence,
+    alarm_at,
     chance,
     ln_likelihood,
     two_sided,
@@ -81,38 +83,72 @@ def test_the_evidence_is_a_supermartingale_over_all_sequences_of_ten_exposures(r
     assert total <= 1 + 1e-9
 
 
-def test_the_detectors_mean_is_the_number_of_trials() -> None:
-    """An e-detector: the mean of the Shiryaev-Roberts statistic after n trials is n, so alarms come at that rate."""
-    p0 = float(chance(0.3, 0.7, 1.5))
-    total = 0.0
-    for ends in ENDS:
-        total += float(np.prod(np.where(ends, p0, 1 - p0))) * math.exp(Detector().add(ends, p0)[-1])
-    assert total == pytest.approx(10, abs=1e-9)
+def test_the_shares_of_the_whole_run_and_of_all_starts_are_alpha() -> None:
+    """Markov's inequality: a start's evidence is exp(threshold) or more with probability at most its share of alpha."""
+    assert math.exp(-alarm_at(0.05)) == pytest.approx(0.05 * (1 - LATE_SHARE))
+    starts = np.arange(1.0, 100_001)
+    shares = LATE_SHARE * starts**-1.2 / 5.591582
+    beyond = LATE_SHARE * 5 * 100_000**-0.2 / 5.591582
+    assert float(shares.sum()) + beyond == pytest.approx(LATE_SHARE, rel=1e-4)
+    detector = Detector()
+    detector.add([True], 0.5)
+    whole = EventEvidence()
+    whole.add([True], 0.5)
+    assert detector.ln_e - whole.ln_e == pytest.approx(math.log(shares[0] / (1 - LATE_SHARE)), abs=1e-6)
 
 
-def slow_detector(hits: list[bool], p0: list[float]) -> list[float]:
-    """SR = (1 + SR) L, event by event, then averaged with weights 1/i."""
-    weights = 1 / np.arange(1.0, 41)
-    sr = np.zeros(40)
-    path = []
-    for likelihoods in np.exp(ln_likelihood(hits, p0, "events")):
-        sr = (1 + sr) * likelihoods
-        path.append(math.log(float(weights @ sr) / float(weights.sum())))
+def slow_detector(hits: list[bool], p0: list[float], units: list[int]) -> list[float]:
+    """The largest evidence so far, trial by trial: each start counts a unit once, and lives while few others follow."""
+    starts: list[tuple[set[int], EventEvidence]] = [(set(), EventEvidence())]
+    path, largest = [], -math.inf
+    for hit, chance_, unit in zip(hits, p0, units, strict=True):
+        for seen, evidence in starts:
+            if unit not in seen:
+                seen.add(unit)
+                evidence.add(hit, chance_)
+        for number, (_, evidence) in enumerate(starts, 1):
+            if len(starts) - number < 4 * (number & -number):
+                share = LATE_SHARE / (1 - LATE_SHARE) * number**-1.2 / 5.591582
+                largest = max(largest, evidence.ln_e + math.log(share))
+        path.append(largest)
+        if len(starts[-1][0]) == EVERY:
+            starts.append((set(), EventEvidence()))
     return path
 
 
 trials = st.lists(st.tuples(st.booleans(), st.sampled_from([0.01, 0.05, 0.25, 0.5, 0.99])), min_size=1, max_size=60)
 
 
-@given(trials, st.integers(0, 60))
-def test_the_detector_matches_its_recursion_in_any_batches(trials: list[tuple[bool, float]], cut: int) -> None:
-    hits, p0 = ([trial[place] for trial in trials] for place in (0, 1))
-    expected = slow_detector(hits, p0)  # type: ignore[arg-type]
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 200), max_size=3))
+def test_the_detector_is_the_same_process_from_each_start_in_any_batches(seed: int, cuts: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    hits, p0, units = rng.random(200) < 0.6, rng.choice([0.05, 0.25, 0.5], 200), rng.integers(0, 90, 200)
+    before = np.zeros(200, np.int64)
+    latest: dict[int, int] = {}
+    for place, unit in enumerate(units.tolist()):
+        before[place], latest[unit] = latest.get(unit, 0), place + 1
     detector = Detector()
-    path = [*detector.add(hits[:cut], p0[:cut]), *detector.add(hits[cut:], p0[cut:])]
-    assert path == pytest.approx(expected, abs=1e-9)
-    assert detector.ln_sr == path[-1]
-    assert detector.largest == max(0.0, *path)
+    parts = np.split(np.arange(200), sorted(cuts))
+    path = np.concatenate([detector.add(hits[part], p0[part], before[part]) for part in parts])
+    assert path == pytest.approx(slow_detector(hits.tolist(), p0.tolist(), units.tolist()), abs=1e-6)
+    assert detector.largest == path[-1]
+
+
+def test_a_unit_that_fails_for_ever_is_one_coin() -> None:
+    """Three units on the treatment, again and again: no start counts more than three."""
+    detector = Detector()
+    before = np.maximum(np.arange(1, 3001) - 3, 0)
+    assert detector.add(np.ones(3000, np.bool_), 0.5, before)[-1] < 0
+    assert detector.oldest == 0
+
+
+def test_starts_of_all_ages_live_and_only_few() -> None:
+    detector = Detector()
+    detector.add(np.arange(40_000) % 2 == 0, 0.5)
+    assert detector.oldest > 0
+    ages = (40_000 - detector._begins).tolist()
+    assert len(ages) < 60
+    assert all(older < 3 * younger for older, younger in itertools.pairwise(ages[:-4]))
 
 
 @given(trials, st.integers(0, 60), st.randoms())
@@ -151,14 +187,14 @@ def test_events_that_could_only_go_one_way_are_no_evidence(p0: float) -> None:
     evidence, detector = EventEvidence(), Detector()
     assert evidence.add([True, False], [p0, p0]) == pytest.approx([0, 0], abs=1e-12)
     detector.add([True, False], [p0, p0])
-    assert detector.ln_sr == pytest.approx(math.log(2))
+    assert detector.largest == detector.ln_e < 0
 
 
 def test_no_events_are_no_evidence() -> None:
     evidence, detector = EventEvidence(), Detector()
     assert evidence.add([], []).size == detector.add([], []).size == 0
     assert evidence.ln_e == pytest.approx(0, abs=1e-12)
-    assert detector.ln_sr == -math.inf
+    assert detector.ln_e == detector.largest == -math.inf
     assert evidence.detectable(1.5, math.log(400)) is None
     assert np.isnan(chance(0, 0, 1.5))
 
@@ -194,8 +230,7 @@ def test_the_detector_sees_a_late_regression_that_a_healthy_past_hides() -> None
     whole, detector = EventEvidence(), Detector()
     whole.add(np.r_[healthy, late], p0)
     detector.add(np.r_[healthy, late], p0)
-    assert detector.largest > DETECTOR_THRESHOLD
-    assert whole.largest < math.log(400)
+    assert detector.largest > alarm_at(0.0025) > whole.largest
 
 
 def test_a_missing_value_in_either_arm_is_evidence_in_both_directions() -> None:

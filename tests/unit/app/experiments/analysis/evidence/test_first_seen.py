@@ -30,6 +30,9 @@ def test_a_unit_counts_once_where_it_came_first_in_any_order(exposures: list[Exp
         expected[group, arm] += 1
     assert seen.counts.tolist() == expected[: len(seen.counts)].tolist()
     assert expected[len(seen.counts) :].sum() == 0
+    everyone = np.arange(10, dtype=np.uint64)
+    assert seen.groups(everyone).tolist() == [first.get(unit, (0.0, 0, 0))[1] for unit in range(10)]
+    assert seen.groups(everyone, unknown=-1).tolist() == [first.get(unit, (0.0, -1, 0))[1] for unit in range(10)]
     assert seen.new_since(2.0) == sum(at >= 2 for at, _, _ in first.values())
 
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from app.experiments.analysis.watch.events import OncePerPeriod, UnitEvents
-from app.experiments.statistics.events import EventEvidence, chance
+from app.experiments.analysis.watch.events import UnitDetector, UnitEvents
+from app.experiments.statistics.events import Detector, EventEvidence, chance
 
 HALF = np.array([[50, 50], [95, 5]])
 
@@ -67,10 +67,47 @@ def test_without_events_everything_is_possible() -> None:
     assert events(12, 0).lift(HALF, 0.05).estimate == -1.0
 
 
-def test_a_unit_is_new_once_a_day_and_old_days_are_closed() -> None:
-    once, day = OncePerPeriod(86400.0), 86400.0
-    unit = np.array([1, 1, 2], np.uint64)
-    assert once.new(unit, np.array([20.0, 10.0, 30.0])).tolist() == [1, 2]
-    assert once.new(unit, np.array([40.0, day + 1, 50.0])).tolist() == [1]
-    assert once.new(np.array([3, 3], np.uint64), np.array([60.0, 3 * day])).tolist() == [1]
-    assert once.new(np.array([4], np.uint64), np.array([70.0])).tolist() == []
+def test_the_detector_of_units_knows_each_units_trial_before_in_any_batches() -> None:
+    rng = np.random.default_rng(3)
+    unit, at, hit = (
+        rng.integers(0, 300, 2000).astype(np.uint64),
+        np.arange(2000, dtype=np.float64),
+        rng.random(2000) < 0.7,
+    )
+    before, latest = np.zeros(2000, np.int64), dict[int, int]()
+    for place, number in enumerate(unit.tolist()):
+        before[place], latest[number] = latest.get(number, 0), place + 1
+    expected = Detector()
+    expected.add(hit, 0.5, before)
+    for parts in (1, 7, 2000):
+        found = UnitDetector()
+        for part in np.array_split(np.arange(2000), parts):
+            shuffled = rng.permutation(part)
+            found.add(unit[shuffled], at[shuffled], hit[shuffled], np.full(len(part), 0.5))
+        assert found.ln_e == pytest.approx(expected.ln_e)
+        assert found.largest == pytest.approx(expected.largest)
+
+
+def test_two_records_of_one_request_are_one_trial() -> None:
+    found, once = UnitDetector("exposures"), UnitDetector("exposures")
+    unit, at, hit, limit = (
+        np.arange(400, dtype=np.uint64),
+        np.arange(400, dtype=np.float64),
+        np.ones(400, np.bool_),
+        np.full(400, 0.5),
+    )
+    once.add(unit, at, hit, limit)
+    for part in (slice(0, 200), slice(100, 400), slice(0, 400)):
+        found.add(np.tile(unit[part], 2), np.tile(at[part], 2), np.tile(hit[part], 2), np.tile(limit[part], 2))
+    assert (found.ln_e, found.largest) == (once.ln_e, once.largest)
+
+
+def test_units_that_no_start_counts_are_forgotten_without_a_difference() -> None:
+    rng = np.random.default_rng(4)
+    found, expected = UnitDetector(), Detector()
+    for part in range(40):
+        hit, at = rng.random(5000) < 0.5, np.arange(5000 * part, 5000 * (part + 1), dtype=np.float64)
+        found.add(at.astype(np.uint64), at, hit, np.full(5000, 0.5))
+        expected.add(hit, 0.5)
+    assert found.ln_e == pytest.approx(expected.ln_e)
+    assert len(found._units) < 200_000

@@ -5,6 +5,7 @@ import pytest
 
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
+from app.experiments.statistics.events import alarm_at
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
 
@@ -27,7 +28,7 @@ class Rig:
             self._unit += 1
             made.append({"unit": self._unit, "assigned": int(green), **failed, **fields})
         rows = self.recorder.rows(*made)
-        self.guardrails.add_rows(rows, self.arms.place(rows), self.arms)
+        self.guardrails.add_rows(rows, self.arms.place(rows), rows.plan, self.arms)
 
     @property
     def watch(self) -> GuardrailWatch:
@@ -82,13 +83,13 @@ def test_every_treatment_is_compared_with_control_alone() -> None:
     rig = Rig(ERROR, treatments=["one", "other"], mode="aa")
     assert [watch.treatment for watch in rig.guardrails] == [1, 2]
     assert rig.watch.status().action == "alert"
-    assert rig.watch.threshold == pytest.approx(np.log(2 / 0.02))
+    assert rig.watch.threshold == pytest.approx(alarm_at(0.01))
 
 
 def test_late_records_are_events_and_the_row_that_follows_counts_no_more() -> None:
     rig = Rig({"event": "slow", "ttft_above_s": 2.0})
     late = rig.recorder.late(*({"unit": unit, "assigned": 1, "above_s": 2.0} for unit in range(1, 20)))
-    rig.guardrails.add_late(late, rig.arms.place(late), rig.arms)
+    rig.guardrails.add_late(late, rig.arms.place(late), late.plan, rig.arms)
     assert rig.watch.is_new_alarm()
     before = rig.watch.status().ln_e
     rig.rows(19, True, hit=False, ttft_s=5.0)
@@ -102,19 +103,25 @@ def test_the_detector_forgets_a_long_healthy_past() -> None:
         rig.rows(3, False, hit=True)
     quiet = rig.watch.status()
     assert not rig.watch.is_new_alarm()
-    rig.rows(60, True, hit=True)
+    rig.rows(90, True, hit=True)
     assert rig.watch.is_new_alarm()
     status = rig.watch.status()
-    assert status.detector > 13.8 > quiet.detector
+    assert status.detector > status.threshold > quiet.detector
     assert status.ln_e < status.threshold
 
 
-def test_the_detector_takes_a_unit_once_a_day() -> None:
-    rig = Rig(ERROR)
-    for _ in range(100):
-        rig.rows(1, True, hit=True, unit=1)
-        rig.rows(1, True, hit=True, unit=2)
-    assert rig.watch.status().detector < 3
+@pytest.mark.parametrize("limit", [ERROR, ABSOLUTE], ids=["relative", "absolute"])
+def test_units_that_fail_every_day_count_once(limit: dict[str, Any]) -> None:
+    rig = Rig(limit)
+    rig.rows(200, False, hit=False)
+    rig.rows(200, True, hit=False)
+    for day in range(100):
+        for unit in (1, 2, 3):
+            rig.rows(1, True, hit=True, unit=unit + 1000, at=1000.0 + 86400 * day)
+        if day == 0:
+            first = rig.watch.status()
+    assert not rig.watch.is_new_alarm()
+    assert (rig.watch.status().ln_e, rig.watch.status().detector) == (first.ln_e, first.detector)
 
 
 def test_an_absolute_limit_watches_the_treatment_alone() -> None:
@@ -137,16 +144,14 @@ def test_an_absolute_limit_that_control_exceeds_is_an_unhealthy_endpoint_and_no_
     assert rig.watch.status().unhealthy
 
 
-def test_an_absolute_limit_counts_a_unit_once_an_hour() -> None:
+def test_control_is_judged_by_the_first_exposure_of_each_unit_in_each_hour() -> None:
     rig = Rig(ABSOLUTE)
-    rig.rows(200, False, hit=False)
-    for unit in (1, 2, 3, 4):
-        for _ in range(40):
-            rig.rows(1, True, hit=True, unit=unit)
-    assert rig.watch.status().ln_e < 11
-    few = rig.watch.status().ln_e
-    rig.rows(1, True, hit=True, unit=1, at=3 * 3600.0)
-    assert rig.watch.status().ln_e > few
+    rig.rows(100, False, hit=False)
+    for _ in range(40):
+        rig.rows(1, False, hit=True, unit=7)
+    assert not rig.watch.unhealthy
+    rig.rows(60, False, hit=True, at=3 * 3600.0)
+    assert rig.watch.unhealthy
 
 
 def test_the_order_of_exposures_changes_no_evidence() -> None:
@@ -166,6 +171,6 @@ def test_the_order_of_exposures_changes_no_evidence() -> None:
         rig = Rig(ERROR, ABSOLUTE)
         for part in np.array_split(order, 7):
             rows = rig.recorder.rows(*(fields[number] for number in part))
-            rig.guardrails.add_rows(rows, rig.arms.place(rows), rig.arms)
+            rig.guardrails.add_rows(rows, rig.arms.place(rows), rows.plan, rig.arms)
         found.append([watch.status().ln_e for watch in rig.guardrails])
     assert found[0] == pytest.approx(found[1], abs=1e-9)
