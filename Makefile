@@ -41,10 +41,14 @@ export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 BIN := $(VENV)/bin
 
-# uv keeps its cache at home. Where that cannot be written, as in some containers, the cache is part of .venv.
+# Messages name commands for the directory from which make was called: `make -C` runs them in another one.
+export SWITCHYARD_STANDS_IN := $(or $(PWD),$(CURDIR))
+
+# pip and uv keep their caches at home. Where that cannot be written, as in some containers, uv's is part of .venv.
 CACHE := $(or $(UV_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/uv)
 ifeq ($(shell mkdir -p '$(CACHE)' 2>/dev/null && test -w '$(CACHE)' && echo yes),)
 export UV_CACHE_DIR := $(CURDIR)/$(VENV)/cache
+export PIP_NO_CACHE_DIR := 1
 endif
 
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
@@ -191,7 +195,7 @@ help:  ## this list
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	@test -x $(BIN)/pip || $(PYTHON) -c 'from ensurepip import version' 2>/dev/null || \
 		{ echo "$(PYTHON) lacks ensurepip, which creates $(VENV): install $$($(PYTHON) -c '$(VENV_PACKAGE)') (Debian, Ubuntu)" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)

@@ -106,7 +106,9 @@ class UpdateInProgress(Conflict):
     """Another change is being delivered to the routers."""
 
     def __init__(self) -> None:
-        super().__init__("An update of the configuration is in progress; wait until it is complete")
+        super().__init__(
+            "An update of the configuration is in progress; repeat the change when it is complete, usually in seconds"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class Router:
         """
         self._controller, self._preparation = controller, Preparation(environment)
         self._one_after_another = asyncio.Lock()
+        self._has_refused = False
         controller = WatchedController(controller, clock) if controller is not None else None
         self._upstream = Upstream()
         telemetry = Telemetry()
@@ -241,8 +242,10 @@ class Router:
         try:
             yield
         except ConfigError:
+            self._has_refused = True
             telemetry.configured("refused")
             raise
+        self._has_refused = False
         telemetry.configured("applied")
 
     def metrics(self, endpoints: Collection[str] | None) -> bytes:
@@ -334,6 +337,8 @@ class Router:
         config, healthy = snapshot.config, await self._all_healthy()
         asleep = self._readiness.asleep(config)
         ready, body = readiness_document(config, healthy, asleep, list(self._deployments.open()))
+        if self._has_refused:  # the latest configuration: an earlier one is in force
+            body = {**body, "configuration": "refused"}
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:

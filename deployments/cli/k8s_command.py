@@ -1,13 +1,12 @@
 """`switchyard k8s`: arguments and printing. Imports are inside, so that `--help` is instant."""
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
 
 from deployments.cli.errors import CommandError
-from deployments.invocation import command
+from deployments.invocation import argument, command
 
 app = typer.Typer(help="The cluster's manifests.", rich_markup_mode=None)
 
@@ -43,9 +42,8 @@ def render(
             if is_current(overlay):
                 continue
             if check:
-                raise CommandError(
-                    f"{file} is out of date with {SERVED}; run: {command(f'k8s render {quote(str(overlay))}')}"
-                )
+                fix = command(f"k8s render {argument(overlay)}")
+                raise CommandError(f"{file} is out of date with {SERVED}; run: {fix}")
             file.write_text(generate(overlay))
         except ConfigError as error:
             raise CommandError("\n".join([f"{overlay / SERVED} is invalid:", *error.problems])) from None

@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -73,11 +73,22 @@ def rotate_key(
     return key, record.previous.expires if record.previous is not None else None
 
 
-def keys_table(router: RouterClient) -> str:
-    """The keys that a router knows, with their ends and last uses. Raises CommandError."""
-    known = json.loads(router.ask("GET", "/callers"))["keys"]
+NO_KEYS = (
+    "The server has no keys. It reads them from a file that its configuration names: `access: {keys_file: FILE}` "
+    "in the router's `user_config`"
+)
+
+
+def keys_of(router: RouterClient) -> list[dict[str, Any]]:
+    """The keys that a router knows, as `GET /api/callers` has them. Raises CommandError."""
+    known: list[dict[str, Any]] = json.loads(router.ask("GET", "/callers"))["keys"]
+    return known
+
+
+def keys_table(keys: Sequence[Mapping[str, Any]]) -> str:
+    """The keys for a terminal, with their ends and last uses."""
     header = ("NAME", "ENDPOINTS", "EXPIRES", "LAST USED", "PREVIOUS KEY")
-    return table(header, [_row(it) for it in known])
+    return table(header, [_row(it) for it in keys])
 
 
 def _row(key: Mapping[str, Any]) -> tuple[str, ...]:

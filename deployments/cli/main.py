@@ -18,7 +18,7 @@ from deployments.cli.experiments import commands as experiments
 from deployments.cli.mirror_command import mirror
 from deployments.cli.options import Key, Url, router_client
 from deployments.cli.traffic_command import traffic
-from deployments.invocation import make, pasteable, program
+from deployments.invocation import DEFAULT_FILE, argument, command, make, missing, pasteable, program
 
 HELP = """Serve language models behind many providers' APIs, with traffic split between model variants.
 
@@ -50,14 +50,14 @@ app.add_typer(demo.app, name="demo")
 app.add_typer(k8s_command.app, name="k8s")
 app.add_typer(experiments.app, name="experiments")
 
-DEFAULT_CONFIG = Path("serve_config.yaml")
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code. Errors are printed on stderr."""
-    from deployments.local.errors import LaunchError, NotRunning
+    from deployments.local import processes
+    from deployments.local.errors import LaunchError, NotRunning, Unanswered
 
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
@@ -72,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         _print_error(pasteable(error.message))  # it may be a server's
         return error.exit_code
+    except Unanswered as error:
+        _print_error(processes.explained(str(error)))
+        return ExitCode.UNREACHABLE
     except LaunchError as error:
         _print_error(str(error))
         return ExitCode.UNREACHABLE if isinstance(error, NotRunning) else ExitCode.WRONG
@@ -86,9 +89,9 @@ def commands() -> TyperGroup:
     assert isinstance(root, TyperGroup)
     remaining: list[Any] = [root]
     while remaining:
-        command = remaining.pop()
-        command.help = pasteable(command.help or "")
-        remaining += getattr(command, "commands", {}).values()
+        described = remaining.pop()
+        described.help = pasteable(described.help or "")
+        remaining += getattr(described, "commands", {}).values()
     return root
 
 
@@ -117,7 +120,7 @@ def switchyard(
 
 
 @app.command()
-def serve(config: ConfigFile = DEFAULT_CONFIG, port: Port = 8000) -> None:
+def serve(config: ConfigFile = DEFAULT_FILE, port: Port = 8000) -> None:
     """Start everything on this machine.
 
     It stays in the foreground; Ctrl-C stops it.
@@ -133,11 +136,11 @@ def serve(config: ConfigFile = DEFAULT_CONFIG, port: Port = 8000) -> None:
 
 
 @app.command()
-def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
+def deploy(config: ConfigFile = DEFAULT_FILE) -> None:
     """Apply a changed configuration, live.
 
-    Traffic moves without a restart. An invalid file changes nothing. The file's split replaces the one that a ramp has
-    reached, and pauses the ramp; a warning is printed before.
+    Traffic moves without a restart. Returns when every router has the change. An invalid file changes nothing. The
+    file's split replaces the one that a ramp has reached, and pauses the ramp; a warning is printed before.
 
     \b
     Examples:
@@ -149,7 +152,7 @@ def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
 
     _warn(superseding_warnings(config))
     launcher.deploy(config)
-    typer.echo("Applied: traffic follows within seconds; replicas whose `args` changed are replaced one by one.")
+    typer.echo("Applied: every router has it; replicas whose `args` changed are replaced one by one.")
 
 
 @app.command()
@@ -168,7 +171,7 @@ def stop() -> None:
 
 
 @app.command()
-def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
+def check(config: ConfigFile = DEFAULT_FILE) -> None:
     """Validate a configuration without starting anything.
 
     Prints one line for each problem, with the fix. Warnings do not change the exit code; some are about running ramps
@@ -194,6 +197,8 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     if manifests.is_cluster(config):
         _check_cluster(config)
         return
+    if not config.exists():
+        raise CommandError(missing(config, "check"))
     try:
         loaded = load(config)
     except ConfigError as error:
@@ -260,9 +265,9 @@ def status(
     from deployments.cli.status import of_local_run, of_server
 
     if url is None:
-        from deployments.local import dashboard, launcher
+        from deployments.local import dashboard, processes
 
-        run = launcher.running()
+        run = processes.running()
         found = of_local_run(router_client(None, key), dashboard.read(run))
     else:
         found = of_server(router_client(url, key))
@@ -427,9 +432,16 @@ def list_keys(url: Url = None, key: Key = None) -> None:
     Example:
       switchyard keys list --url https://models.example.com
     """
-    from deployments.cli.keys import keys_table
+    from deployments.cli.keys import NO_KEYS, keys_of, keys_table
+    from deployments.local import processes
 
-    typer.echo(keys_table(router_client(url, key)))
+    if keys := keys_of(router_client(url, key)):
+        typer.echo(keys_table(keys))
+        return
+    typer.echo(NO_KEYS, err=True)
+    if url is None:
+        config = argument(Path(processes.running().config))
+        typer.echo(f"The file is {config}; to apply a change: {command(f'deploy {config}')}", err=True)
 
 
 @keys_app.command("internal")

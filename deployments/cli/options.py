@@ -4,13 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deployments.invocation import URL_VARIABLE
+
 if TYPE_CHECKING:
     from deployments.cli.router_client import RouterClient
 
 Url = Annotated[
     str | None,
     typer.Option(
-        envvar="SWITCHYARD_URL", metavar="URL", help="The server. Default: the one that this installation started."
+        envvar=URL_VARIABLE, metavar="URL", help="The server. Default: the one that this installation started."
     ),
 ]
 Key = Annotated[
@@ -23,9 +25,9 @@ def router_client(url: str | None, key: str | None) -> "RouterClient":
     """The router at `url`, or of this installation's run."""
     from deployments.cli.router_client import RouterClient
 
-    if url is None:
-        from deployments.local import launcher
-        from deployments.local.ports import HOST
+    if url is not None:
+        return RouterClient(url, key)
+    from deployments.local import processes
+    from deployments.local.ports import HOST
 
-        url = f"http://{HOST}:{launcher.running().port}"
-    return RouterClient(url, key)
+    return RouterClient(f"http://{HOST}:{processes.running().port}", key, is_local_run=True)

@@ -14,7 +14,8 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from app.config.urls import is_loopback
 from deployments.cli.errors import CommandError, ExitCode
-from deployments.invocation import command
+from deployments.invocation import command, pasteable
+from deployments.local.processes import explained
 
 _TIMEOUT_S = 30.0
 _PIECE = 65536
@@ -22,15 +23,21 @@ _ENDPOINTS = "/api/2.0/serving-endpoints"
 
 
 class RouterClient:
-    """The router at `url` (with or without /v1), called with `key` if there is one."""
+    """The router at `url` (with or without /v1), called with `key` if there is one. `is_local_run`: it is that of this
+    installation's run, and not one that the user has named."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, *, is_local_run: bool = False) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CommandError(f"--url '{url}' is not a URL, expected http://HOST:PORT", ExitCode.USAGE)
         self.url = url.rstrip("/").removesuffix("/v1")
+        self._is_local_run = is_local_run
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._opener = build_opener(ProxyHandler({})) if is_loopback(parts.hostname) else build_opener()
+
+    def command(self, arguments: str) -> str:
+        """The command line with these arguments, for this router."""
+        return command(arguments, None if self._is_local_run else self.url)
 
     def readiness(self) -> Mapping[str, Any]:
         """``{"status": …, "endpoints": {name: bool}, "deployments": {name: bool}}``."""
@@ -43,12 +50,6 @@ class RouterClient:
     def endpoint(self, name: str) -> Mapping[str, Any]:
         """One endpoint as Databricks' object."""
         return self._call("GET", f"{_ENDPOINTS}/{quote(name, safe='')}")
-
-    def set_traffic(self, name: str, shares: Mapping[str, int]) -> None:
-        """Changes an endpoint's traffic. A deployment that `shares` leaves out gets 0."""
-        routes = [{"served_entity_name": entity, "traffic_percentage": share} for entity, share in shares.items()]
-        path = f"{_ENDPOINTS}/{quote(name, safe='')}/config"
-        self._call("PUT", path, {"traffic_config": {"routes": routes}})
 
     def traffic(
         self, method: str, endpoint: str, suffix: str = "", *, body: object = None, tag: str | None = None
@@ -112,7 +113,7 @@ class RouterClient:
         if status not in accept:
             raise self._error(status, content)
         if not isinstance(content, dict):
-            raise CommandError(f"{self.url} is not a Switchyard router: {path} returned no JSON object")
+            raise self._strange(f"{path} returned no JSON object")
         return content
 
     def _exchange(
@@ -133,16 +134,25 @@ class RouterClient:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> CommandError:
-        reason = getattr(error, "reason", None) or error
-        message = f"{self.url} cannot be reached ({reason}). Start it with: {command('serve')}, or correct --url"
-        return CommandError(message, ExitCode.UNREACHABLE)
+        reason = f"{self.url} cannot be reached ({getattr(error, 'reason', None) or error})"
+        fix = f"{reason}. Correct --url, or start the server there"
+        return CommandError(explained(reason) if self._is_local_run else fix, ExitCode.UNREACHABLE)
+
+    def _strange(self, reason: str) -> CommandError:
+        """An answer that is no router's: in a local run, that of an ingress without one."""
+        if self._is_local_run:
+            return CommandError(explained(f"{self.url} has no router now: {reason}"), ExitCode.UNREACHABLE)
+        return CommandError(f"{self.url} is not a Switchyard router: {reason}")
 
     def _error(self, status: int, content: Any) -> CommandError:
+        if content is None and self._is_local_run:
+            return self._strange(f"status {status}")
         message = None
         if isinstance(content, dict):
             openai = content.get("error")
             message = openai.get("message") if isinstance(openai, dict) else content.get("message")
         text = re.sub(r"^traffic_config\S*: ", "", str(message or f"{self.url} returned status {status}"))
+        text = pasteable(text, None if self._is_local_run else self.url)
         if status == 401:
             return CommandError(f"{text}. Name a key: --key KEY, or the variable SWITCHYARD_API_KEY", ExitCode.DENIED)
         if status == 403:

@@ -9,7 +9,7 @@ from app.config.serve_file import load
 from app.config.superseding import superseded
 from deployments.cli.errors import CommandError
 from deployments.cli.router_client import RouterClient
-from deployments.local import dashboard, launcher
+from deployments.local import dashboard, processes
 from deployments.local.errors import LaunchError
 
 
@@ -17,7 +17,7 @@ def superseding_warnings(file: Path) -> list[str]:
     """Warnings about running ramps that delivering the file would undo. Empty if it is invalid, or if nothing runs."""
     try:
         wanted = load(file)
-        applied = dashboard.read(launcher.running()).router_config
+        applied = dashboard.read(processes.running()).router_config
         return superseded(parse(applied), wanted) if applied is not None else []
     except (ConfigError, LaunchError):
         return []

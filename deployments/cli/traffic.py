@@ -10,10 +10,7 @@ from app.control_plane import with_traffic
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 from deployments.cli.table import table
-from deployments.invocation import command
-
-SETTLE_S = 120.0
-"""The time in which the routers must apply a change."""
+from deployments.local.readiness import DELIVERY_S
 
 POLL_S = 0.5
 
@@ -93,22 +90,16 @@ def check(client: RouterClient, change: Change, config: Mapping[str, object] | N
         raise CommandError(f"No endpoint has a deployment '{unknown[0]}'; known: {', '.join(known)}")
 
 
-def apply(client: RouterClient, change: Change) -> Change:
-    """Makes the change and returns it as it is in force once every router replica has it. Raises CommandError."""
-    client.set_traffic(change.endpoint, change.after)
-    return delivered(client, change)
-
-
 def delivered(client: RouterClient, change: Change) -> Change:
     """Waits for a change that was made, and returns it as it is in force once every router replica has it. Raises
     CommandError.
     """
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + DELIVERY_S
     while (state := client.endpoint(change.endpoint)["state"]["config_update"]) != "NOT_UPDATING":
         if state == "UPDATE_FAILED":
             raise CommandError("The routers rejected the change and keep the old split; see their logs")
         if time.monotonic() > deadline:
-            message = f"Not every router has the change after {SETTLE_S:.0f} s. Check with: {command('status')}"
-            raise CommandError(message, ExitCode.UNREACHABLE)
+            late = f"Not every router has the change after {DELIVERY_S:.0f} s"
+            raise CommandError(f"{late}. Check with: {client.command('status')}", ExitCode.UNREACHABLE)
         time.sleep(POLL_S)
     return plan(change.endpoint, change.before, current(client, change.endpoint))

@@ -123,10 +123,7 @@ def _made(
     from deployments.cli import plans
     from deployments.cli import traffic as splits
 
-    document = plans.document(plan, change, ttl_s, reason)
-    if ttl_s is None and reason is None:
-        return splits.apply(client, change)
-    plans.put(client, plan, document)
+    plans.put(client, plan, plans.document(plan, change, ttl_s, reason))
     return splits.delivered(client, change)
 
 
@@ -142,7 +139,7 @@ def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> N
 
     config = None
     if local:
-        from deployments.local import dashboard, launcher
+        from deployments.local import dashboard, processes
 
-        config = dashboard.read(launcher.running()).router_config
+        config = dashboard.read(processes.running()).router_config
     splits.check(client, change, config)

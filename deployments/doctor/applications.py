@@ -29,9 +29,8 @@ def applications(it: Installation) -> Iterator[Finding]:
     try:
         instance = dashboard.read(it.run)
     except LaunchError as error:
-        message, _, _ = str(error).partition(". Clean up")
         fix = "check the head's pod" if it.on_cluster else f"run: {command('stop')}, then {command('serve')}"
-        yield problem("applications", message, fix)
+        yield problem("applications", str(error), fix)
         return
     yield from states(list(instance.applications.values()))
 
@@ -102,6 +101,7 @@ def _json_error(line: str) -> str:
     if not isinstance(entry, dict) or entry.get("level") not in ("error", "critical"):
         return ""
     about = ", ".join(f"{name}={entry[name]}" for name in ("error", "deployment", "endpoint") if entry.get(name))
+    about = about or "; ".join(entry.get("problems") or ())
     return f"{entry.get('event')}{': ' + about if about else ''}"
 
 

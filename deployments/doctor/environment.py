@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from shlex import quote
 
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
 from deployments import draining, haproxy
 from deployments.doctor.finding import Finding, ok, problem, warning
-from deployments.doctor.installation import DEFAULT_FILE, DEPLOYED, Installation
-from deployments.invocation import command
+from deployments.doctor.installation import DEPLOYED, Installation
+from deployments.invocation import DEFAULT_FILE, argument, command
 from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
 from deployments.local.environment import REQUIRED
 
@@ -38,7 +37,7 @@ def _fix(source: str) -> str:
         return "correct and deploy it again"
     if not Path(source).exists():
         return f"name the file: {command('doctor FILE')}"
-    return f"correct it; `{command(f'check {quote(source)}')}` checks it"
+    return f"correct it; `{command(f'check {argument(Path(source))}')}` checks it"
 
 
 def switches(it: Installation) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ import yaml
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.config.serve_file import load, load_document
+from deployments.invocation import DEFAULT_FILE
 from deployments.kubernetes.demands import Demand, demands
 from deployments.local import accelerator, dashboard, processes
 from deployments.local.errors import LaunchError
@@ -20,8 +21,6 @@ CLUSTER_LOGS = Path("/tmp/ray/session_latest/logs")
 """The directory in which Ray keeps the logs of a node that `ray start` started."""
 
 DASHBOARD_PORT = 8265
-
-DEFAULT_FILE = Path("serve_config.yaml")
 
 DEPLOYED = "the deployed configuration"
 """The source of a configuration that Serve returned."""

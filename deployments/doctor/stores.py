@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from shlex import quote
 
 import aiohttp
 
@@ -18,7 +17,7 @@ from app.limits.redis_store import shared_store
 from app.limits.store import StoreFailed
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
-from deployments.invocation import command
+from deployments.invocation import argument, command
 
 
 def keys(it: Installation) -> Iterator[Finding]:
@@ -38,7 +37,7 @@ def keys(it: Installation) -> Iterator[Finding]:
             yield problem("keys", line, f"correct the file, or create keys: {create}")
         return
     if not len(ring):
-        yield warning("keys", f"{file} has no keys", command(f"keys create --name NAME --file {quote(str(file))}"))
+        yield warning("keys", f"{file} has no keys", command(f"keys create --name NAME --file {argument(file)}"))
     else:
         yield ok("keys", f"{file} has {len(ring)} keys")
 

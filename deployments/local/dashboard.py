@@ -15,9 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.internal_api import ROUTER
-from deployments.invocation import command
 from deployments.local.environment import TOKEN
-from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.errors import LaunchError, Unanswered
 from deployments.local.processes import Run
 
 _PATH = "/api/serve/applications/"
@@ -55,7 +54,7 @@ class _StillStarting(LaunchError):
 
 
 def read(run: Run) -> Instance:
-    """The running Serve instance. Raises NotRunning if the dashboard cannot be reached."""
+    """The running Serve instance. Raises Unanswered if the dashboard cannot be reached."""
     answer = _call(run, "GET")
     found = {name: _application(name, item) for name, item in (answer.get("applications") or {}).items()}
     return Instance(found, _router_config(answer))
@@ -76,13 +75,13 @@ def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> Non
 
     Waits up to `wait_s` for a dashboard that is still starting, and as long again for Serve.
 
-    Raises LaunchError with Serve's reason, NotRunning if the dashboard cannot be reached.
+    Raises LaunchError with Serve's reason, Unanswered if the dashboard cannot be reached.
     """
     deadline = time.monotonic() + wait_s
     while True:
         try:
             _call(run, "PUT", json.dumps(document).encode(), max(wait_s, _TIMEOUT_S))
-        except (NotRunning, _StillStarting):
+        except (Unanswered, _StillStarting):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -99,8 +98,7 @@ def _call(run: Run, method: str, body: bytes | None = None, timeout_s: float = _
         response = connection.getresponse()
         text = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        message = f"Ray's dashboard at {run.dashboard} does not answer ({error}). Clean up with: {command('stop')}"
-        raise NotRunning(message) from None
+        raise Unanswered(f"Ray's dashboard at {run.dashboard} does not answer ({error})") from None
     finally:
         connection.close()
     if response.status != 200:

@@ -4,3 +4,7 @@ class LaunchError(Exception):
 
 class NotRunning(LaunchError):
     """This installation runs no application."""
+
+
+class Unanswered(NotRunning):
+    """A part of this installation's run does not answer. The text names the part and the reason, without a remedy."""

@@ -4,6 +4,7 @@ import http.client
 import json
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 from app.config.schema import Config, Task
 from deployments.local.ports import HOST
@@ -18,16 +19,22 @@ _REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
 """Task to its path below /v1 and a body without the model."""
 
 
-def ready_endpoints(port: int) -> list[str]:
-    """The endpoints that the router on `port` reports as ready; empty while the router does not answer."""
+def readiness(port: int) -> Mapping[str, Any]:
+    """What the router on `port` answers at `/ready`; empty while it does not answer."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/ready")
-        found = json.loads(connection.getresponse().read()).get("endpoints")
-    except (OSError, http.client.HTTPException, ValueError, AttributeError):
-        return []
+        found = json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return {}
     finally:
         connection.close()
+    return found if isinstance(found, dict) else {}
+
+
+def ready_endpoints(port: int) -> list[str]:
+    """The endpoints that the router on `port` reports as ready; empty while the router does not answer."""
+    found = readiness(port).get("endpoints")
     return [name for name, ready in found.items() if ready] if isinstance(found, dict) else []
 
 

@@ -14,9 +14,9 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import yaml
@@ -24,12 +24,12 @@ import yaml
 from app.config.serve_file import check_file, host_of, load_document
 from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
-from deployments.invocation import command
+from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes
 from deployments.local.environment import require_closed, set_environment
-from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.errors import LaunchError
 from deployments.local.ports import HOST, free_ports, is_free
-from deployments.local.readiness import wait_until_ready
+from deployments.local.readiness import wait_until_delivered, wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
 from deployments.local.terminal import announce, output_to, report
 from deployments.weights.sources import model_sources
@@ -56,7 +56,7 @@ OBJECT_STORE_BYTES = 128 * 1024 * 1024
 def serve(config: Path, port: int) -> None:
     """Runs `config` on `port` until a signal. Raises LaunchError."""
     directory = processes.run_directory()
-    _require_valid(config, "")
+    _require_valid(config, "serve", "")
     try:
         with processes.exclusive(directory), stop_event() as stop:
             processes.clean(directory)
@@ -70,14 +70,16 @@ def serve(config: Path, port: int) -> None:
 
 
 def deploy(config: Path) -> None:
-    """Applies `config` to this installation's run, live. An invalid file changes nothing.
+    """Applies `config` to this installation's run, live, and returns when every router has it. An invalid file changes
+    nothing.
 
     Raises LaunchError, and NotRunning if nothing runs.
     """
-    run = running()
-    _require_valid(config, ", nothing is changed")
+    run = processes.running()
+    _require_valid(config, "deploy", ", nothing is changed")
     document = _document(config)
     dashboard.deploy(run, {**document, "http_options": _http_options(document, run.port)})
+    wait_until_delivered(_routers(document), run)
 
 
 def stop() -> str:
@@ -85,17 +87,9 @@ def stop() -> str:
     return processes.stop(processes.run_directory())
 
 
-def running() -> processes.Run:
-    """The run that this installation has started. Raises NotRunning."""
-    run = processes.record(processes.run_directory())
-    if run is None:
-        raise NotRunning(f"Nothing is running. Start it with: {command('serve')}")
-    return run
-
-
-def _require_valid(config: Path, consequence: str) -> None:
+def _require_valid(config: Path, name: str, consequence: str) -> None:
     if not config.exists():
-        raise LaunchError(f"{config} is missing{consequence}. Name another file, or change to its directory")
+        raise LaunchError(missing(config, name))
     if problems := check_file(config):
         raise LaunchError("\n".join([f"{config} is invalid{consequence}:", *problems]))
 
@@ -114,7 +108,7 @@ def _document(config: Path) -> dict[str, Any]:
 def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> None:
     require_closed()
     if not is_free(port):
-        other = command(f"serve {quote(str(config))} --port {port + 1}")
+        other = command(f"serve {argument(config)} --port {port + 1}")
         raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")
     document = _document(config)
     host = _host(document)
@@ -126,6 +120,8 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         port=port,
         dashboard=f"http://{HOST}:{ports.dashboard}",
         directory=str(files),
+        config=str(config.absolute()),
+        phase=processes.Phase.STARTING,
     )
     set_environment(run, ports, loopback=host == HOST, ledger_url=load_document(document).ledger.url)
     failed = True
@@ -135,10 +131,12 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
             processes.write_record(directory, run)
             with output_to(files / "launcher.log"):
                 _start(document, run, stop)
+                processes.write_record(directory, replace(run, phase=processes.Phase.READY))
                 _announce_ready(document, run, config)
                 stop.wait()
         failed = False
     finally:
+        processes.write_record(directory, replace(run, phase=processes.Phase.STOPPING))
         with output_to(files / "launcher.log"):
             _shut_down(run, _routers(document), stop)
         (directory / "local.json").unlink(missing_ok=True)
@@ -219,7 +217,7 @@ def _announce_ready(document: Mapping[str, Any], run: processes.Run, config: Pat
     if _host(document) == HOST:
         report("It listens on the loopback interface only: `http_options: {host: 0.0.0.0}` opens it, given `access`")
     report(f"To look at it: {command('status')}")
-    report(f"To change it live, edit {config}, then: {command(f'deploy {quote(str(config))}')}")
+    report(f"To change it live, edit {argument(config)}, then: {command(f'deploy {argument(config)}')}")
     report(f"The console, in a browser: http://{HOST}:{run.port}/ui")
     announce(f"Switchyard is ready: http://{HOST}:{run.port}/v1")
 

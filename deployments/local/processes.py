@@ -14,9 +14,12 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 
+from deployments.invocation import command
 from deployments.local.directories import home
+from deployments.local.errors import NotRunning
 
 MARKER = "SWITCHYARD_RUN_ID"
 RUN_DIRECTORY = "SWITCHYARD_RUN_DIR"
@@ -28,15 +31,26 @@ LAUNCHER_S = 90.0
 """The time that a launcher has to stop everything after SIGTERM."""
 
 
+class Phase(StrEnum):
+    """The part of its life that a run is in."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
 @dataclass(frozen=True)
 class Run:
-    """One `serve`: its launcher, its marker, the directory of its sockets and logs."""
+    """One `serve`: its launcher, its marker, the directory of its sockets and logs, the file that it was started
+    with."""
 
     pid: int
     run_id: str
     port: int
     dashboard: str
     directory: str
+    config: str = ""
+    phase: str = Phase.READY
 
 
 class AlreadyRunning(Exception):
@@ -54,6 +68,33 @@ def record(directory: Path) -> Run | None:
         return Run(**json.loads((directory / "local.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def running() -> Run:
+    """The run that this installation has started. Raises NotRunning, also while it stops."""
+    run = record(run_directory())
+    if run is None:
+        raise NotRunning(f"Nothing is running. Start it with: {command('serve')}")
+    if run.phase == Phase.STOPPING and _is_alive(run):
+        raise NotRunning(f"The application is stopping. Once it has stopped, start it again with: {command('serve')}")
+    return run
+
+
+def explained(unanswered: str) -> str:
+    """The message for a person about a part of the run that does not answer: what the run does, and the remedy."""
+    try:
+        run = running()
+    except NotRunning as error:  # it has ended meanwhile
+        return str(error)
+    if not _is_alive(run):
+        return f"The application was killed. Clean up with: {command('stop')}"
+    if run.phase == Phase.STARTING:
+        return f"The application is starting: {unanswered}. Its terminal says when it is ready"
+    return f"{unanswered}. Clean up with: {command('stop')}"
+
+
+def _is_alive(run: Run) -> bool:
+    return Path(f"/proc/{run.pid}").exists()
 
 
 def write_record(directory: Path, run: Run) -> None:

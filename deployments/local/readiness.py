@@ -4,17 +4,18 @@ import http.client
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from app.config.serve_file import load_document
 from app.internal_api import EXPERIMENTS, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
 from app.internal_keys import Purpose, sent
+from deployments.invocation import command
 from deployments.local import dashboard
 from deployments.local.dashboard import Application
 from deployments.local.errors import LaunchError, NotRunning
-from deployments.local.first_answer import announcement, ready_endpoints
+from deployments.local.first_answer import announcement, readiness, ready_endpoints
 from deployments.local.ports import HOST
 from deployments.local.processes import Run
 from deployments.local.signals import raise_if_stopped, run_in_background
@@ -29,12 +30,36 @@ UNHEALTHY_S = 60.0
 ANSWER_S = 60.0
 """The time in which the ingress must route to running replicas."""
 
+DELIVERY_S = 120.0
+"""The time in which the routers must apply a change."""
+
 
 def wait_until_ready(document: Mapping[str, Any], run: Run, stop: threading.Event) -> None:
     """Returns when every application of `document` runs and answers. Raises LaunchError and Stopped."""
     with StartDisplay() as display:
         _wait_until_running(document, run, stop, display)
         _wait_until_answering(document, run.port, stop)
+
+
+def wait_until_delivered(routers: Sequence[str], run: Run) -> None:
+    """Returns when every replica of the applications `routers` has the configuration that was applied last. Raises
+    LaunchError if they refuse it, or after DELIVERY_S."""
+    deadline = time.monotonic() + DELIVERY_S
+    while True:
+        found = dashboard.read(run).applications
+        applications = [found[name] for name in routers if name in found]
+        for application in applications:
+            if application.status == "DEPLOY_FAILED":
+                reasons = "\n".join(application.messages)
+                raise LaunchError(f"The application '{application.name}' cannot be updated:\n{reasons}")
+        if all(it.status == "RUNNING" for it in applications):
+            break
+        if time.monotonic() > deadline:
+            raise LaunchError(f"Not every router has it after {DELIVERY_S:.0f} s. Check with: {command('status')}")
+        time.sleep(0.2)
+    if readiness(run.port).get("configuration") == "refused":
+        reason = f"The reason is in the log: {command('doctor')}"
+        raise LaunchError(f"The routers refuse the configuration and keep the earlier one. {reason}")
 
 
 class Failures:

@@ -2,6 +2,7 @@
 test_live_traffic and tests/real/conftest.py."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -69,6 +70,9 @@ def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
     with launched(config, tmp_path, {}) as launcher:
         assert len(processes.processes_of(launcher.run_id)) > 5
         os.killpg(launcher.process.pid, signal.SIGHUP)
+        while launcher.process.poll() is None:
+            said = launch("status", directory=tmp_path).stderr
+            assert re.match(r"$|The application is stopping\. |Nothing is running\. ", said), said
         assert launcher.process.wait(60) == 0, (tmp_path / "terminal").read_text()
         launcher.assert_nothing_is_left()
         assert not (tmp_path / "local.json").exists()

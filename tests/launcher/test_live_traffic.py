@@ -237,6 +237,35 @@ def test_the_next_deployment_of_the_file_applies_its_traffic(cluster: Cluster) -
     assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
 
 
+def with_router(cluster: Cluster, name: str, **user_config: Any) -> Path:
+    """The cluster's file with these sections of the router's configuration."""
+    document = yaml.safe_load(cluster.config.read_text())
+    document["applications"][0]["deployments"][0]["user_config"].update(user_config)
+    changed = cluster.config.with_name(name)
+    changed.write_text(yaml.safe_dump(document))
+    return changed
+
+
+def test_every_router_has_a_file_when_its_deployment_returns(cluster: Cluster) -> None:
+    endpoints = {"chat": {"tasks": ["chat"], "traffic": {"blue": 0, "green": 100}}}
+    deliver(with_router(cluster, "green.yaml", endpoints=endpoints), cluster.launcher.directory)
+    assert cluster.served(40) == {"green": 40}
+    deliver(cluster.config, cluster.launcher.directory)
+    moved = switchyard(cluster, "traffic", "chat", "blue=100")
+    assert (moved.returncode, moved.stdout) == (0, "chat\n  blue   90 % → 100 %\n  green  10 % → 0 %\n"), moved.stderr
+    assert cluster.served(40) == {"blue": 40}
+
+
+def test_a_file_that_the_routers_refuse_is_an_error_and_the_earlier_one_stays(cluster: Cluster) -> None:
+    access = {"keys_file": "/nowhere/keys.yaml"}
+    refused = switchyard(cluster, "deploy", str(with_router(cluster, "broken.yaml", access=access)))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("The routers refuse the configuration and keep the earlier one. ")
+    assert "config_rejected: access.keys_file: /nowhere/keys.yaml" in switchyard(cluster, "doctor").stdout
+    assert sum(cluster.served(40).values()) == 40
+    deliver(cluster.config, cluster.launcher.directory)
+
+
 def test_a_second_start_from_the_same_directory_is_refused(cluster: Cluster) -> None:
     refused = switchyard(cluster, "serve", str(cluster.config))
     assert refused.returncode == 1

@@ -71,6 +71,30 @@ def test_a_python_without_ensurepip_is_told_the_package_that_has_it(clone: Path,
     assert not (clone / ".venv").exists()
 
 
+def installed(clone: Path, script: str) -> None:
+    """Installs a program `switchyard`, which `make stop` runs."""
+    program = clone / ".venv/bin/switchyard"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_a_home_that_cannot_be_written_leaves_the_caches_in_the_environment(clone: Path) -> None:
+    installed(clone, "echo $UV_CACHE_DIR $PIP_NO_CACHE_DIR")
+    done = make(clone, "stop", HOME="/dev/null", XDG_CACHE_HOME="", UV_CACHE_DIR="")
+    assert (done.stdout, done.stderr) == (f"{clone}/.venv/cache 1\n", "")
+
+
+def test_commands_know_the_directory_from_which_make_was_called(clone: Path, tmp_path: Path) -> None:
+    installed(clone, "echo stands in $SWITCHYARD_STANDS_IN")
+    (tmp_path / "elsewhere").mkdir()
+    for folder in (clone, tmp_path / "elsewhere"):
+        done = subprocess.run(
+            ["bash", "-c", f"cd {folder}; make --silent -C {clone} stop"], capture_output=True, text=True, timeout=60
+        )
+        assert (done.stdout, done.stderr) == (f"stands in {folder}\n", "")
+
+
 @pytest.mark.parametrize(
     ("gpus", "variables", "lock", "reason"),
     [

@@ -67,7 +67,7 @@ def report(
         source = _source(url, key, ledger, at)
         shown = source.ask("GET", path, {"format": form})
         if form == "text":  # for this terminal; Markdown and JSON are for readers elsewhere
-            shown = pasteable(shown.decode()).encode()
+            shown = pasteable(shown.decode(), url).encode()
         if not check:
             _print(shown)
             return

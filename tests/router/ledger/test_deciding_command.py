@@ -206,5 +206,5 @@ def test_the_list_has_the_state(running: DecidingCommand) -> None:
 def test_the_way_on_can_be_pasted_from_a_terminal_and_names_the_program_elsewhere(running: DecidingCommand) -> None:
     running.controller.acting = Acting(state="paused", revision=7, step=1, share=5, cause="decision")
     resume = f"experiments decide {NAME} resume --reason TEXT"
-    assert f"To go on: {command(resume)}\n" in running.switchyard("report", NAME)[1]
+    assert f"To go on: {command(resume, running.url)}\n" in running.switchyard("report", NAME)[1]
     assert f"To go on: switchyard {resume}\n" in running.switchyard("report", NAME, "--format", "markdown")[1]

@@ -8,6 +8,7 @@ from random import Random
 import httpx
 import pytest
 
+from app.config.base import ConfigError
 from app.control_plane import Replicas
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
@@ -39,6 +40,15 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
         "deployments": {"blue": False, "green": True, "mini": True},
         "open_breakers": [],
     }
+
+
+def test_ready_says_that_the_latest_configuration_is_refused(rig: Rig) -> None:
+    with pytest.raises(ConfigError):
+        rig.router.reconfigure({**rig.config, "access": {"keys_file": "/nowhere/keys.yaml"}})
+    refused = httpx.get(f"{rig.url}/ready")
+    assert (refused.status_code, refused.json()["configuration"]) == (200, "refused")
+    rig.router.reconfigure(rig.config)
+    assert "configuration" not in httpx.get(f"{rig.url}/ready").json()
 
 
 def test_ready_wakes_no_application(rig: Rig, servers: ServerPool) -> None:

@@ -1,5 +1,6 @@
 """`switchyard traffic` with plans: dry runs, temporary changes, the history and rollbacks, against real routers."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from app.config.schema import parse
+from app.control_plane import Delivery
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.errors import ExitCode
@@ -80,6 +82,15 @@ def test_a_temporary_change_shows_when_it_ends(commanded: TrafficCommand) -> Non
     assert err.startswith("Generation 1, since ")
     assert ", until " in err
     assert err.endswith(": load test\n")
+
+
+def test_a_change_waits_for_the_one_before(commanded: TrafficCommand) -> None:
+    commanded.control.delivery = Delivery.DELIVERING
+    delivery = threading.Timer(0.5, commanded.control.deliver)
+    delivery.start()
+    code, _, err = commanded.traffic("green=100")
+    delivery.join()
+    assert (code, commanded.plan()["weights"]) == (0, {"blue": 0, "green": 100}), err
 
 
 def test_a_change_of_weights_keeps_the_overrides(commanded: TrafficCommand) -> None:

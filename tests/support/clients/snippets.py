@@ -5,10 +5,12 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 import warnings
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from termios import tcsetwinsize
 
 from deployments.local import processes
 from tests.support.clients.documents import Block
@@ -45,25 +47,41 @@ def run(block: Block, url: str, run_directory: Path, checkout: Path) -> str:
 
 
 def _run_bash(code: str, run_directory: Path, checkout: Path) -> str:
-    """The output of `code`. Ends everything that it started."""
+    """What a terminal shows of `code`: its output and its errors. Ends everything that it started."""
     variables = {**os.environ, processes.RUN_DIRECTORY: str(run_directory), "no_proxy": "127.0.0.1"}
+    ours, terminal = os.openpty()
+    tcsetwinsize(terminal, (50, 200))
     shell = subprocess.Popen(
         ["bash", "-c", PRELUDE + code],
         cwd=checkout,
         env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
         start_new_session=True,
     )
+    os.close(terminal)
+    end = threading.Timer(240, os.killpg, (shell.pid, signal.SIGKILL))
+    end.start()
     try:
-        output, errors = shell.communicate(timeout=240)
-        assert shell.returncode == 0, errors
-        return output
+        shown = _read(ours)
+        assert shell.wait() == 0, shown
+        return shown
     finally:
+        end.cancel()
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
+        os.close(ours)
+
+
+def _read(terminal: int) -> str:
+    """Everything that is written to a terminal until its last program ends."""
+    pieces = []
+    with suppress(OSError):  # the end of a terminal
+        while piece := os.read(terminal, 65536):
+            pieces.append(piece)
+    return b"".join(pieces).decode().replace("\r\n", "\n")
 
 
 def _run_python(code: str, name: str) -> str:

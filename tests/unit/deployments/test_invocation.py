@@ -7,13 +7,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from deployments import invocation
-from deployments.cli.main import app
+from deployments.cli.errors import ExitCode
+from deployments.cli.main import app, main
+from deployments.local.processes import RUN_DIRECTORY, Phase, Run, exclusive, write_record
 from tests.support.processes.project import ROOT
+from tests.support.processes.servers import free_port
 
 COMMANDS = sorted(
     {str(it.name or it.callback.__name__).rstrip("_") for it in app.registered_commands if it.callback}
@@ -106,6 +110,113 @@ def test_a_target_of_the_makefile_can_be_made_from_anywhere(monkeypatch: pytest.
 def test_bare_commands_in_a_text_become_pasteable_once(text: str, expected: str) -> None:
     assert invocation.pasteable(text) == expected.replace("{}", invocation.program())
     assert invocation.pasteable(invocation.pasteable(text)) == invocation.pasteable(text)
+
+
+PLACEHOLDER = re.compile(r"(?<![\w/])[A-Z]{2,}\b")
+COMMAND_END = re.compile(r"`|, |; |\. |, or | \(|$", re.MULTILINE)
+LOST = re.compile(r"is missing|not in this directory|[Nn]o such|not found|Traceback| See: ")
+"""What a command says that does not run where it was pasted."""
+
+
+def commands_in(text: str) -> set[str]:
+    """The commands that a text names, without those that have something to fill in."""
+    starts = re.finditer(rf"(?:{invocation.URL_VARIABLE}=\S+ )?{re.escape(invocation.program())} ", text)
+    named = (COMMAND_END.split(text[it.start() :], maxsplit=1)[0] for it in starts)
+    return {it for it in named if not PLACEHOLDER.search(it.partition(invocation.program())[2])}
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A user who stands in `folder`. Nothing runs, but another `serve` is about to start: one more ends at once, after
+    it has read its configuration."""
+
+    folder: Path
+    directory: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def file(self, name: str, text: str | None = None) -> str:
+        """A file with a relative path, which a shell must quote."""
+        path = self.directory / "a file" / name
+        path.parent.mkdir(exist_ok=True)
+        if text is not None:
+            path.write_text(text)
+        return os.path.relpath(path, self.folder)
+
+    def printed(self, *arguments: str) -> str:
+        """What the command prints."""
+        main(arguments)
+        printed = self.capsys.readouterr()
+        return printed.out + printed.err
+
+    def paste(self, line: str) -> None:
+        """Fails unless the command runs here. One that would wait for the other `serve` has a run of its own."""
+        run = self.directory / ("run" if f"{invocation.program()} serve" in line else "other run")
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=self.folder, env={**os.environ, RUN_DIRECTORY: str(run)},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode in (ExitCode.OK, ExitCode.WRONG, ExitCode.UNREACHABLE), f"{line}: {done.stderr}"
+        assert not LOST.search(done.stdout + done.stderr), f"{line}: {done.stderr}"
+
+
+@pytest.fixture(params=["checkout", "below", "outside"])
+def stand(
+    request: pytest.FixtureRequest, outside: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> Iterator[Stand]:  # fmt: skip
+    stand = Stand({"checkout": ROOT, "below": ROOT / "docs", "outside": outside}[request.param], tmp_path, capsys)
+    monkeypatch.chdir(stand.folder)
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path / "run"))
+    monkeypatch.delenv(invocation.URL_VARIABLE, raising=False)
+    with exclusive(tmp_path / "run"):
+        yield stand
+
+
+def test_every_command_that_is_printed_runs_where_it_was_printed(stand: Stand) -> None:
+    keys = ("keys", "create", "--name", "ann", "--file", stand.file("keys.yaml"))
+    broken = stand.file("broken.yaml", "endpoints: {}")
+    dead = Run(os.getpid(), "a-run", free_port(), "http://127.0.0.1:9", str(stand.directory))
+    said = [
+        *(stand.printed(*it) for it in (["status"], ["traffic", "chat"], ["deploy"], ["check"], ["serve"])),
+        *(stand.printed(*it) for it in (["doctor", broken], ["serve", broken], [*keys], [*keys])),
+    ]
+    for phase in Phase:
+        write_record(stand.directory / "run", replace(dead, phase=phase))
+        said += [stand.printed("status"), stand.printed("traffic", "chat"), stand.printed("doctor", broken)]
+    found = {line for text in said for line in commands_in(text)}
+    named = {line.partition(f"{invocation.program()} ")[2].partition(" ")[0] for line in found}
+    assert named >= {"serve", "stop", "check", "keys"}
+    for line in found:
+        stand.paste(line)
+
+
+def test_the_examples_of_the_help_name_the_default_configuration_where_it_is_not(stand: Stand) -> None:
+    examples = {line for name in ("serve", "deploy", "check") for line in commands_in(stand.printed(name, "--help"))}
+    default = {it for it in examples if "my_config" not in it and "k8s" not in it and "--help" not in it}
+    assert len(default) == 3
+    for line in default:
+        stand.paste(line.replace(" deploy", " check"))  # nothing runs to which it could be applied
+
+
+def test_a_command_is_for_the_server_that_the_user_named(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{free_port()}/a?b&c"
+    text = "To go on: switchyard experiments list"
+    (line,) = commands_in(invocation.pasteable(text, url))
+    done = subprocess.run(["bash", "-c", line], cwd=stand.folder, capture_output=True, text=True, timeout=60)
+    assert done.stderr.startswith(f"{url} cannot be reached")
+    monkeypatch.setenv(invocation.URL_VARIABLE, url)
+    assert invocation.pasteable(text, url) == invocation.pasteable(text)
+
+
+def test_make_may_have_been_called_from_elsewhere(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make -C` runs its commands in its own directory."""
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setenv(invocation.STANDS, str(outside))
+    monkeypatch.chdir(ROOT)
+    file = invocation.argument(Path("serve_config.yaml"))
+    assert pasted(invocation.command(f"check {file}"), outside) == f"{ROOT / 'serve_config.yaml'}: OK\n"
+    assert "make setup" in pasted(invocation.make("help"), outside)
 
 
 def strings(path: Path) -> Iterator[tuple[int, str]]:

@@ -60,7 +60,8 @@ class FakeRun:
             self.deployed.append(json.loads(await request.body()))
             return Response()
         deployments = [{"name": "Router", "user_config": self.user_config}]
-        return JSONResponse({"applications": {"router": {"deployed_app_config": {"deployments": deployments}}}})
+        router = {"status": "RUNNING", "deployed_app_config": {"deployments": deployments}}
+        return JSONResponse({"applications": {"router": router}})
 
 
 @pytest.fixture

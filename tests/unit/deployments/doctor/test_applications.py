@@ -52,7 +52,9 @@ def test_replicas_that_are_pending_are_found_and_why() -> None:
 def logs(tmp_path: Path) -> Path:
     """Logs as Ray writes them."""
     (tmp_path / "serve").mkdir()
-    line = json.dumps({"ts": "t", "level": "error", "event": "config_rejected", "error": "endpoints.chat: unknown"})
+    line = json.dumps(
+        {"ts": "t", "level": "error", "event": "config_rejected", "problems": ["endpoints.chat: unknown"]}
+    )
     info = json.dumps({"ts": "t", "level": "info", "event": "request", "error": "bad_request"})
     head = ":job_id:01\n:actor_name:ServeReplica:{}:Engine\n"
     (tmp_path / "worker-1.err").write_text(head.format("router") + f"{info}\n{line}\n{line}\n")
@@ -66,7 +68,7 @@ def logs(tmp_path: Path) -> Path:
 
 def test_the_last_errors_of_each_application_are_found(logs: Path) -> None:
     assert errors_by_application(logs) == {
-        "router": ["config_rejected: error=endpoints.chat: unknown"],
+        "router": ["config_rejected: endpoints.chat: unknown"],
         "llama": ["torch.OutOfMemoryError: CUDA out of memory"],
         "minilm": ["ERROR 2026-11-22 serve -- import_path: no module named 'deployment'"],
     }

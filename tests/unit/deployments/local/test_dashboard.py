@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from deployments.local import dashboard
 from deployments.local.environment import TOKEN
-from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.errors import LaunchError, Unanswered
 from deployments.local.processes import Run
 from tests.support.processes.servers import serve
 
@@ -156,6 +156,6 @@ def test_of_a_stack_trace_the_reason_is_shown(fake: FakeDashboard, run: Run) -> 
         dashboard.deploy(run, {"applications": []})
 
 
-def test_a_dashboard_that_does_not_answer_is_not_running(tmp_path: Path) -> None:
-    with pytest.raises(NotRunning, match=r"does not answer .*: \S*switchyard stop$"):
+def test_a_dashboard_that_does_not_answer_is_named_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(Unanswered, match=r"^Ray's dashboard at http://127.0.0.1:9 does not answer \(.*refused\)$"):
         dashboard.read(Run(1, "id", 8000, "http://127.0.0.1:9", str(tmp_path)))

@@ -1,0 +1,190 @@
+"""Commands for the run that this installation has started, in every part of its life. Its router and Ray's dashboard
+are made up."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from deployments.cli.errors import ExitCode
+from deployments.cli.main import main
+from deployments.invocation import command
+from deployments.local.processes import RUN_DIRECTORY, Phase, Run, write_record
+from tests.support.processes.servers import free_port, serve
+
+ROUTER: dict[str, Any] = {
+    "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
+    "deployments": {"far": {"url": "http://127.0.0.1:9", "model": "big"}},
+}
+COMMANDS = (["status"], ["traffic", "chat"], ["keys", "list"])
+
+
+@dataclass
+class LocalRun:
+    """`states`: those of the router's application in the next answers of the dashboard; the last one stays. `gone`: the
+    router's replicas have ended, and the ingress is still there. `refuses`: the router keeps an earlier configuration.
+    """
+
+    directory: Path
+    states: list[str] = field(default_factory=lambda: ["RUNNING"])
+    deployed: int = 0
+    gone: bool = False
+    refuses: bool = False
+
+    @property
+    def app(self) -> Starlette:
+        routes = [Route("/api/serve/applications/", self._serve, methods=["GET", "PUT"])]
+        return Starlette(routes=[*routes, Route("/{path:path}", self._router)])
+
+    async def _serve(self, request: Request) -> Response:
+        if request.method == "PUT":
+            self.deployed += 1
+            return Response()
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        deployments = [{"name": "Router", "user_config": ROUTER}]
+        router = {"status": state, "message": "no such file", "deployed_app_config": {"deployments": deployments}}
+        return JSONResponse({"applications": {"router": router}})
+
+    async def _router(self, request: Request) -> Response:
+        if self.gone:
+            return PlainTextResponse("no server", 503)
+        refused = {"configuration": "refused"} if self.refuses else {}
+        return JSONResponse({"keys": [], **refused})
+
+    def record(self, **fields: Any) -> None:
+        """Writes the run's record. Without other `fields` it is ready, and its process is this one."""
+        run = Run(os.getpid(), "a-run", 8000, "", str(self.directory), str(self.directory / "serve_config.yaml"))
+        write_record(self.directory, replace(run, **fields))
+
+    def file(self) -> str:
+        """The configuration, which the run was started with."""
+        deployments = [{"name": "Router", "user_config": ROUTER}]
+        router = {"name": "router", "route_prefix": "/", "import_path": "deployments.router:build"}
+        path = self.directory / "serve_config.yaml"
+        path.write_text(yaml.safe_dump({"applications": [{**router, "deployments": deployments}]}))
+        return str(path)
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRun]:
+    """A run that is ready, of which everything answers on one port."""
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path))
+    monkeypatch.delenv("SWITCHYARD_URL", raising=False)
+    local = LocalRun(tmp_path)
+    with serve(local.app) as url:
+        local.record(dashboard=url, port=int(url.rpartition(":")[2]))
+        yield local
+
+
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRun:
+    """A run of which nothing answers."""
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path))
+    monkeypatch.delenv("SWITCHYARD_URL", raising=False)
+    return LocalRun(tmp_path)
+
+
+def ended() -> int:
+    """The id of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"phase": Phase.STOPPING}, "The application is stopping. Once it has stopped, start it again with: {serve}"),
+        ({"phase": Phase.STARTING}, "The application is starting: {what}. Its terminal says when it is ready"),
+        ({}, "{what}. Clean up with: {stop}"),
+        ({"pid": ended()}, "The application was killed. Clean up with: {stop}"),
+        ({"phase": Phase.STOPPING, "pid": ended()}, "The application was killed. Clean up with: {stop}"),
+    ],
+    ids=["stopping", "starting", "ready", "killed", "killed while it stopped"],
+)
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_run_that_does_not_answer_is_described_in_one_line(
+    arguments: list[str], fields: dict[str, Any], said: str, silent: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    silent.record(**{"port": port, "dashboard": f"http://127.0.0.1:{port}", **fields})
+    code = main(arguments)
+    printed = capsys.readouterr()
+    what = f"http://127.0.0.1:{port} cannot be reached ([Errno 111] Connection refused)"
+    if arguments == ["status"]:
+        what = f"Ray's dashboard at http://127.0.0.1:{port} does not answer ([Errno 111] Connection refused)"
+    line = said.format(what=what, serve=command("serve"), stop=command("stop"))
+    assert (code, printed.out, printed.err) == (ExitCode.UNREACHABLE, "", f"{line}\n")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_an_ingress_without_a_router_is_no_other_server(
+    arguments: list[str], local: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local.gone = True
+    assert main(arguments) == ExitCode.UNREACHABLE
+    assert " has no router now: " in capsys.readouterr().err
+    local.record(**{**json.loads((local.directory / "local.json").read_text()), "phase": Phase.STOPPING})
+    assert main(arguments) == ExitCode.UNREACHABLE
+    assert capsys.readouterr().err.startswith("The application is stopping.")
+
+
+def test_deploy_returns_when_every_router_has_the_change(local: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
+    local.states = ["RUNNING", "DEPLOYING", "DEPLOYING", "RUNNING", "RUNNING"]  # the first is read before the change
+    assert main(["deploy", local.file()]) == 0
+    assert (local.deployed, local.states) == (1, ["RUNNING"])
+    assert capsys.readouterr().out.startswith("Applied: every router has it; ")
+
+
+@pytest.mark.parametrize(
+    ("state", "refuses", "said"),
+    [
+        ("DEPLOY_FAILED", False, "The application 'router' cannot be updated:\nno such file\n"),
+        (
+            "RUNNING",
+            True,
+            "The routers refuse the configuration and keep the earlier one. "
+            f"The reason is in the log: {command('doctor')}\n",
+        ),
+    ],
+)
+def test_a_configuration_that_routers_do_not_serve_fails_with_the_reason(
+    state: str, refuses: bool, said: str, local: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local.states, local.refuses = ["RUNNING", "DEPLOYING", state], refuses
+    assert main(["deploy", local.file()]) == ExitCode.WRONG
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", said)
+
+
+def test_a_server_without_keys_says_where_they_are_declared(
+    local: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "list"]) == 0
+    printed = capsys.readouterr()
+    first, second = printed.err.splitlines()
+    assert printed.out == ""
+    assert "`access: {keys_file: FILE}` in the router's `user_config`" in first
+    file = local.directory / "serve_config.yaml"
+    assert second == f"The file is {file}; to apply a change: {command(f'deploy {file}')}"
+
+
+def test_the_address_that_was_asked_for_is_the_one_that_is_explained(
+    silent: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = f"http://127.0.0.1:{free_port()}"
+    for arguments in COMMANDS:
+        assert main([*arguments, "--url", other]) == ExitCode.UNREACHABLE
+        error = capsys.readouterr().err
+        assert error.startswith(f"{other} cannot be reached (")
+        assert error.endswith("). Correct --url, or start the server there\n")
