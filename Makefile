@@ -42,7 +42,7 @@ endif
 BIN := $(VENV)/bin
 
 # Messages name commands for the directory from which make was called: `make -C` runs them in another one.
-export SWITCHYARD_STANDS_IN := $(or $(PWD),$(CURDIR))
+serve deploy stop status check: export SWITCHYARD_STANDS_IN := $(or $(PWD),$(CURDIR))
 
 # pip and uv keep their caches at home. Where that cannot be written, as in some containers, uv's is part of .venv.
 CACHE := $(or $(UV_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/uv)

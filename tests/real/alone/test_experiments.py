@@ -176,7 +176,8 @@ def test_feedback_counts_once_its_window_is_over(experiment: Application, turns:
     def scored() -> bool:
         report, values = report_of(experiment), _compared(experiment, "thumbs")["values"]
         without = re.findall(r"(\d+) scores (?:came after|match no answer)", str(report and report["warnings"]))
-        return sum(value["requests"] for value in values) + sum(map(int, without)) == len(turns)
+        counted: int = sum(value["requests"] for value in values)
+        return counted + sum(map(int, without)) == len(turns)
 
     wait_until(scored, lambda: json.dumps(report_of(experiment)), within_s=240)
     for value in _compared(experiment, "thumbs")["values"]:
