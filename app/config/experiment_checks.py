@@ -8,7 +8,7 @@ from typing import Protocol
 
 from app.config.experiments import STATISTICS, Experiment, Metric, Ramp, Statistic
 
-_OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput", "slow", "stalled"})
+_OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput", "stalled"})
 """Metrics that have values for streamed answers only."""
 
 _EMBEDDINGS = "embeddings"

@@ -91,7 +91,12 @@ class Guardrail(Section):
     event: Event = Field(description="What is counted, once per unit.")
     tolerance: float = Field(default=1.5, ge=1.0, description="The largest rate allowed, as a multiple of control's.")
     max_rate: Fraction | None = Field(default=None, description="Instead of `tolerance`: the largest rate allowed.")
-    ttft_above_s: Positive | None = Field(default=None, description="For `slow`: no first token within these seconds.")
+    ttft_above_s: Positive | None = Field(
+        default=None, description="For `slow`: a stream without a first token within these seconds."
+    )
+    answer_above_s: Positive = Field(
+        default=20.0, description="For `slow`: an answer that is not streamed and takes longer than these seconds."
+    )
     gap_above_s: Positive = Field(default=5.0, description="For `stalled`: a longer gap between two chunks.")
     unfinished_above_s: Positive = Field(default=600.0, description="For `unfinished`: not ended within these seconds.")
     action: Action = Field(
@@ -111,6 +116,7 @@ DEFAULT_GUARDRAILS = (
     Guardrail(event="error", action="rollback"),
     Guardrail(event="slow", ttft_above_s=10.0, action="rollback"),
     Guardrail(event="empty", action="rollback"),
+    Guardrail(event="unfinished", unfinished_above_s=120.0, action="rollback"),
     Guardrail(event="stalled"),
 )
 
@@ -168,8 +174,8 @@ class Experiment(Section):
     feedback: dict[MetricName, Feedback] = Field(default_factory=dict, description="Scores that callers send.")
     guardrails: tuple[Guardrail, ...] = Field(
         default=DEFAULT_GUARDRAILS,
-        description="Events whose rate must not rise. Default: `error`, `slow` (10 s) and `empty` with `rollback`, and "
-        "`stalled` with `alert`.",
+        description="Events whose rate must not rise. Default: `error`, `slow` (10 s; whole answers 20 s), `empty` and "
+        "`unfinished` (120 s) with `rollback`, and `stalled` with `alert`.",
     )
     alpha_guardrails: Fraction = Field(default=0.02, description="The chance of any false guardrail alarm.")
     on_worse: Literal["pause", "rollback"] = Field(

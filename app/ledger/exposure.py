@@ -223,16 +223,18 @@ class Exposure:
 
     def late(self, age: float) -> Iterator[tuple[LateKind, float]]:
         """The limits that the request has passed at `age` and that were not reported before."""
-        scope = self.scope
-        while self.arrival.stream and self._slow < len(scope.slow) and age > (limit := scope.slow[self._slow]):
+        scope, stream = self.scope, self.arrival.stream
+        slow = scope.slow if stream else scope.answers
+        while self._slow < len(slow) and age > (limit := slow[self._slow]):
             self._slow += 1
-            if self.first_token is None or self.first_token > limit:
+            if not stream:
+                yield LateKind.SLOW_ANSWER, limit
+            elif self.first_token is None or self.first_token > limit:
                 yield LateKind.SLOW, limit
         while self._unfinished < len(scope.unfinished) and age > (limit := scope.unfinished[self._unfinished]):
             self._unfinished += 1
             yield LateKind.UNFINISHED, limit
-        slow = scope.slow[self._slow :] if self.arrival.stream else ()
-        self.due = min((*slow, *scope.unfinished[self._unfinished :]), default=NEVER)
+        self.due = min((*slow[self._slow :], *scope.unfinished[self._unfinished :]), default=NEVER)
 
     def _identify(self, answer: bytes) -> None:
         if (id := find_id(answer)) is not None:

@@ -49,13 +49,15 @@ def digest_of(content: Mapping[str, Any]) -> str:
 class Scope:
     """The scope of recording for an endpoint's requests.
 
-    `slow` and `unfinished` are the limits, in seconds and rising, at which a request is reported while it runs.
+    `slow` (streams), `answers` (whole ones) and `unfinished` (both) are the limits, in seconds and rising, at which a
+    request is reported while it runs.
     `carried_until` is the time until which its conversations may have started under another plan, in Unix seconds;
     None: no plan was replaced.
     """
 
     plan: Plan
     slow: tuple[float, ...] = ()
+    answers: tuple[float, ...] = ()
     unfinished: tuple[float, ...] = ()
     carried_until: float | None = None
     mirror: Mirror | None = None
@@ -64,7 +66,7 @@ class Scope:
     def first_due(self) -> tuple[float, float]:
         """The age at which a whole answer is late first, and a stream."""
         unfinished = min(self.unfinished, default=NEVER)
-        return unfinished, min((*self.slow, unfinished))
+        return min((*self.answers, unfinished)), min((*self.slow, unfinished))
 
 
 def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Plan]:
@@ -89,11 +91,12 @@ def scopes(config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str
     }
 
 
-def _limits(experiment: Experiment | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _limits(experiment: Experiment | None) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
     if experiment is None:
-        return (), ()
+        return (), (), ()
     slow = {it.ttft_above_s for it in experiment.guardrails if it.ttft_above_s is not None}
+    answers = {it.answer_above_s for it in experiment.guardrails if it.event == "slow"}
     unfinished = {it.unfinished_above_s for it in experiment.guardrails if it.event == "unfinished"}
     if not unfinished and any(it.metric == "unfinished" for it in (*experiment.primary, *experiment.secondary)):
         unfinished = {Guardrail(event="unfinished").unfinished_above_s}
-    return tuple(sorted(slow)), tuple(sorted(unfinished))
+    return tuple(sorted(slow)), tuple(sorted(answers)), tuple(sorted(unfinished))

@@ -72,6 +72,8 @@ class LateKind(IntEnum):
     """No first token within a guardrail's `ttft_above_s`."""
     UNFINISHED = 1
     """Not ended within `unfinished_above_s`."""
+    SLOW_ANSWER = 2
+    """An answer that is not streamed has not ended within a guardrail's `answer_above_s`."""
 
 
 class Start(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
+import pytest
 from starlette.responses import Response
 
 from app.experiments.report import GuardrailStatus, Report
@@ -86,13 +87,15 @@ async def test_empty_answers_of_a_treatment_raise_an_alarm(live: LiveRig) -> Non
     assert guardrail(report, "error").events == {"blue": 0, "green": 0}
 
 
-async def test_a_treatment_that_hangs_is_found_while_it_hangs(live: LiveRig) -> None:
-    live.experiment(guardrails=[{"event": "slow", "ttft_above_s": 1.0, "action": "rollback"}])
+@pytest.mark.parametrize("streamed", [True, False], ids=["streams", "whole answers"])
+async def test_a_treatment_that_hangs_is_found_while_it_hangs(live: LiveRig, streamed: bool) -> None:
+    live.experiment(guardrails=[{"event": "slow", "ttft_above_s": 1.0, "answer_above_s": 1.0, "action": "rollback"}])
     live.green.answer = lambda body: stream([3600.0])
     async with aiohttp.ClientSession() as session:
         tasks = []
         for it in requests(60):
-            tasks.append(asyncio.create_task(ask(session, live.url, it)))
+            lane = replace(it, body={**CHAT.body, "stream": streamed}, streamed=streamed)
+            tasks.append(asyncio.create_task(ask(session, live.url, lane)))
             await asyncio.sleep(0.01)  # all at once, control would be slow, too
         await live.report(lambda report: guardrail(report, "slow").alarm)
         hanging = [task for task in tasks if not task.done()]

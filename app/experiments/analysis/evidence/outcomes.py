@@ -13,7 +13,7 @@ from app.ledger.wire import Finish, Flag, LateKind
 
 CLIENT_CLOSED_REQUEST = 499
 
-STREAMS_ONLY = ("slow", "stalled")
+STREAMS_ONLY = ("stalled",)
 """Events that cannot happen to whole answers."""
 
 
@@ -22,6 +22,7 @@ class Limits:
     """The limits in seconds that make an event of a time."""
 
     ttft_above_s: float = 10.0
+    answer_above_s: float = 20.0
     gap_above_s: float = 5.0
     unfinished_above_s: float = 600.0
 
@@ -29,7 +30,7 @@ class Limits:
 def limits_of(guardrail: Guardrail) -> Limits:
     """A guardrail's own limits."""
     ttft = guardrail.ttft_above_s or Limits.ttft_above_s
-    return Limits(ttft, guardrail.gap_above_s, guardrail.unfinished_above_s)
+    return Limits(ttft, guardrail.answer_above_s, guardrail.gap_above_s, guardrail.unfinished_above_s)
 
 
 def limits_for_metrics(event: str, experiment: Experiment) -> Limits:
@@ -50,7 +51,8 @@ def answered(rows: RowColumns) -> Mask:
 
 def _slow(rows: RowColumns, limits: Limits) -> Mask:
     without = np.isnan(rows.ttft_s) & (rows.duration_s > limits.ttft_above_s)
-    return _mask(rows.stream & (without | (rows.ttft_s > limits.ttft_above_s)))
+    late = without | (rows.ttft_s > limits.ttft_above_s)
+    return _mask(np.where(rows.stream, late, rows.duration_s > limits.answer_above_s))
 
 
 _EVENTS: dict[Event, Callable[[RowColumns, Limits], Mask]] = {
@@ -73,7 +75,8 @@ def happened(event: Event, rows: RowColumns, limits: Limits) -> Mask:
 def late_events(event: Event, late: LateColumns, limits: Limits) -> Mask:
     """Whether a late record of a running request is the event: `slow` and `unfinished` happen by the clock."""
     if event == "slow":
-        return _mask((late.kind == LateKind.SLOW) & (late.above_s >= limits.ttft_above_s - 1e-9))
+        stream = (late.kind == LateKind.SLOW) & (late.above_s >= limits.ttft_above_s - 1e-9)
+        return _mask(stream | ((late.kind == LateKind.SLOW_ANSWER) & (late.above_s >= limits.answer_above_s - 1e-9)))
     if event == "unfinished":
         return _mask((late.kind == LateKind.UNFINISHED) & (late.above_s >= limits.unfinished_above_s - 1e-9))
     return np.zeros(len(late), np.bool_)

@@ -19,7 +19,7 @@ _SUBJECTS: dict[str, tuple[str, tuple[str, str]]] = {
     "cost": ("Cost", _HIGHER_LOWER),
     "goodput": ("Share of good answers", _HIGHER_LOWER),
     "error": ("Error rate", _HIGHER_LOWER),
-    "slow": ("Rate of late first tokens", _HIGHER_LOWER),
+    "slow": ("Rate of slow answers", _HIGHER_LOWER),
     "empty": ("Rate of empty answers", _HIGHER_LOWER),
     "truncated": ("Rate of truncated answers", _HIGHER_LOWER),
     "stalled": ("Rate of stalled streams", _HIGHER_LOWER),

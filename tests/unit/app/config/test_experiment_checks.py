@@ -70,7 +70,7 @@ def test_a_minimal_experiment_has_four_lines() -> None:
     experiment = config.experiments["first"]
     assert experiment.arms == ("blue", "green")
     assert (experiment.state, experiment.mode, experiment.alpha) == ("running", "ab", 0.05)
-    assert [it.event for it in experiment.guardrails] == ["error", "slow", "empty", "stalled"]
+    assert [it.event for it in experiment.guardrails] == ["error", "slow", "empty", "unfinished", "stalled"]
     assert warnings(config) == []
 
 

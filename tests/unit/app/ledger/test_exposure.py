@@ -33,8 +33,8 @@ DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
 
 
-def exposure(*, stream: bool = True, slow: Any = (), unfinished: Any = ()) -> Exposure:
-    scope = Scope(PLAN, slow, unfinished)
+def exposure(*, stream: bool = True, slow: Any = (), answers: Any = (), unfinished: Any = ()) -> Exposure:
+    scope = Scope(PLAN, slow, answers, unfinished)
     arrival = Arrival("req", None, "ann", "blue", "traffic", "openai", "chat", stream, 10, {}, time.perf_counter())
     return Exposure(scope, arrival, 1, 0, scope.first_due[stream])
 
@@ -167,6 +167,9 @@ def test_a_late_first_token_between_two_checks_is_slow() -> None:
     assert list(seen.late(9.0)) == [(LateKind.SLOW, 1.0)]
 
 
-def test_whole_answers_are_not_slow() -> None:
-    seen = exposure(stream=False, slow=(1.0,), unfinished=(2.0,))
-    assert (seen.due, list(seen.late(9.0))) == (2.0, [(LateKind.UNFINISHED, 2.0)])
+def test_whole_answers_have_limits_of_their_own() -> None:
+    seen = exposure(stream=False, slow=(1.0,), answers=(3.0, 5.0), unfinished=(2.0,))
+    assert (seen.due, list(seen.late(2.5)), seen.due) == (2.0, [(LateKind.UNFINISHED, 2.0)], 3.0)
+    assert (list(seen.late(4.0)), seen.due) == ([(LateKind.SLOW_ANSWER, 3.0)], 5.0)
+    assert (list(seen.late(9.0)), seen.due) == ([(LateKind.SLOW_ANSWER, 5.0)], float("inf"))
+    assert list(exposure(answers=(3.0,)).late(9.0)) == [], "a stream has none of them"

@@ -83,31 +83,32 @@ def test_endpoints_with_an_active_experiment_or_a_mirror_are_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "slow", "unfinished"),
+    ("experiment", "slow", "answers", "unfinished"),
     [
-        ({}, (10.0,), ()),
-        ({"guardrails": []}, (), ()),
+        ({}, (10.0,), (20.0,), (120.0,)),
+        ({"guardrails": []}, (), (), ()),
         (
             {
                 "guardrails": [
                     {"event": "slow", "ttft_above_s": 5},
-                    {"event": "slow", "ttft_above_s": 2},
+                    {"event": "slow", "ttft_above_s": 2, "answer_above_s": 8},
                     {"event": "unfinished", "unfinished_above_s": 60},
                 ]
             },
             (2.0, 5.0),
+            (8.0, 20.0),
             (60.0,),
         ),
-        ({"guardrails": [], "secondary": [{"metric": "unfinished", "minimal_effect": 0.1}]}, (), (600.0,)),
+        ({"guardrails": [], "secondary": [{"metric": "unfinished", "minimal_effect": 0.1}]}, (), (), (600.0,)),
     ],
 )
 def test_the_limits_come_from_the_guardrails(
-    experiment: dict[str, Any], slow: tuple[float, ...], unfinished: tuple[float, ...]
+    experiment: dict[str, Any], slow: tuple[float, ...], answers: tuple[float, ...], unfinished: tuple[float, ...]
 ) -> None:
     scope = recorded(config(experiment), {"chat": 3.0})["chat"]
-    assert (scope.slow, scope.unfinished, scope.carried_until) == (slow, unfinished, 3.0)
+    assert (scope.slow, scope.answers, scope.unfinished, scope.carried_until) == (slow, answers, unfinished, 3.0)
     whole, stream = scope.first_due
-    assert whole == min(unfinished, default=NEVER)
+    assert whole == min((*answers, *unfinished), default=NEVER)
     assert stream == min((*slow, *unfinished), default=NEVER)
 
 

@@ -198,6 +198,24 @@ def test_forced_requests_are_shown_and_never_analysed_and_carried_ones_only_watc
     assert [rail.alarm for rail in report.guardrails if rail.event == "error"] == [True]
 
 
+def test_a_treatment_that_hangs_on_whole_answers_is_found_before_any_has_ended() -> None:
+    """By default, when they have taken 20 s."""
+    world = World(hangs=1.0)
+    analysis = analysis_of(world, config())
+    recorded = world.requests(60)
+    late = replace(
+        recorded.late, kind=np.full_like(recorded.late.kind, LateKind.SLOW_ANSWER), above_s=recorded.late.above_s + 10
+    )
+    whole = replace(
+        recorded.rows, stream=np.zeros_like(recorded.rows.stream), ttft_s=np.full_like(recorded.rows.ttft_s, np.nan)
+    )
+    replace(recorded, rows=whole, late=late).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert report.requests["green"] == 0
+    assert [rail.event for rail in report.guardrails if rail.alarm] == ["slow"]
+
+
 def test_a_running_conversation_is_judged_by_the_plan_that_gave_the_treatment_most() -> None:
     evidence = []
     for plan, weights in (("0-aaaaaaaa", (50, 50)), ("1-bbbbbbbb", (95, 5))):
