@@ -7,6 +7,7 @@
     │   ├── Unauthorized            401   no credentials, or wrong ones
     │   ├── Forbidden               403   authenticated, but not allowed
     │   ├── NotFound                404   no such endpoint, deployment or route
+    │   │   └── UnsupportedRoute    404   a route that only the vendor's own server has
     │   ├── MethodNotAllowed        405
     │   ├── TooSlow                 408
     │   ├── Conflict                409   changed by another request in the meantime
@@ -109,6 +110,13 @@ class NotFound(ClientError):
 
     status = 404
     kind = "not_found"
+
+
+class UnsupportedRoute(NotFound):
+    """The vendor's own server has this route, for `missing`; `instead` is what to use here."""
+
+    def __init__(self, missing: str, instead: str) -> None:
+        super().__init__(f"This server has no {missing}; use {instead}", code="unsupported_route")
 
 
 class MethodNotAllowed(ClientError):

@@ -14,25 +14,29 @@ from random import Random, getrandbits
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
 from app.config.schema import Config, Cors
 from app.control_plane import ControlPlane
-from app.dialects.base import JSON, Request
+from app.dialects.base import JSON, Dialect, Request
 from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
-from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
+from app.dialects.unserved import no_websockets, refusal
+from app.errors import SwitchyardError, Unavailable
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.engine_params import CacheSalts
 from app.exchange.handler import handle
 from app.exchange.preparation import Preparation, PreparedConfig
+from app.exchange.request import headers_of, request_id
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
@@ -203,6 +207,7 @@ class Router:
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
+        starlette.router.default = _no_route
         exact = ExactPathRouter(endpoints, starlette)
         guarded = BrowserGuard(exact, self._config, starlette.routes, _refused)
         self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._cors)
@@ -363,14 +368,35 @@ class Router:
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
-    """The error for an unknown path or method, in OpenAI's format, which most clients read."""
+    """The error for an unknown path or method, in the form of the dialect whose clients call it."""
     assert isinstance(raised, HTTPException)
-    error: SwitchyardError = (
-        MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
-        if raised.status_code == 405
-        else NotFound(f"No route for {request.method} {request.url.path}")
+    unserved = _unserved(request, request.method)
+    dialect, error = refusal(unserved, is_known_path=raised.status_code == 405)
+    return _worded(dialect, error, unserved, raised.headers if raised.status_code == error.status else None)
+
+
+async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
+    """The end of paths without a route. A WebSocket's handshake fails with the error, or, where the server cannot
+    answer it, the connection is closed with its text.
+    """
+    if scope["type"] != "websocket":
+        raise HTTPException(404)
+    socket = WebSocket(scope, receive, send)
+    if "websocket.http.response" in scope.get("extensions", {}):
+        unserved = _unserved(socket, "GET")
+        dialect, _ = refusal(unserved, is_known_path=False)
+        await socket.send_denial_response(_worded(dialect, no_websockets(), unserved))
+    else:
+        await socket.accept()
+        await socket.close(1008, no_websockets().message)
+
+
+def _unserved(connection: HTTPConnection, method: str) -> Request:
+    """A request that no route serves, without its body."""
+    headers = headers_of(connection.scope)
+    return Request(
+        method, connection.scope["path"], query=connection.query_params, headers=headers, id=request_id(headers)
     )
-    return _error_response(error, request, raised.headers or {})
 
 
 async def _operation_error(request: HTTPRequest, raised: Exception) -> Response:
@@ -385,5 +411,11 @@ async def _refused(error: SwitchyardError, scope: Scope, receive: Receive, send:
 
 
 def _error_response(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:
-    reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
-    return Response(reply.body, reply.status, {**reply.headers, **headers}, media_type=reply.media_type)
+    return _worded(OpenAI(), error, Request(request.method, request.url.path), headers)
+
+
+def _worded(
+    dialect: Dialect, error: SwitchyardError, request: Request, headers: Mapping[str, str] | None = None
+) -> Response:
+    reply = dialect.render_error(error, "none", request)
+    return Response(reply.body, reply.status, {**reply.headers, **(headers or {})}, media_type=reply.media_type)

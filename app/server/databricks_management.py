@@ -38,7 +38,7 @@ from app.dialects.databricks.management.openapi import openapi
 from app.dialects.databricks.management.traffic_update import Update, requested_traffic
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
+from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json
 from app.server.audit_log import AuditLog
@@ -166,7 +166,7 @@ class Management:
         if allowed := [method for method, pattern in self._paths if pattern.match(request.url.path)]:
             message = f"{request.method} is not allowed on {request.url.path}"
             raise MethodNotAllowed(message, allowed=sorted(set(allowed)))
-        raise NotFound(f"No API found for '{request.method} {request.url.path}'")
+        raise UnsupportedRoute(f"'{request.method} {request.url.path}' of Databricks' API", f"`{_ROOT}`")
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, Config]:
         """The endpoint in the path, and the configuration that has it. Raises NotFound, and Forbidden."""

@@ -76,9 +76,9 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "rerank": _RERANKED,
         "rerank_v2": {**_RERANKED, "properties": {**_RERANKED["properties"], "meta": _OBJECT}},
         "score": _SCORES,
-        "audio": _OBJECT,
     },
     "anthropic": {
+        "hello": _object(message=_TEXT),
         "messages": _object(
             id=_TEXT,
             type=_TEXT,

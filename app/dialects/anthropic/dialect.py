@@ -4,8 +4,8 @@ Contract: Anthropic's API reference, as far as vLLM 0.29 models it (`entrypoints
 into a chat request, so its errors have OpenAI's form or Anthropic's; both have an `error` object.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from app.config.schema import Config
 from app.dialects.anthropic.errors import REQUEST_ID_HEADER, error_body
@@ -42,6 +42,7 @@ class Anthropic:
             for route in (
                 Route("GET", f"{prefix}/v1/models", "list_models", local=True),
                 Route("GET", f"{prefix}/v1/models/{{model:path}}", "retrieve_model", local=True),
+                Route("GET", f"{prefix}/api/hello", "hello", local=True, open=True),
             )
         ),
     )
@@ -50,7 +51,9 @@ class Anthropic:
 
     def claims(self, route: Route, request: Request) -> bool:
         # OpenAI has the same paths for its list.
-        return not route.local or request.path.startswith(_FOUNDRY) or "anthropic-version" in request.headers
+        return (
+            not route.local or route.open or request.path.startswith(_FOUNDRY) or "anthropic-version" in request.headers
+        )
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         call = PARSERS[operation](json_object(request.body), request)
@@ -60,5 +63,16 @@ class Anthropic:
         return Reply(dump(error_body(error, request.id)), error.status, headers={REQUEST_ID_HEADER: request.id})
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
-        found = models(config, request) if operation == "list_models" else model(config, request)
-        return Reply(dump(found), headers={REQUEST_ID_HEADER: request.id})
+        return Reply(dump(_ANSWERS[operation](config, request)), headers={REQUEST_ID_HEADER: request.id})
+
+
+def _hello(config: Config, request: Request) -> dict[str, Any]:
+    """The answer to Claude Code, which asks before its first message whether the server can be reached."""
+    return {"message": "hello"}
+
+
+_ANSWERS: Mapping[str, Callable[[Config, Request], dict[str, Any]]] = {
+    "hello": _hello,
+    "list_models": models,
+    "retrieve_model": model,
+}

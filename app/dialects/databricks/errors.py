@@ -9,15 +9,15 @@ from typing import Any
 
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.errors import NotFound, Rejected, SwitchyardError
+from app.errors import NotFound, Rejected, SwitchyardError, UnsupportedRoute
 from app.sse import encode
 
 NO_SUCH_RESOURCE = "RESOURCE_DOES_NOT_EXIST"
 """The management API's code for an unknown endpoint; on the data plane it is ENDPOINT_NOT_FOUND."""
 
 NOT_OFFERED = "FEATURE_DISABLED"
-"""The code of a documented call that only Databricks' own service has. The status is 400, since clients that clean up
-treat a 404 as "already deleted"."""
+"""The code of a documented call that only Databricks' own service has. The management API's status is 400, since
+clients that clean up treat a 404 as "already deleted"."""
 
 _CODES: Mapping[int, str] = {
     400: "BAD_REQUEST",
@@ -66,6 +66,8 @@ def _status(error: SwitchyardError) -> int:
 def _code(error: SwitchyardError, status: int) -> str:
     if error.code in _OWN_CODES:
         return error.code
+    if isinstance(error, UnsupportedRoute):
+        return NOT_OFFERED
     if status == 400 and error.param is not None:
         return "INVALID_PARAMETER_VALUE"
     return _CODES.get(status) or ("BAD_REQUEST" if status < 500 else "INTERNAL_ERROR")

@@ -36,15 +36,8 @@ def _model_routes(prefix: str) -> tuple[Route, ...]:
     )
 
 
-def _audio_routes(prefix: str) -> tuple[Route, ...]:
-    return tuple(
-        Route("POST", f"{prefix}/audio/{what}", "audio", local=True)
-        for what in ("transcriptions", "translations", "speech")
-    )
-
-
 def _routes(prefix: str) -> tuple[Route, ...]:
-    return (*openai_routes(prefix), *_responses_routes(prefix), *_model_routes(prefix), *_audio_routes(prefix))
+    return (*openai_routes(prefix), *_responses_routes(prefix), *_model_routes(prefix))
 
 
 _AZURE_DEPLOYMENT = "/openai/deployments/{deployment}"
@@ -125,8 +118,6 @@ class OpenAI:
             if name not in model_names(config):
                 raise NotFound(f"The model '{name}' does not exist", param="model")
             return Reply(dump(model_card(config, name, request.configured_at)))
-        if operation == "audio":
-            raise NotFound(f"{request.path}: this server does not support audio", code="unsupported_route")
         raise NotFound(
             f"Response '{request.params['id']}' not found: this server stores no responses; "
             "send the conversation's items in `input`",

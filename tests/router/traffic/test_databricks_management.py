@@ -228,8 +228,9 @@ def test_an_undocumented_path_is_databricks_404(rig: Rig) -> None:
     for path in ("/api/2.0/clusters/list", f"{ROOT}/chat/unheard-of"):
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             answer = httpx.request(method, rig.url + path)
-            assert (answer.status_code, answer.json()["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
-            assert answer.json()["message"] == f"No API found for '{method} {path}'"
+            assert (answer.status_code, answer.json()["error_code"]) == (404, "FEATURE_DISABLED")
+            what = f"This server has no '{method} {path}' of Databricks' API; use `/api/2.0/serving-endpoints`"
+            assert answer.json()["message"] == what
 
 
 @pytest.mark.parametrize(

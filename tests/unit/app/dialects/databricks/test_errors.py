@@ -37,6 +37,7 @@ from app.errors import (
     Unprocessable,
     Unreachable,
     UnsupportedMediaType,
+    UnsupportedRoute,
     WrongTask,
 )
 
@@ -53,6 +54,7 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (LimitExceeded("m", retry_after=3), 429, "REQUEST_LIMIT_EXCEEDED", platform.RequestLimitExceeded),
     (TooManyRefusals("m", retry_after=3), 429, "REQUEST_LIMIT_EXCEEDED", platform.RequestLimitExceeded),
     (NotFound("m", param="model"), 404, "ENDPOINT_NOT_FOUND", platform.NotFound),
+    (UnsupportedRoute("n", "m"), 404, "FEATURE_DISABLED", platform.NotFound),
     (NotFound("m", code=NO_SUCH_RESOURCE), 404, "RESOURCE_DOES_NOT_EXIST", platform.ResourceDoesNotExist),
     (MethodNotAllowed("m"), 405, "BAD_REQUEST", DatabricksError),
     (Conflict("m"), 409, "RESOURCE_CONFLICT", platform.ResourceConflict),

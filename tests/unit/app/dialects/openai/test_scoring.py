@@ -8,7 +8,7 @@ import pytest
 from app.config.schema import parse as parse_config
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, Request
 from app.dialects.openai.dialect import OpenAI
-from app.errors import BadRequest, NotFound
+from app.errors import BadRequest
 from tests.support.clients.dialect_calls import engine_request
 from tests.support.clients.samples import CONTEXT, SERVED
 
@@ -158,13 +158,3 @@ def test_an_error_is_openais_and_cohere_clients_read_its_message() -> None:
     plain = json.loads(OpenAI().render_error(error, "rerank", request).body)
     assert plain["error"]["param"] == "top_n"
     assert json.loads(OpenAI().render_error(error, "rerank_v2", request).body) == {**plain, "message": error.message}
-
-
-@pytest.mark.parametrize("path", ["transcriptions", "translations", "speech"])
-def test_audio_is_not_served_and_the_error_says_so(path: str) -> None:
-    (route,) = (it for it in OpenAI.routes if it.path == f"/v1/audio/{path}")
-    assert route.local
-    with pytest.raises(NotFound, match=f"^/v1/audio/{path}: this server does not support audio") as raised:
-        OpenAI().answer(route.operation, Request("POST", route.path), CONFIG)
-    body = json.loads(OpenAI().render_error(raised.value, route.operation, Request("POST", route.path)).body)
-    assert body["error"]["code"] == "unsupported_route"

@@ -1,0 +1,184 @@
+"""Requests that no route serves: the dialect that words the error, and what a vendor has that this server does not.
+
+The groups are those of the vendors' clients, by the part of the path behind the API's base; `docs/clients.md` lists
+every method of those clients.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from app.dialects.base import Dialect, Request, Route
+from app.dialects.registry import DIALECTS
+from app.errors import MethodNotAllowed, NotFound, SwitchyardError, UnsupportedRoute
+
+
+class _Missing(NamedTuple):
+    what: str
+    instead: str
+
+
+_OWN_AGENTS = _Missing("agents of its own", "a client that runs the agent, with functions as tools")
+_ADMINISTRATION = _Missing("administration by API", "the configuration's `access`, and `GET /api/callers`")
+_OTHER_MEDIA = "another server: this one has chat, completions, embeddings and reranking"
+_FILES = _Missing("files", "the content itself in the request: text, or images as data: URLs")
+_CLASSIFICATION = _Missing("classification", "a chat whose `structured_outputs` has the classes as `choice`")
+_EMBEDDING = _Missing("route of this name", "`POST /v1/embeddings`")
+
+_OPENAI: Mapping[str, _Missing] = {
+    "agents|vaults|chatkit": _OWN_AGENTS,
+    "assistants|threads": _Missing("assistants", "`POST /v1/responses`"),
+    "audio": _Missing("audio", _OTHER_MEDIA),
+    "batches|chat/completions/batch": _Missing("batches", "one request for each: engines batch them anyway"),
+    "chat/completions/(?:render|derender)": _Missing("rendering of chats", "`POST /tokenize` with `messages`"),
+    "chat/completions": _Missing("stored chat completions", "the answer when it comes: `store` changes nothing"),
+    "classify|predict": _CLASSIFICATION,
+    "containers": _Missing("containers", "functions, which the client runs"),
+    "conversations": _Missing("conversations", "`input`, with all items of the conversation"),
+    "decisions|safety|content_provenance_checks": _Missing("records of safety", "`content_filter` of an endpoint"),
+    "deployments": _Missing("list of this form", "`GET /openai/models`"),
+    "detokenize|tokenizer_info": _Missing("route of this name", "`POST /v1/detokenize` and `POST /tokenize`"),
+    "embed|embed_all|embed_sparse|pooling|feature-extraction": _EMBEDDING,
+    "evals": _Missing("evaluations", "experiments (`GET /api/experiments`)"),
+    "files|uploads": _FILES,
+    "fine_tuning|fine-tunes": _Missing("fine-tuning", "a tuned model, or its LoRA adapter, as a deployment"),
+    "images": _Missing("images", _OTHER_MEDIA),
+    "load|server_info|version": _Missing("route of this name", "`GET /metrics` and `GET /ready`"),
+    "load_lora_adapter|unload_lora_adapter": _Missing(
+        "loading of adapters", "the configuration, with a deployment for each adapter"
+    ),
+    "models": _Missing("changes of models by API", "the configuration, which lists the deployments"),
+    "moderations": _Missing("moderations", "`content_filter` of an endpoint"),
+    "organization|projects": _ADMINISTRATION,
+    "realtime|live": _Missing("realtime sessions", "`stream` in `POST /v1/responses` or `POST /v1/chat/completions`"),
+    "responses/compact": _Missing("compaction", "an `input` with fewer items"),
+    "responses": _Missing("stored responses", "`input`, with all items of the conversation"),
+    "skills": _Missing("skills", "`instructions`, or a message of the system"),
+    "vector_stores": _Missing("vector stores", "`POST /v1/embeddings`, `POST /v1/rerank` and a store of your own"),
+    "videos": _Missing("videos", _OTHER_MEDIA),
+    "webhooks|webhook_endpoints|webhook_event_types": _Missing("webhooks", "the answers of the requests"),
+}
+"""What OpenAI's, vLLM's and TEI's servers have: each key is an expression for the beginning of the path behind the
+base. Other dialects have the same paths for the same things."""
+
+_ANTHROPIC: Mapping[str, _Missing] = {
+    "agents|deployments|deployment_runs|dreams|environments|memory_stores|sessions|tunnels|user_profiles|vaults": (
+        _OWN_AGENTS
+    ),
+    "complete": _Missing("text completions", "`POST /v1/messages`"),
+    "files": _FILES,
+    "messages/batches": _Missing("message batches", "`POST /v1/messages` for each: engines batch them anyway"),
+    "organizations": _ADMINISTRATION,
+    "skills": _Missing("skills", "`system`"),
+}
+
+_DATABRICKS: Mapping[str, _Missing] = {
+    "anthropic|openai|gemini|cohere": _Missing(
+        "path for this vendor's API", "`/ai-gateway/mlflow/v1`, or the vendor's own paths, as `/v1/messages`"
+    ),
+    r"api/[\d.]+": _Missing("such API of Databricks", "`/api/2.0/serving-endpoints`"),
+    "external-function": _Missing("external functions", "functions, which the client runs"),
+    "mlflow/v1/models|models": _Missing("list of models here", "`GET /api/2.0/serving-endpoints` or `GET /v1/models`"),
+}
+
+_AZURE: Mapping[str, _Missing] = {
+    "score|swagger.json": _Missing("scoring route of an endpoint", "`POST /endpoints/{endpoint}/chat/completions`"),
+}
+
+_FRIENDLI: Mapping[str, _Missing] = {
+    "dataset|datasets|file|endpoint|endpoints|model": _Missing("such resources", "the configuration"),
+    "tools": _Missing("tools that it runs itself", "functions, which the client runs"),
+}
+
+_MISSING: Mapping[str, Mapping[str, _Missing]] = {
+    "openai": _OPENAI,
+    "anthropic": {**_ANTHROPIC, **_OPENAI},
+    "azure": {**_AZURE, **_OPENAI},
+    "databricks": {**_DATABRICKS, **_OPENAI},
+    "friendli": {**_FRIENDLI, **_OPENAI},
+    "tgi": _OPENAI,
+}
+
+_BASES: Sequence[tuple[str, str]] = (
+    (r"(?:/serverless|/dedicated)?/v1(?=/messages/)", "anthropic"),
+    (r"/openai/deployments/[^/]+(?=/)", "openai"),
+    (r"/openai(?:/v1)?", "openai"),
+    (r"/anthropic(?:/v1)?", "anthropic"),
+    (r"/serving-endpoints", "databricks"),
+    (r"/ai-gateway(?:/mlflow/v1(?=/(?!models)))?", "databricks"),
+    (r"(?=/api/[12]\.\d)", "databricks"),
+    (r"/(?:serverless|dedicated|container)(?:/(?:v\d|beta))?", "friendli"),
+    (r"/tgi(?:/v1|/[^/]+(?:/v1)?(?=/))?", "tgi"),
+    (r"/azure|/models|/endpoints/[^/]+", "azure"),
+    (r"(?:/v\d)?", "openai"),
+)
+"""Expressions for the bases of the APIs' paths, the first that matches counts, and whose dialect has them."""
+
+_BY_NAME: Mapping[str, Dialect] = {dialect.name: dialect for dialect in DIALECTS}
+
+
+def no_websockets() -> UnsupportedRoute:
+    """The error for a WebSocket's handshake; its text fits into the frame that closes a connection."""
+    return UnsupportedRoute("WebSockets", "HTTP, with `stream` for answers in parts")
+
+
+def refusal(request: Request, *, is_known_path: bool) -> tuple[Dialect, SwitchyardError]:
+    """The error for a request that no route serves, and the dialect to word it.
+
+    `is_known_path`: another method is served there.
+    """
+    base, name = _base(request)
+    dialect = _of_route(request) or _BY_NAME[name]
+    rest = request.path[len(base) :].strip("/")
+    for expression, missing in _expressions(dialect.name):
+        if expression.match(rest):
+            return dialect, UnsupportedRoute(missing.what, missing.instead)
+    if is_known_path:
+        return dialect, MethodNotAllowed(f"{request.method} is not allowed on {request.path}")
+    return dialect, NotFound(f"No route for {request.method} {request.path}")
+
+
+@cache
+def _expressions(name: str) -> Sequence[tuple[re.Pattern[str], _Missing]]:
+    return [(re.compile(f"(?:{start})(?:/|$)"), missing) for start, missing in _MISSING[name].items()]
+
+
+def _base(request: Request) -> tuple[str, str]:
+    """The base of the request's path, and the name of the dialect that words its errors."""
+    base, name = next(
+        (found[0], name) for expression, name in _BASES if (found := re.match(f"(?:{expression})(?=/|$)", request.path))
+    )
+    if name in ("openai", "friendli") and "anthropic-version" in request.headers:
+        return base, "anthropic"
+    is_openais_sdk = "x-stainless-lang" in request.headers
+    if name == "azure" and is_openais_sdk:
+        return base, "openai"
+    if name == "openai" and not base and "api-version" in request.query and not is_openais_sdk:
+        return base, "azure"
+    return base, name
+
+
+def _of_route(request: Request) -> Dialect | None:
+    """The dialect that serves other methods at the path."""
+    for dialect, route, pattern in _patterns():
+        if pattern.match(request.path) and dialect.claims(route, request):
+            return dialect
+    return None
+
+
+@cache
+def _patterns() -> Sequence[tuple[Dialect, Route, re.Pattern[str]]]:
+    return [(dialect, route, _pattern(route.path)) for dialect in DIALECTS for route in dialect.routes]
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """The expression for a route's path, in which a parameter is one part, or the rest (``{name:path}``)."""
+    parts = (
+        ".+" if part.endswith(":path}") else "[^/]+" if part[:1] == "{" else re.escape(part)
+        for part in _PARTS.split(path)
+    )
+    return re.compile(f"{''.join(parts)}$")
+
+
+_PARTS = re.compile(r"(\{[^}]+\})")

@@ -1,0 +1,68 @@
+"""Clients' calls of what only a vendor's server has: each client reads the refusal; a WebSocket's is no 403."""
+
+import json
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.router.conftest import Rig
+
+REFUSAL = r"This server has no .*; use "
+
+
+def test_openais_client_reads_what_to_use(rig: Rig) -> None:
+    with (
+        openai.OpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0) as client,
+        openai.AzureOpenAI(azure_endpoint=rig.url, api_key="k", api_version="2024-10-21", max_retries=0) as azure,
+    ):
+        calls: list[Any] = [
+            client.files.list,
+            client.chat.completions.list,
+            lambda: client.batches.retrieve("b"),
+            lambda: client.responses.compact(model="chat"),
+            lambda: client.audio.speech.create(input="a", model="m", voice="v"),
+            lambda: azure.images.generate(prompt="a", model="chat"),
+        ]
+        for call in calls:
+            with pytest.raises(openai.NotFoundError, match=REFUSAL) as raised:
+                call()
+            assert raised.value.code == "unsupported_route"
+
+
+def test_anthropics_client_reads_what_to_use(rig: Rig) -> None:
+    with anthropic.Anthropic(base_url=rig.url, api_key="k", max_retries=0) as client:
+        for call in (client.messages.batches.list, client.beta.files.list):
+            with pytest.raises(anthropic.NotFoundError, match=REFUSAL) as raised:
+                call()
+            body: Any = raised.value.body
+            assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
+            assert body["request_id"] == raised.value.response.headers["request-id"]
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime?model=chat", "/v1/responses", "/openai/v1/realtime", "/anything"])
+def test_a_websockets_handshake_is_refused_with_the_error(rig: Rig, path: str) -> None:
+    with pytest.raises(InvalidStatus) as raised, connect(rig.url.replace("http", "ws") + path):
+        pass
+    response = raised.value.response
+    assert response.status_code == 404
+    error = json.loads(response.body or b"")["error"]
+    assert (error["code"], error["message"].partition(";")[0]) == (
+        "unsupported_route",
+        "This server has no WebSockets",
+    )
+
+
+def test_claude_codes_first_request_is_answered(rig: Rig) -> None:
+    for base in ("", "/anthropic"):
+        assert httpx.head(f"{rig.url}{base}/api/hello").status_code == 200
+        assert httpx.get(f"{rig.url}{base}/api/hello").json() == {"message": "hello"}
+
+
+def test_a_known_path_says_which_methods_it_has(rig: Rig) -> None:
+    answer = httpx.get(f"{rig.url}/v1/embeddings")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
