@@ -240,11 +240,13 @@ def _route(
 ) -> Assignment:
     """The deployment for the call. Raises Forbidden, NotFound, WrongTask and BadRequest."""
     snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
+    named = headers.get(DEPLOYMENT_HEADER)
     assignment = assign(
         snapshot.views.of(caller),
         task=call.task,
         model=call.model,
-        header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
+        deployment=named or call.deployment,
+        named_in=DEPLOYMENT_HEADER if named else "model",
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
         decide=partial(_decided, state, snapshot, caller, call, headers) if snapshot.rules else None,

@@ -64,18 +64,19 @@ def assign(
     *,
     task: Task,
     model: str | None,
-    header: str | None,
+    deployment: str | None,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
     decide: Decide | None = None,
+    named_in: str = DEPLOYMENT_HEADER,
 ) -> Assignment:
     """The deployment for one request.
 
     `model` is the endpoint or deployment that the client named, or an engine's name for its model
-    (`_with_engine_model`), None for the task's default; `header` is the value of `azureml-model-deployment`;
-    `sticky_key` finds a sticky endpoint's key in the request; `decide` is called with the endpoint and that key. Raises
-    NotFound for a name that does not exist (param ``model`` or the header's name) and WrongTask where the named thing
-    cannot do the task.
+    (`_with_engine_model`), None for the task's default; `deployment` is the one that the
+    client named in the header or field `named_in`; `sticky_key` finds a sticky endpoint's key in the request; `decide`
+    is called with the endpoint and that key. Raises NotFound for a name that does not exist (param ``model`` or
+    `named_in`) and WrongTask where the named thing cannot do the task.
     """
     name = model if model is not None else config.defaults.get(task)
     if name is None:
@@ -83,11 +84,11 @@ def assign(
     name = _with_engine_model(config, name)
     if (endpoint := config.endpoints.get(name)) is not None:
         _require_task(task, endpoint.tasks, "endpoint", name)
-        return _within(config, name, header, sticky_key, random, decide)
-    if (deployment := config.deployments.get(name)) is not None:
-        _require_task(task, deployment.tasks, "deployment", name)
-        if header is not None and header != name:
-            raise _no_such_deployment(header, name, [name])
+        return _within(config, name, deployment, named_in, sticky_key, random, decide)
+    if (settings := config.deployments.get(name)) is not None:
+        _require_task(task, settings.tasks, "deployment", name)
+        if deployment is not None and deployment != name:
+            raise _no_such_deployment(deployment, named_in, name, [name])
         return Assignment(_endpoint_of(config, name), name, "model")
     known = ", ".join(sorted(config.endpoints))
     raise NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
@@ -128,13 +129,14 @@ def _endpoint_of(config: Config, deployment: str) -> str:
 def _within(
     config: Config,
     name: str,
-    header: str | None,
+    named: str | None,
+    named_in: str,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
     decide: Decide | None,
 ) -> Assignment:
     endpoint = config.endpoints[name]
-    if header is not None and (deployment := _named_within(config, name, header)) is not None:
+    if named is not None and (deployment := _named_within(config, name, named, named_in)) is not None:
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     if decide is not None and (said := decide(name, key)) is not None:
@@ -145,7 +147,7 @@ def _within(
     return Assignment(name, chosen, "traffic" if key is None else "sticky", alternatives, key)
 
 
-def _named_within(config: Config, endpoint: str, name: str) -> str | None:
+def _named_within(config: Config, endpoint: str, name: str, named_in: str) -> str | None:
     """The endpoint's deployment of this name, or with this engine's name for its model; None if all have that."""
     traffic = config.endpoints[endpoint].traffic
     if name in traffic:
@@ -154,14 +156,13 @@ def _named_within(config: Config, endpoint: str, name: str) -> str | None:
     if len(same) == 1:
         return same[0]
     if not same or len(same) < len(traffic):
-        raise _no_such_deployment(name, endpoint, list(traffic))
+        raise _no_such_deployment(name, named_in, endpoint, list(traffic))
     return None
 
 
-def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFound:
+def _no_such_deployment(deployment: str, named_in: str, name: str, valid: Sequence[str]) -> NotFound:
     return NotFound(
-        f"No deployment '{header}' behind '{name}'; available deployments: {', '.join(valid)}",
-        param=DEPLOYMENT_HEADER,
+        f"No deployment '{deployment}' behind '{name}'; available deployments: {', '.join(valid)}", param=named_in
     )
 
 

@@ -71,6 +71,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "list_models": _MODELS,
         "retrieve_model": _MODEL,
         "stored_response": _OBJECT,
+        "input_tokens": _object(object=_TEXT, input_tokens=_COUNT),
         "tokenize": _object(count=_COUNT, tokens=_list(_COUNT)),
         "invocations": {"anyOf": [_CHAT, _COMPLETION]},
         "rerank": _RERANKED,

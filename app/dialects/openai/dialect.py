@@ -13,7 +13,7 @@ from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.openai import fields, scoring, vllm_fields
+from app.dialects.openai import fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS, ResponsesTranslation
 from app.dialects.openapi_schemas import Body
@@ -23,6 +23,7 @@ from app.errors import NotFound, SwitchyardError
 def _responses_routes(prefix: str) -> tuple[Route, ...]:
     return (
         Route("POST", f"{prefix}/responses", "responses"),
+        Route("POST", f"{prefix}/responses/input_tokens", "input_tokens"),
         Route("GET", f"{prefix}/responses/{{id}}", "stored_response", local=True),
         Route("DELETE", f"{prefix}/responses/{{id}}", "stored_response", local=True),
         Route("POST", f"{prefix}/responses/{{id}}/cancel", "stored_response", local=True),
@@ -77,6 +78,7 @@ class OpenAI:
         "score": [Body(scoring.Score, vllm_fields.ENGINE_SCORE)],
         "responses": [Body(fields.Responses, vllm_fields.ENGINE_RESPONSES)],
         "tokenize": [Body(fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)],
+        "input_tokens": [Body(fields.InputTokens, input_tokens.PASSED)],
         "invocations": [_CHAT, _COMPLETIONS],
     }
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME

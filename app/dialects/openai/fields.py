@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from app.dialects.common import fields
 from app.dialects.common.fields import ChosenFunction, Function, NonEmpty, NonEmptyList, Sampling
@@ -33,6 +33,7 @@ from app.dialects.common.support import (
     USAGE_IN_LAST_EVENT,
     USER,
 )
+from app.dialects.field_support import NOT_USED
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
@@ -64,7 +65,7 @@ class Recorded(Request):
     prompt_cache_retention: Any = Field(default=None, description=RECORDS)
     safety_identifier: Any = Field(default=None, description=FALLBACK_USER)
     service_tier: Any = Field(default=None, description=RECORDS)
-    store: Any = Field(default=None, description=RECORDS)
+    store: Any = Field(default=None, description="accepted; nothing is stored")
     user: str | None = Field(default=None, description=USER)
 
 
@@ -197,12 +198,14 @@ class Completions(_Sampling):
     best_of: int | None = Field(default=None, ge=1, le=20, description=BEST_OF)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0)
-    suffix: Literal[""] | None = Field(
+    suffix: Annotated[str | None, WithJsonSchema({"enum": ["", None]})] = Field(
         default=None, description="rejected unless it is empty: the engine cannot fill in text before a suffix"
     )
 
     @model_validator(mode="after")
-    def _has_a_prompt(self) -> Self:
+    def _has_a_prompt_alone(self) -> Self:
+        if self.suffix:
+            raise ValueError("suffix: not supported: the engine cannot fill in text before a suffix")
         if self.prompt_embeds is None and (self.prompt is None or self.prompt == []):
             raise ValueError("prompt: must be given and not be empty")
         return self
@@ -245,6 +248,11 @@ class Tokenize(Request):
 class Responses(Recorded):
     """POST /v1/responses."""
 
+    refused: ClassVar[Mapping[str, str]] = {
+        **Request.refused,
+        "prompt": "prompts are not stored; send the text in `instructions` and `input`",
+    }
+
     input: NonEmpty | NonEmptyList[Any]
     stream: bool = False
     instructions: str | None = None
@@ -270,6 +278,28 @@ class Responses(Recorded):
     )
     metadata: dict[str, str] | None = Field(default=None, max_length=16, description=ECHOED)
     user: str | None = Field(default=None, description=ECHOED_USER)
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> Self:
+        if not self.input:
+            raise ValueError("input: must not be empty")
+        return self
+
+
+_COUNTED = "counted as vLLM puts it into the prompt"
+
+
+class InputTokens(Request):
+    """POST /v1/responses/input_tokens: the fields that make up a prompt, and those that change nothing."""
+
+    input: NonEmpty | NonEmptyList[Any] = Field(description=_COUNTED)
+    instructions: str | None = Field(default=None, description=_COUNTED)
+    tools: Any = Field(default=None, description=f"{_COUNTED}; tools of OpenAI's servers are left out or rejected")
+    tool_choice: Any = Field(default=None, description=NOT_USED)
+    parallel_tool_calls: Any = Field(default=None, description=NOT_USED)
+    reasoning: Any = Field(default=None, description=NOT_USED)
+    text: Any = Field(default=None, description=NOT_USED)
+    truncation: Any = Field(default=None, description=NOT_USED)
 
     @model_validator(mode="after")
     def _has_an_input(self) -> Self:

@@ -15,6 +15,7 @@ from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
 from app.dialects.openai import fields, functions, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
+from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
 from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
 from app.dialects.openai.tools import settle_chat_tools, settle_tools
 from app.dialects.validation import Problem, validated
@@ -157,6 +158,14 @@ class ResponsesTranslation(DirectTranslation):
         return ResponseStream(EVENTS, single_tool_call=self.single_tool_call)
 
 
+def _parse_input_tokens(body: dict[str, Any]) -> Call:
+    request = _checked(body, fields.InputTokens, PASSED)
+    settle_tools(body, drop=True)
+    if isinstance(request.input, list):
+        body["input"] = readable_items(request.input)
+    return Call("responses", body, CountTranslation("/tokenize", tokenized(body)), request.model)
+
+
 @dataclass(frozen=True)
 class TokenizeTranslation(DirectTranslation):
     """vLLM's POST /tokenize."""
@@ -182,6 +191,7 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "rerank_v2": _parse_rerank_v2,
     "score": ScoreTranslation.parse,
     "tokenize": TokenizeTranslation.parse,
+    "input_tokens": _parse_input_tokens,
     "invocations": _parse_invocation,
 }
 """Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body.
@@ -191,11 +201,12 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
 
 def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:
     """Raises BadRequest, naming the field, if `body` violates `model` or has a field neither of it nor in `passed`."""
-    request = validated(model, body, _bad_request)
-    known = model.model_fields
     for name in body:
         if name in model.refused:
             raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
+    request = validated(model, body, _bad_request)
+    known = model.model_fields
+    for name in body:
         if name not in known and name not in passed:
             raise BadRequest(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
     return request

@@ -208,7 +208,7 @@ def test_a_stop_phrase_is_left_out(ask: EndpointKinds, kind: str, streamed: bool
         ({"token_index_to_replace": [0]}, 400, "embedding_to_replace"),
         ({"response_format": {"type": "regex", "schema": r"[^\s\S]"}}, 400, "response_format"),
         ({"model": "gone"}, 404, "model"),
-        ({"model": "chat:gone"}, 404, "azureml-model-deployment"),
+        ({"model": "chat:gone"}, 404, "model"),
     ],
 )
 def test_an_invalid_field_is_an_sdk_error_that_names_it(

@@ -266,7 +266,7 @@ def test_raw_bad_bodies_get_openais_error_object(rig: Rig, body: bytes, param: s
     ("method", "path", "status"),
     [
         ("GET", "/nope", 404),
-        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/v1/embeddings", 405),
     ],
 )
 def test_a_wrong_path_or_method_gets_openais_error_object(rig: Rig, method: str, path: str, status: int) -> None:
@@ -321,3 +321,27 @@ def test_a_program_with_functions_gets_their_calls(rig: Rig) -> None:
     create(rig, messages=messages, functions=[function])
     call, result = rig.blue.requests[-1]["messages"][1:]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+
+
+def test_the_prompt_of_a_response_is_counted(rig: Rig) -> None:
+    rig.blue.answer = lambda body: JSONResponse({"tokens": [1, 2, 3], "count": 3, "max_model_len": 99})
+    counted = client(rig).responses.input_tokens.count(model="chat", input="hi", instructions="Be kind.")
+    assert (counted.input_tokens, counted.object) == (3, "response.input_tokens")
+    assert rig.blue.paths == ["/tokenize"]
+    assert [message["content"] for message in rig.blue.requests[0]["messages"]] == ["Be kind.", "hi"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("/v1/responses", {"prompt": {"id": "p"}}, "prompt"),
+        ("/v1/chat/completions", {"messages": USER, "functions": [{"name": "f"}], "tools": []}, "functions"),
+    ],
+)
+def test_what_is_not_supported_is_refused_under_its_name(rig: Rig, path: str, body: Any, param: str) -> None:
+    answer = httpx.post(rig.url + path, json={"model": "chat", **body})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(f"{param}: ")
+    assert "not" in error["message"]

@@ -73,6 +73,7 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "score": {"queries": "hi", "documents": ["hi"]},
         "responses": {"input": "hi"},
         "tokenize": {"prompt": "hi"},
+        "input_tokens": {"input": "hi"},
     },
     "anthropic": {
         "messages": {"model": "chat", "messages": MESSAGES, "max_tokens": 5},

@@ -44,7 +44,7 @@ def ask(
         configuration,
         task="chat",
         model=model,
-        header=header,
+        deployment=header,
         sticky_key=lambda sticky: key,
         random=random or Random(1),
     )
@@ -116,7 +116,7 @@ def test_an_endpoints_rules_win_over_the_sticky_key_and_the_header_over_both() -
             config(sticky={"by": "user"}),
             task="chat",
             model="chat",
-            header=header,
+            deployment=header,
             sticky_key=lambda sticky: key,
             random=Random(1),
             decide=decide,
@@ -136,7 +136,7 @@ def test_an_endpoint_without_sticky_never_reads_a_key() -> None:
     def refuse(sticky: Sticky) -> str:
         raise AssertionError
 
-    found = assign(config(), task="chat", model="chat", header=None, sticky_key=refuse, random=Random(1))
+    found = assign(config(), task="chat", model="chat", deployment=None, sticky_key=refuse, random=Random(1))
     assert found.reason == "traffic"
 
 
@@ -157,7 +157,7 @@ def test_a_deployment_named_as_the_model_serves_exactly() -> None:
 def test_no_model_means_the_tasks_default() -> None:
     assert ask(config(), None).endpoint == "chat"
     with pytest.raises(BadRequest, match="no default for completions"):
-        assign(config(), task="completions", model=None, header=None, sticky_key=lambda s: None, random=Random(1))
+        assign(config(), task="completions", model=None, deployment=None, sticky_key=lambda s: None, random=Random(1))
 
 
 @pytest.mark.parametrize("model", ["nobody", ""])
