@@ -25,7 +25,7 @@ REASON ?= ACCELERATOR=$(ACCELERATOR)
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
-ifneq ($(filter test% coverage simulate faults cluster fresh soak lint format bench peers monitoring fields lock,$(MAKECMDGOALS)),)
+ifneq ($(filter test% coverage simulate faults cluster fresh soak lint format bench peers monitoring clients fields lock,$(MAKECMDGOALS)),)
 override ACCELERATOR := cpu
 REASON := tests use the CPU
 VENV := .venv-cpu
@@ -86,7 +86,7 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-locks test-nightly coverage faults cluster fresh soak lint \
-	format bench peers fields setup lock audit sbom clean help
+	format bench peers clients fields setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
@@ -181,6 +181,9 @@ sbom: | $(BIN)/uv  ## the packages of the locks as CycloneDX documents, in build
 monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in k8s/monitoring, from their sources
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
+
+clients: $(TESTING)  ## the table of the clients' methods in docs/clients.md, from the installed clients
+	@WRITE_CLIENTS=1 $(BIN)/python -m pytest -q tests/router/clients/test_conformance.py
 
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects

@@ -50,11 +50,11 @@ _OPENAI: Mapping[str, _Missing] = {
     ),
     "models": _Missing("changes of models by API", "the configuration, which lists the deployments"),
     "moderations": _Missing("moderations", "`content_filter` of an endpoint"),
-    "organization|projects": _ADMINISTRATION,
+    "organization|projects|team": _ADMINISTRATION,
     "realtime|live": _Missing("realtime sessions", "`stream` in `POST /v1/responses` or `POST /v1/chat/completions`"),
     "responses/compact": _Missing("compaction", "an `input` with fewer items"),
     "responses": _Missing("stored responses", "`input`, with all items of the conversation"),
-    "skills": _Missing("skills", "`instructions`, or a message of the system"),
+    "skills": _Missing("skills", "`instructions`, or a system message"),
     "vector_stores": _Missing("vector stores", "`POST /v1/embeddings`, `POST /v1/rerank` and a store of your own"),
     "videos": _Missing("videos", _OTHER_MEDIA),
     "webhooks|webhook_endpoints|webhook_event_types": _Missing("webhooks", "the answers of the requests"),
@@ -91,14 +91,13 @@ _FRIENDLI: Mapping[str, _Missing] = {
     "tools": _Missing("tools that it runs itself", "functions, which the client runs"),
 }
 
-_MISSING: Mapping[str, Mapping[str, _Missing]] = {
-    "openai": _OPENAI,
-    "anthropic": {**_ANTHROPIC, **_OPENAI},
-    "azure": {**_AZURE, **_OPENAI},
-    "databricks": {**_DATABRICKS, **_OPENAI},
-    "friendli": {**_FRIENDLI, **_OPENAI},
-    "tgi": _OPENAI,
+_OWN: Mapping[str, Mapping[str, _Missing]] = {
+    "anthropic": _ANTHROPIC,
+    "azure": _AZURE,
+    "databricks": _DATABRICKS,
+    "friendli": _FRIENDLI,
 }
+"""What only the clients of one dialect ask for; it comes before OpenAI's."""
 
 _BASES: Sequence[tuple[str, str]] = (
     (r"(?:/serverless|/dedicated)?/v1(?=/messages/)", "anthropic"),
@@ -141,7 +140,8 @@ def refusal(request: Request, *, is_known_path: bool) -> tuple[Dialect, Switchya
 
 @cache
 def _expressions(name: str) -> Sequence[tuple[re.Pattern[str], _Missing]]:
-    return [(re.compile(f"(?:{start})(?:/|$)"), missing) for start, missing in _MISSING[name].items()]
+    groups = (*_OWN.get(name, {}).items(), *_OPENAI.items())
+    return [(re.compile(f"(?:{start})(?:/|$)"), missing) for start, missing in groups]
 
 
 def _base(request: Request) -> tuple[str, str]:

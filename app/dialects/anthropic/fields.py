@@ -28,6 +28,8 @@ class CountTokens(BaseModel):
 
     refused: ClassVar[Mapping[str, str]] = {
         "container": _STORED,
+        "thread": "this server stores no threads; send the whole conversation in `messages`, as the SDK's tool runner "
+        "does with `thread=False`",
         "mcp_servers": "this server calls no MCP servers; the client can, and offer their tools in `tools`",
     }
 

@@ -60,7 +60,7 @@ def embedding(body: dict[str, Any]) -> Response:
     inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
     data = [{"object": "embedding", "index": n, "embedding": [0.5, 0.25]} for n in range(len(inputs))]
     usage = {"prompt_tokens": 4, "total_tokens": 4, "completion_tokens": 0}
-    return JSONResponse({"id": "embd-1", "object": "list", "model": "m", "data": data, "usage": usage})
+    return JSONResponse({"id": "embd-1", "object": "list", "created": 1, "model": "m", "data": data, "usage": usage})
 
 
 def every_route(engine: FakeEngine) -> Answer:
