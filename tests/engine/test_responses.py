@@ -1,0 +1,56 @@
+"""Responses on a real vLLM: the counted prompt is the one that is billed, and a refusal names the client's field."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from tests.support.engine.model_application import KEY
+from tests.support.processes.servers import serve
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
+
+FUNCTION = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 1}'}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "2"}
+SAID = {"role": "user", "content": [{"type": "input_text", "text": "Add one."}]}
+ANSWERED = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two."}]}
+PROMPTS: Mapping[str, Mapping[str, Any]] = {
+    "text": {"input": "What is rain?"},
+    "instructions": {"input": "What is rain?", "instructions": "Be kind."},
+    "items": {"input": [SAID, {"role": "assistant", "content": "Two."}, {"role": "developer", "content": "Stop."}]},
+    "tools": {"input": "What is rain?", "tools": [FUNCTION]},
+    "loop": {"input": [SAID, CALL, RESULT, ANSWERED, SAID], "tools": [FUNCTION]},
+}
+
+
+@pytest.fixture(scope="module")
+def client(engine: str) -> Iterator[httpx.Client]:
+    router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
+    router.reconfigure(
+        {
+            "endpoints": {"chat": {"tasks": ["chat", "responses"], "traffic": {"base": 100}}},
+            "deployments": {"base": {"app": "tiny", "model": "tiny"}},
+        }
+    )
+    with serve(router.app) as url, httpx.Client(base_url=url, timeout=300) as client:
+        yield client
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_count_is_that_of_the_response_itself(client: httpx.Client, prompt: str) -> None:
+    body = {"model": "chat", **PROMPTS[prompt]}
+    counted = client.post("/v1/responses/input_tokens", json=body).raise_for_status().json()
+    answered = client.post("/v1/responses", json={**body, "max_output_tokens": 1}).raise_for_status().json()
+    assert counted["input_tokens"] == answered["usage"]["input_tokens"]
+
+
+def test_an_image_for_a_model_of_texts_is_the_inputs_fault(client: httpx.Client) -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
+    answer = client.post("/v1/responses", json={"model": "chat", "input": [{"role": "user", "content": [image]}]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "input")
+    assert "multimodal" in error["message"]
