@@ -4,6 +4,10 @@ Treatment is compared with control within strata; the strata's differences are a
 weights, and the variance is clustered by unit: whole users, not requests, carry the information. Strata hold the
 treatment's share, so that ramps neither bias the estimate nor need inverse propensities.
 
+Each arm's variance is estimated from its own units, less one for each mean that it has, and the degrees of freedom are
+Welch's and Satterthwaite's: at the first step of a ramp, thousands of units of control say nothing about how much the
+thirty of the treatment vary.
+
 Two scales. ``ratio``: ln of the ratio of the arms' means (means, proportions, ratios of sums). ``difference``: the
 difference of means; with x = ln(value) and d = 1 that of geometric means, again the ln of a ratio.
 """
@@ -67,7 +71,7 @@ class Look:
     est: float
     se: float
     nu: float
-    """Degrees of freedom: units less two for each stratum that counts."""
+    """Degrees of freedom: between the smaller arm's units, less one for each stratum that counts, and both arms'."""
     s0: float
     s1: float
     """Sums over strata of weight times mean, of control and of the treatment."""
@@ -144,17 +148,21 @@ def _estimate(cells: _Cells, scale: LookScale) -> float:
 
 
 def _result(
-    cells: _Cells, scale: LookScale, variance: float, floor: float, units: tuple[int, int], clusters: int
+    cells: _Cells, scale: LookScale, squares: Floats, floor: float, units: tuple[int, int], clusters: int
 ) -> Look | None:
-    """`variance` is the sum of the units' squared influences; at most `floor`, it is rounding."""
-    nu = clusters - 2 * int(cells.ok.sum())
-    if nu <= 0 or not math.isfinite(variance) or variance <= floor:
+    """`squares` are the sums of the arms' squared influences, shape (2,); if at most `floor` together, rounding."""
+    counts = np.array(units, np.float64)
+    free = counts - int(cells.ok.sum())
+    if free.min() <= 0 or not math.isfinite(squares.sum()) or squares.sum() <= floor:
         return None
-    se = math.sqrt(variance * clusters / nu)
-    est = _estimate(cells, scale)
+    variances = squares * counts / free
+    variance = float(variances.sum())
+    shares = variances / variance if variance > 0 else variances
+    se, est = math.sqrt(variance), _estimate(cells, scale)
     if not (se * se > 0 and math.isfinite(se) and math.isfinite(est)):
         return None
-    return Look(est, se, float(nu), cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
+    nu = 1 / float((shares**2 / free).sum())
+    return Look(est, se, nu, cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
 
 
 def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
@@ -172,7 +180,7 @@ def look(lines: Lines, scale: LookScale) -> Look | None:
     """The treatment against control, clustered by unit.
 
     None where there is no estimate with an error: no stratum with two requests in each arm, a ratio whose numerator or
-    denominator is 0, no more units than means, or values that do not vary.
+    denominator is 0, an arm with no more units than means, or values that do not vary.
     """
     if not len(lines.unit):
         return None
@@ -190,13 +198,25 @@ def look(lines: Lines, scale: LookScale) -> Look | None:
             lines = Lines._make(column[kept] for column in lines)
         factor = (cells.g * multipliers).ravel()[cell]
         own = factor * lines.x
-        influence = _sums(lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d)
-        variance, floor = sum_of_squares(influence), _ROUNDING * sum_of_squares(own)
-    width = len(influence)
+        width = int(lines.unit.max()) + 1
+        influence = _sums(lines.arm * width + lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d, 2 * width)
+        squares, floor = _squares(influence.reshape(2, width)), _ROUNDING * sum_of_squares(own)
     seen = np.zeros((2, width), dtype=np.bool_)
     seen[lines.arm, lines.unit] = True
     control, treated = seen.sum(axis=1)
-    return _result(cells, scale, variance, floor, (int(control), int(treated)), int(seen.any(axis=0).sum()))
+    return _result(cells, scale, squares, floor, (int(control), int(treated)), int(seen.any(axis=0).sum()))
+
+
+def _squares(influence: Floats) -> Floats:
+    """The arms' shares of the sum of the units' squared influences, from the influences of shape (2, units).
+
+    A unit that has moved from one arm to the other has one influence, since its requests are alike; it belongs to both
+    arms in proportion to the squares of its parts.
+    """
+    parts = np.square(influence)
+    moved = np.flatnonzero((parts > 0).all(axis=0))
+    parts[:, moved] *= np.square(influence[:, moved].sum(axis=0)) / parts[:, moved].sum(axis=0)
+    return np.asarray(parts.sum(axis=1), dtype=np.float64)
 
 
 def look_of_requests(moments: Moments, scale: LookScale) -> Look | None:
@@ -210,7 +230,7 @@ def look_of_requests(moments: Moments, scale: LookScale) -> Look | None:
             return None
         squares = moments.xx - 2 * cells.mean * moments.xd + cells.mean**2 * moments.dd
         weights = np.where(cells.ok[:, None], (cells.g * multipliers) ** 2, 0.0)
-        variance = float((weights * squares).sum())
+        squares = (weights * squares).sum(axis=0)
         floor = _ROUNDING_OF_MOMENTS * float((weights * moments.xx).sum())
     control, treated = (int(count) for count in moments.n[cells.ok].sum(axis=0))
-    return _result(cells, scale, variance, floor, (control, treated), control + treated)
+    return _result(cells, scale, squares, floor, (control, treated), control + treated)

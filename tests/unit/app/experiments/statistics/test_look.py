@@ -31,7 +31,7 @@ def moments_of(requests: list[Line]) -> Moments:
 
 
 def slow_look(requests: list[Line], scale: LookScale) -> tuple[float, float, float] | None:
-    """The design's formulas word for word, without arrays: estimate, error, degrees of freedom."""
+    """The formulas word for word, without arrays: estimate, error, degrees of freedom."""
     n: dict[tuple[int, int], int] = defaultdict(int)
     total_x: dict[tuple[int, int], float] = defaultdict(float)
     total_d: dict[tuple[int, int], float] = defaultdict(float)
@@ -50,17 +50,23 @@ def slow_look(requests: list[Line], scale: LookScale) -> tuple[float, float, flo
     for u, s, a, x, d in requests:
         if s in ok:
             residuals[u][a] += w[s] / total_d[s, a] * (x - mean[s, a] * d)
-    m = len(residuals)
-    nu = m - 2 * len(ok)
-    if nu <= 0:
+    units = [{u for u, s, a, *_ in requests if s in ok and a == arm} for arm in (0, 1)]
+    free = [len(mine) - len(ok) for mine in units]
+    if min(free) <= 0 or (scale == "ratio" and min(sums) <= 0):
         return None
-    if scale == "difference":
-        influences = [u1 - u0 for u0, u1 in residuals.values()]
-        return (sums[1] - sums[0]) / overlap, math.sqrt(m / nu * sum(u * u for u in influences)) / overlap, nu
-    if min(sums) <= 0:
-        return None
-    influences = [u1 / sums[1] - u0 / sums[0] for u0, u1 in residuals.values()]
-    return math.log(sums[1] / sums[0]), math.sqrt(m / nu * sum(u * u for u in influences)), nu
+    by = (overlap, overlap) if scale == "difference" else (sums[0], sums[1])
+    squares = [0.0, 0.0]
+    for of_control, of_treatment in residuals.values():
+        parts = (-of_control / by[0], of_treatment / by[1])
+        for arm in (0, 1):
+            if parts[arm]:
+                squares[arm] += sum(parts) ** 2 * parts[arm] ** 2 / (parts[0] ** 2 + parts[1] ** 2)
+    variances = [squares[arm] * len(units[arm]) / free[arm] for arm in (0, 1)]
+    est = (sums[1] - sums[0]) / overlap if scale == "difference" else math.log(sums[1] / sums[0])
+    if not sum(variances):
+        return est, 0.0, 0.0
+    nu = sum(variances) ** 2 / sum(variances[arm] ** 2 / free[arm] for arm in (0, 1))
+    return est, math.sqrt(sum(variances)), nu
 
 
 a_request = st.tuples(
@@ -94,7 +100,8 @@ def test_the_reference_look_is_the_designs(scale: LookScale, est: float, se: flo
     assert result is not None
     assert (result.s1, result.s0, result.overlap) == pytest.approx((11.333333, 9.666667, 3.833333), abs=1e-5)
     assert (result.est, result.se) == pytest.approx((est, se), abs=1e-5)
-    assert (result.nu, result.units, result.clusters) == (4, (4, 4), 8)
+    assert 2 < result.nu <= 4
+    assert (result.units, result.clusters) == ((4, 4), 8)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -247,3 +254,18 @@ def test_repeats_of_a_user_are_no_information() -> None:
     assert alone is not None
     assert clustered.se == pytest.approx(alone.se, rel=1e-9)
     assert clustered.se**2 / single.se**2 == pytest.approx(4, rel=0.02)
+
+
+def test_the_error_and_its_degrees_are_those_of_a_small_treatment() -> None:
+    """The first step of a ramp: 3,000 units of control and 40 of the treatment, in 12 strata that differ."""
+    rng = np.random.default_rng(5)
+    looks = []
+    for _ in range(400):
+        stratum = np.concatenate([np.arange(3000) % 12, np.arange(40) % 12])
+        arm = np.repeat([0, 1], [3000, 40])
+        ones = np.ones(3040)
+        found = look(Lines(np.arange(3040), stratum, arm, ones, stratum + rng.normal(0, 1, 3040), ones), "difference")
+        assert found is not None
+        looks.append(found)
+    assert all(28 <= it.nu < 35 for it in looks)
+    assert np.mean([it.est**2 for it in looks]) == pytest.approx(np.mean([it.se**2 for it in looks]), rel=0.1)
