@@ -13,7 +13,7 @@ from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.openai import fields, input_tokens, scoring, vllm_fields
+from app.dialects.openai import azure_ml, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS, ResponsesTranslation
 from app.dialects.openapi_schemas import Body
@@ -75,7 +75,7 @@ class OpenAI:
         "embeddings": [Body(fields.Embeddings, vllm_fields.ENGINE_EMBEDDINGS)],
         "rerank": [_RERANK],
         "rerank_v2": [_RERANK],
-        "score": [Body(scoring.Score, vllm_fields.ENGINE_SCORE)],
+        "score": [Body(scoring.Score, vllm_fields.ENGINE_SCORE), Body(azure_ml.WrappedChat)],
         "responses": [Body(fields.Responses, vllm_fields.ENGINE_RESPONSES)],
         "tokenize": [Body(fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)],
         "input_tokens": [Body(fields.InputTokens, input_tokens.PASSED)],

@@ -13,7 +13,7 @@ from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
-from app.dialects.openai import fields, functions, scoring, vllm_fields
+from app.dialects.openai import azure_ml, fields, functions, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
 from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
@@ -179,6 +179,21 @@ class TokenizeTranslation(DirectTranslation):
         return Call(task, body, cls("/tokenize", body), request.model)
 
 
+def _parse_score(body: dict[str, Any]) -> Call:
+    """Pairs of texts, or a chat: Azure ML's clients have this route for both."""
+    if "messages" in body:
+        return ChatTranslation.parse(body)
+    if "input_data" not in body:
+        return ScoreTranslation.parse(body)
+    _checked(body, azure_ml.WrappedChat, frozenset())
+    chat = azure_ml.chat_body(body)
+    try:
+        call = ChatTranslation.parse(chat)
+    except BadRequest as error:
+        raise azure_ml.under_clients_name(error) from None
+    return replace(call, translation=azure_ml.OutputTranslation("/v1/chat/completions", call.body))
+
+
 def _parse_invocation(body: dict[str, Any]) -> Call:
     return (ChatTranslation if "messages" in body else CompletionsTranslation).parse(body)
 
@@ -189,7 +204,7 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "embeddings": EmbeddingsTranslation.parse,
     "rerank": RerankTranslation.parse,
     "rerank_v2": _parse_rerank_v2,
-    "score": ScoreTranslation.parse,
+    "score": _parse_score,
     "tokenize": TokenizeTranslation.parse,
     "input_tokens": _parse_input_tokens,
     "invocations": _parse_invocation,

@@ -79,7 +79,7 @@ CALLS: Mapping[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {
 }
 """Each operation that makes an engine compute, and requests of it."""
 
-ONLY_DESCRIBE = {"count_tokens", "tokenize", "detokenize", "chat_tokenize", "render", "health"}
+ONLY_DESCRIBE = {"count_tokens", "input_tokens", "tokenize", "detokenize", "chat_tokenize", "render", "health"}
 """The operations by which an engine computes nothing that it would keep."""
 
 

@@ -1,4 +1,4 @@
-"""Clients' calls of what only a vendor's server has: each client reads the refusal; a WebSocket's is no 403."""
+"""What clients call at a vendor's other routes: each reads the refusal, and a WebSocket's is no 403; or it works."""
 
 import json
 from typing import Any
@@ -66,3 +66,12 @@ def test_claude_codes_first_request_is_answered(rig: Rig) -> None:
 def test_a_known_path_says_which_methods_it_has(rig: Rig) -> None:
     answer = httpx.get(f"{rig.url}/v1/embeddings")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_azure_mls_route_takes_chats_and_its_header_names_the_deployment(rig: Rig) -> None:
+    rig.change(defaults={"chat": "chat"})
+    body = {"input_data": {"input_string": [{"role": "user", "content": "hi"}], "parameters": {"max_new_tokens": 5}}}
+    for deployment in ("blue", "green"):
+        answer = httpx.post(f"{rig.url}/score", json=body, headers={"azureml-model-deployment": deployment})
+        assert answer.raise_for_status().json() == {"output": f"Hello {deployment}-model"}
+    assert rig.green.requests[-1]["max_tokens"] == 5
