@@ -40,8 +40,8 @@ LOOK_S = 60.0
 """The interval of the search for segments of other controllers (for a moment there may be two), and for hours to merge.
 """
 
-LATCHING = frozenset({"verdict", "alarm"})
-"""Kinds of entries after which analyses' states are written without waiting for the next segment: what latched must
+LASTING = frozenset({"verdict", "alarm"})
+"""Kinds of entries after which analyses' states are written without waiting for the next segment: what was reached must
 outlive a controller that is killed."""
 
 TIDY_S = 86400.0
@@ -98,8 +98,8 @@ class Keeper:
         self._footers: dict[Segment, Footer] = {}
         self._queue: list[Entry] = []
         self._journalled = 0
-        self._has_latched = False
-        """Whether states have to be written, since the journal got an entry of `LATCHING`."""
+        self._has_reached = False
+        """Whether states have to be written, since the journal got an entry of `LASTING`."""
         self._known: set[bytes] = set()
         """Entries of other controllers, encoded."""
         self._news: list[Entry] = []
@@ -126,7 +126,7 @@ class Keeper:
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
         self._journalled += len(named)
-        self._has_latched |= any(it.kind in LATCHING for it in named)
+        self._has_reached |= any(it.kind in LASTING for it in named)
         return self._journalled
 
     def news(self) -> list[Entry]:
@@ -251,7 +251,7 @@ class Keeper:
         since = self.waiting.since
         full = self.waiting.records >= FLUSH_RECORDS
         flush = since is not None and (full or now - since >= FLUSH_S)
-        due, self._has_latched = flush or self._has_latched, False
+        due, self._has_reached = flush or self._has_reached, False
         return Round(
             writer=self.writer,
             now=now,
@@ -311,7 +311,7 @@ class Keeper:
                 self._release()
         if round_.entries is not None and outcome.journalled:
             self._queue, self._journal_file = self._queue[len(round_.entries[1]) :], None
-        self._has_latched |= bool(round_.snapshots) and not outcome.saved
+        self._has_reached |= bool(round_.snapshots) and not outcome.saved
         if round_.merge is not None and outcome.has_merged:
             sources, target = round_.merge
             self._footers = {it: footer for it, footer in self._footers.items() if it not in sources}

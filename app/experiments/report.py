@@ -44,13 +44,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     effect: Effect
     ln_e: float | None = None
-    ln_e_max: float | None = None
     p: float | None = None
-    """The always-valid p-value: min(1, exp(-ln_e_max))."""
+    """The always-valid p-value of the latest look: min(1, exp(-ln_e))."""
     verdict: Verdict
     not_worse: bool = False
     since: float | None = None
-    """The time at which a lasting verdict was reached, in Unix seconds."""
+    """The time since which every look has found better, worse or equivalent, in Unix seconds."""
     reason: str = ""
     """The reason why it is invalid, or why there is no interval."""
     discovery: bool | None = None
@@ -112,7 +111,9 @@ class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Anything that makes verdicts invalid or needs attention; `metric` is set if only that one is invalid."""
 
-    kind: Literal["sample_ratio", "completeness", "rows_lost", "guardrail", "endpoint_unhealthy", "aa"]
+    kind: Literal[
+        "sample_ratio", "completeness", "rows_lost", "guardrail", "endpoint_unhealthy", "aa", "effect_changed"
+    ]
     at: float
     text: str
     metric: str | None = None
@@ -237,7 +238,7 @@ class FalseVerdicts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an analysis reports once, for the journal: a latched verdict, an alarm."""
+    """Something that an analysis reports once, for the journal: a verdict that is reached, an alarm."""
 
     at: float
     kind: str

@@ -19,6 +19,7 @@ Cause = Literal[
     "sample_ratio",
     "rows_lost",
     "completeness",
+    "effect_changed",
     "file",
 ]
 """The reason why an experiment is paused, stopped or held."""

@@ -14,13 +14,14 @@ SILENCING: dict[str, Cause] = {
     "sample_ratio": "sample_ratio",
     "rows_lost": "rows_lost",
     "completeness": "completeness",
+    "effect_changed": "effect_changed",
 }
-"""Kinds of alarms with which no evidence counts: a ramp holds."""
+"""Kinds of alarms with which the evidence does not tell what comes: a ramp holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it stays."""
+    """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it lasts."""
 
     key: str
     treatment: str
@@ -77,7 +78,7 @@ class Facts:
         """The findings about treatments' primary metrics."""
         return [
             Finding(
-                f"worse {it.metric} {it.treatment}",
+                f"worse {it.metric} {it.treatment} {it.since or 0:.0f}",
                 it.treatment,
                 self.experiment.on_worse,
                 f"{it.treatment} is worse than {self.experiment.control} in {it.metric}",

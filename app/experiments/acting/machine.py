@@ -162,7 +162,7 @@ def _broken(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _worse(state: State, facts: Facts, now: float) -> Turn | None:
-    """A verdict stays, so this pause does not end by itself."""
+    """A pause that does not end by itself, though the verdict may: without traffic there is little new evidence."""
     if state.phase == "stopped":
         return None
     found = [

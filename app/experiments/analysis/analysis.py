@@ -164,7 +164,7 @@ class Analysis:
         self._occurrences += self._watched.raise_alarms(now)
         if self._pace.allows():
             self._look(now)
-        self._occurrences += self._latch(now)
+        self._occurrences += self._reached(now)
 
     def _count_feedback(self, now: float) -> None:
         for metric, matured in self._feedback.mature(now).items():
@@ -194,14 +194,12 @@ class Analysis:
             comparing.looked_version = self._version
             comparing.look(self._collected, self._arms.weights, now)
 
-    def _latch(self, now: float) -> list[Occurrence]:
-        """Verdicts that stay from now on."""
-        new = [
-            comparing
-            for comparing in self._comparing
-            if not self._watched.invalidates(comparing.column, comparing.treatment) and comparing.latch(now)
-        ]
+    def _reached(self, now: float) -> list[Occurrence]:
+        """Verdicts that are reached for the first time, and effects that have changed."""
+        valid = [it for it in self._comparing if not self._watched.invalidates(it.column, it.treatment)]
+        new = [comparing for comparing in valid if comparing.reach()]
         alarms = self._watched.raise_rig_alarms(new, now) if self.experiment.mode == "aa" else []
+        alarms += self._watched.raise_changes(valid, now)
         return [watching.verdict_occurrence(comparing, now) for comparing in new] + alarms
 
     def report(self, now: float) -> Report:
@@ -265,7 +263,7 @@ class Analysis:
         raise KeyError(f"{metric} of {treatment}")
 
     def state(self) -> dict[str, Any]:
-        """State that cannot be recomputed from exposures: latched verdicts, the largest evidence, alarms, past looks.
+        """State that cannot be recomputed from exposures: the verdicts so far, alarms, past looks.
 
         As plain data, for the journal.
         """

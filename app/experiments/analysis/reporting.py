@@ -12,7 +12,7 @@ from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.verdicts import sentences
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
-from app.experiments.analysis.watching import Monitoring
+from app.experiments.analysis.watching import Monitoring, changed
 from app.experiments.report import Comparison, Decision, Report
 from app.experiments.statistics.discovery import e_bh
 
@@ -79,7 +79,12 @@ def reported(
         guardrails=[watch.status() for watch in watched.guardrails],
         sample_ratio=watched.sample_ratio.status(watched.split_differences()),
         alarms=list(watched.alarms),
-        warnings=_warnings(comparisons, collected, watched, feedback),
+        warnings=_warnings(comparisons, collected, watched, feedback)
+        + [
+            changed(it, change, now)
+            for it in comparing
+            if (change := it.changes.change) is not None and not change.flips
+        ],
         strata=collected.strata_used,
         thinned=collected.share,
         distributions=collected.distributions.report() if with_values else [],
@@ -110,10 +115,15 @@ def _decisions(
             [it for it in primary if it.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
+            changed=any(_has_flipped(it) for it in comparing if it.treatment == number),
             invalid=any(watched.invalidates(column, number) for column in columns),
             long_enough=long_enough,
         )
     return decisions
+
+
+def _has_flipped(comparing: Comparator) -> bool:
+    return comparing.changes.change is not None and comparing.changes.change.flips
 
 
 def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Monitoring) -> Decision:

@@ -10,6 +10,8 @@ from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.verdicts.comparing import Comparator
+from app.experiments.analysis.verdicts.history import Change
+from app.experiments.analysis.verdicts.rules import effect_of
 from app.experiments.analysis.watch.completeness import Completeness
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.watch.load import Load
@@ -18,6 +20,7 @@ from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.analysis.watch.traffic import Traffic
 from app.experiments.analysis.watch.treated import TreatedWatch
 from app.experiments.columns import I32, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.rendering import words
 from app.experiments.report import Alarm, Occurrence
 from app.ledger.wire import Flag
 
@@ -172,13 +175,25 @@ class Monitoring:
 
     def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
         """Raises an alarm for a difference found in mode `aa`, where there is none."""
-        wrong = [it for it in verdicts if it.measure.role == "primary" and it.stays in ("better", "worse")]
+        wrong = [it for it in verdicts if it.measure.role == "primary" and it.word in ("better", "worse")]
         text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
         found = [
             self._hold(
                 f"aa {it.key}", Alarm(kind="aa", at=now, text=text.format(it.measure.key), metric=it.measure.key)
             )
             for it in wrong
+        ]
+        return [occurrence for occurrence in found if occurrence is not None]
+
+    def raise_changes(self, comparisons: Sequence[Comparator], now: float) -> list[Occurrence]:
+        """Raises an alarm for each primary effect whose direction has changed."""
+        found = [
+            self._hold(
+                f"effect {it.key}",
+                Alarm(kind="effect_changed", at=now, text=changed(it, change, now), metric=it.measure.key),
+            )
+            for it in comparisons
+            if (change := it.changes.change) is not None and change.flips
         ]
         return [occurrence for occurrence in found if occurrence is not None]
 
@@ -214,6 +229,21 @@ def _broken(watch: GuardrailWatch) -> str:
     return f"Guardrail {status.event}: {limit}. Units with the event: {counts}."
 
 
+def changed(comparing: Comparator, change: Change, now: float) -> str:
+    """What is said of a change, in words."""
+    scale, metric, treatment = comparing.measure.scale, comparing.measure.key, comparing.names[1]
+
+    def size(value: float) -> str:
+        lift = effect_of(value, None, scale).estimate or 0.0
+        return words.percent(lift, signed=True) if scale == "relative" else f"{lift:+.3g}"
+
+    return (
+        f"The effect of {treatment} on {metric} has changed: about {size(change.until)} until "
+        f"{words.moment(change.at, now)}, and about {size(change.since)} since. What the report says is true of all "
+        "traffic so far, not of what comes."
+    )
+
+
 def _unhealthy(watch: GuardrailWatch) -> str:
     if not watch.unhealthy:
         return ""
@@ -221,12 +251,23 @@ def _unhealthy(watch: GuardrailWatch) -> str:
 
 
 def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
-    """Records a verdict that stays from now on."""
+    """Records a verdict that is reached for the first time, with the interval that it rests on."""
     control, treatment = comparing.names
-    metric, verdict = comparing.measure.key, comparing.stays
+    metric, verdict, effect = (
+        comparing.measure.key,
+        comparing.word,
+        comparing.known.event_test or comparing.known.effect,
+    )
     return Occurrence(
         at=now,
         kind="verdict",
         text=f"{metric}: {treatment} is {verdict}, against {control}",
-        detail={"metric": metric, "treatment": treatment, "verdict": verdict, "role": comparing.measure.role},
+        detail={
+            "metric": metric,
+            "treatment": treatment,
+            "verdict": verdict,
+            "role": comparing.measure.role,
+            "lower": effect.lower,
+            "upper": effect.upper,
+        },
     )

@@ -120,8 +120,8 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 
 def _verdict(report: Report, comparison: Comparison) -> str:
-    latched = comparison.since is not None and comparison.verdict != "invalid"
-    since = words.moment(comparison.since or 0.0, report.at, short=True) if latched else ""
+    holds = comparison.since is not None and comparison.verdict != "invalid"
+    since = words.moment(comparison.since or 0.0, report.at, short=True) if holds else ""
     text = words.verdict(comparison.verdict, not_worse=comparison.not_worse, since=since)
     if comparison.verdict == "undecided" and comparison.units_needed is not None:
         text += f": about {words.count(words.rounded(comparison.units_needed))} more units"

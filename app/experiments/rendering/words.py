@@ -101,7 +101,7 @@ def interval(comparison: Comparison, effect: Effect) -> str:
 
 
 def verdict(verdict: Verdict, *, not_worse: bool = False, since: str = "") -> str:
-    """A verdict in a table, with `not worse` added where it holds, too. `since`: when it latched."""
+    """A verdict in a table, with `not worse` added where it holds, too. `since`: the time since which it holds."""
     text = f"{verdict} since {since}" if since else verdict
     if not not_worse or verdict == "invalid":
         return text

@@ -1,4 +1,4 @@
-"""State that an analysis cannot recompute from exposures: its largest evidence so far, latched verdicts, alarms.
+"""State that an analysis cannot recompute from exposures: its verdicts so far, alarms.
 
 One small file for each experiment and writer, `state/<experiment>/<writer>.json`, replaced each time.
 """

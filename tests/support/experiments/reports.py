@@ -44,7 +44,6 @@ TTFT = Comparison(
     alpha=0.05,
     effect=Effect(estimate=-0.0769, lower=-0.134, upper=-0.0166),
     ln_e=5.619,
-    ln_e_max=5.9,
     p=0.0027,
     verdict="better",
     not_worse=True,

@@ -1,4 +1,10 @@
-"""One measure of one treatment against control: looks, the lasting verdict, and its part of reports."""
+"""One measure of one treatment against control: looks, the word for the latest, and its part of reports.
+
+Every statement is about the *current* confidence sequence, and so is every act: the effect may change while a run goes
+on, and then a word that was true a week ago is false today. The estimand at time t is the average effect on the traffic
+so far. The sequence contains it at all times at once with probability 1 - alpha (`app.experiments.statistics`), and
+then all of its words are true, each at its time. What was said earlier remains as an event with its interval.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -7,8 +13,8 @@ from typing import Any
 from app.experiments.analysis.evidence.arrays import Ints
 from app.experiments.analysis.evidence.collected import AnyLook, Collected
 from app.experiments.analysis.evidence.metrics import Measure
-from app.experiments.analysis.verdicts.history import History
-from app.experiments.analysis.verdicts.rules import STAYS, effect_of, is_not_worse, verdict_of
+from app.experiments.analysis.verdicts.history import EffectWatch, History
+from app.experiments.analysis.verdicts.rules import WORDS, effect_of, is_not_worse, verdict_of
 from app.experiments.analysis.watch.rare_events import FEW, RareEvents
 from app.experiments.report import ArmValue, Comparison, Effect, Verdict
 from app.experiments.statistics.look import MIN_UNITS, Look
@@ -17,6 +23,8 @@ from app.experiments.statistics.sequences import effect_size
 
 NO_EFFECT = Effect()
 POWER = 0.8
+CHANGED = 0.2
+"""The part of alpha, beside it, with which a primary effect is said to have changed when it has not: 1 % of 5 %."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +54,22 @@ class Comparator:
     rare: RareEvents | None
     """The exact test, for proportions that are not feedback."""
     known: LatestLook = field(default_factory=LatestLook)
-    ln_e_max: float = 0.0
-    stays: Verdict | None = None
+    word: Verdict | None = None
+    """What the latest look says: better, worse or equivalent."""
     since: float | None = None
+    """The time since which every look has said so, in Unix seconds."""
+    counted: int = 0
+    """The most units of both arms in any look. A look at fewer is part of a recount, and says nothing new."""
+    reached: list[Verdict] = field(default_factory=list)
+    """Every such word so far, in the order of their first times."""
+    changes: EffectWatch = field(init=False)
     history: History = field(default_factory=History)
     looked_at: float = -math.inf
     looked_version: int = -1
     """The version of the data at the latest look, as its owner counts."""
+
+    def __post_init__(self) -> None:
+        self.changes = EffectWatch(self.delta, CHANGED * self.alpha)
 
     @property
     def key(self) -> str:
@@ -68,9 +85,15 @@ class Comparator:
         """Makes a look. `sets` as in `Arms.weights`."""
         self.looked_at = now
         self.known = self._looked(collected, sets)
-        if self.known.ln_e is not None:
-            self.ln_e_max = max(self.ln_e_max, self.known.ln_e)
         self.history.add(now, self.known.effect, self.known.ln_e, self.known.verdict)
+        if sum(self.known.units) < self.counted:
+            return
+        self.counted = sum(self.known.units)
+        if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
+            self.changes.add(look.est, look.se, look.nu, look.overlap, now)
+        word = self.known.verdict if self.known.verdict in WORDS else None
+        if word != self.word:
+            self.word, self.since = word, None if word is None else now
 
     def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)
@@ -122,11 +145,11 @@ class Comparator:
             return NO_EFFECT
         return effect_of(look.est, look.interval(effect=self.delta, alpha=self.alpha), self.measure.scale)
 
-    def latch(self, now: float) -> bool:
-        """Keeps a lasting verdict, only while nothing makes it invalid. Returns whether it is new."""
-        if self.stays is not None or self.known.verdict not in STAYS:
+    def reach(self) -> bool:
+        """Notes the present word, while nothing makes it invalid. Returns whether it is the first time."""
+        if self.word is None or self.word in self.reached:
             return False
-        self.stays, self.since = self.known.verdict, now
+        self.reached.append(self.word)
         return True
 
     def units_needed(self) -> int | None:
@@ -144,7 +167,7 @@ class Comparator:
         `with_values`: includes the metric's value in each arm, which for quantiles takes a while.
         """
         known, measure = self.known, self.measure
-        verdict: Verdict = "invalid" if invalid else self.stays or known.verdict
+        verdict: Verdict = "invalid" if invalid else known.verdict
         needed = self.units_needed() if verdict == "undecided" else None
         return Comparison(
             metric=measure.key,
@@ -157,8 +180,7 @@ class Comparator:
             alpha=self.alpha,
             effect=known.effect,
             ln_e=known.ln_e,
-            ln_e_max=self.ln_e_max if known.ln_e is not None or self.ln_e_max else None,
-            p=min(1.0, math.exp(-self.ln_e_max)),
+            p=None if known.ln_e is None else min(1.0, math.exp(-known.ln_e)),
             verdict=verdict,
             not_worse=not invalid and is_not_worse(known.event_test or known.effect, measure),
             since=self.since,
@@ -187,12 +209,24 @@ class Comparator:
 
     def state(self) -> dict[str, Any]:
         """State that cannot be recomputed from the exposures, as plain data."""
-        return {"ln_e_max": self.ln_e_max, "verdict": self.stays, "since": self.since, "history": self.history.state()}
+        return {
+            "word": self.word,
+            "since": self.since,
+            "counted": self.counted,
+            "reached": list(self.reached),
+            "changes": self.changes.state(),
+            "history": self.history.state(),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `state`."""
-        self.ln_e_max = max(self.ln_e_max, state["ln_e_max"])
-        self.stays, self.since = state["verdict"], state["since"]
+        self.since = state["since"]
+        if "verdict" in state:  # of a version in which the first word was final
+            self.word = state["verdict"]
+            self.reached = [self.word] if self.word else []
+        else:
+            self.word, self.reached, self.counted = state["word"], list(state["reached"]), state["counted"]
+            self.changes.restore(state["changes"])
         self.history.restore(state["history"])
 
 

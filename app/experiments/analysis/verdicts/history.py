@@ -1,16 +1,24 @@
-"""The looks of the past, for a plot: one a minute, thinned as they become many, and the latest."""
+"""What the looks of the past leave behind: points for a plot, and whether the effect has stayed the same."""
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from app.experiments.report import Effect, HistoryPoint, Verdict
+from app.experiments.statistics.sequences import Floats, ln_e_mix, usable
 
 MAX_POINTS = 500
 EVERY_S = 60.0
 
+LARGE = 8.0
+"""The change that is to be found soon, in multiples of the smallest effect of interest."""
+MAX_STARTS = 32
+"""Looks from which on the effect is watched. Older ones are thinned: a change long ago has much evidence since."""
+
 
 class History:
-    """At most `MAX_POINTS` looks, the latest among them. When there are more, every second one is dropped, and fewer
-    are kept from then on."""
+    """For a plot: one look a minute, and the latest. When they are more than `MAX_POINTS`, every second one is dropped,
+    and fewer are kept from then on."""
 
     def __init__(self) -> None:
         self._points: list[HistoryPoint] = []
@@ -48,3 +56,90 @@ class History:
             HistoryPoint(at=at, effect=Effect(estimate=estimate, lower=lower, upper=upper), ln_e=ln_e, verdict=verdict)
             for at, estimate, lower, upper, ln_e, verdict in state["points"]
         ]
+
+
+class Change(NamedTuple):
+    """An effect that has changed: its estimates until a look at `at` (Unix seconds) and since, on the estimate's
+    scale."""
+
+    at: float
+    until: float
+    since: float
+    flips: bool
+    """Whether there is evidence for the other direction since."""
+
+
+class _Start(NamedTuple):
+    number: int
+    """From 1."""
+    size: float
+    total: float
+    """The estimate times the size."""
+    at: float
+
+
+class EffectWatch:
+    """Whether one constant effect explains all looks; if not, the effect on the traffic has changed.
+
+    What came after a look is the difference of two sums, and independent of the look's own. The difference of both
+    estimates is 0 in the mean if the effect is constant, whatever it is. So from each of many looks on, it has an
+    e-value that mixes over changes of the effect, as `ln_e_mix` does over effects. The n-th of these looks has the part
+    1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
+    """
+
+    def __init__(self, effect: float, alpha: float) -> None:
+        """`effect`: the smallest of interest, on the estimate's scale."""
+        self._large, self._alpha = LARGE * effect, alpha
+        self._starts: list[_Start] = []
+        """After a change, only its look."""
+        self.change: Change | None = None
+
+    def add(self, est: float, se: float, nu: float, size: float, at: float) -> None:
+        """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look.
+
+        Information per size is that of the whole: parts of it would be noisy.
+        """
+        if not usable(est, se, nu):
+            return
+        if self._starts:
+            self._compare(est * size, size, se**2 * size, nu / size)
+        if self.change is not None:
+            return
+        if not self._starts or (size - self._starts[-1].size) / (se**2 * size) >= self._large**-2:
+            number = self._starts[-1].number + 1 if self._starts else 1
+            self._starts.append(_Start(number, size, est * size, at))
+        if len(self._starts) > MAX_STARTS:
+            older = self._starts[: MAX_STARTS // 2]
+            self._starts = older[::2] + self._starts[MAX_STARTS // 2 :]
+
+    def _compare(self, total: float, size: float, variance: float, nu: float) -> None:
+        """`variance` and `nu` are those of size 1."""
+        number, before, total_before, _ = np.array(self._starts).T
+        later = size > before
+        gained = np.where(later, size - before, 1.0)
+        until, since = total_before / before, (total - total_before) / gained
+        if self.change is None:
+            difference, inverse = np.where(later, since - until, 0.0), 1 / before + 1 / gained
+            excess = self._evidence(difference, inverse * variance, nu * np.minimum(before, gained))
+            excess -= np.log(number * (number + 1) / self._alpha)
+            which = int(excess.argmax())
+            if excess[which] < 0:
+                return
+            self._starts = [self._starts[which]]
+            until, since, gained, later = until[[which]], since[[which]], gained[[which]], later[[which]]
+        flips = self.change is not None and self.change.flips
+        if later[0] and until[0] * since[0] < 0:
+            flips |= bool(self._evidence(since, variance / gained, nu * gained)[0] >= -np.log(self._alpha))
+        self.change = Change(self._starts[0].at, float(until[0]), float(since[0]), flips)
+
+    def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
+        return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
+
+    def state(self) -> dict[str, Any]:
+        """What is known so far, as plain data."""
+        return {"starts": self._starts, "change": self.change}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self._starts = [_Start(*start) for start in state["starts"]]
+        self.change = None if state["change"] is None else Change(*state["change"])

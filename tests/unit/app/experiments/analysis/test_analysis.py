@@ -229,17 +229,24 @@ def test_a_running_conversation_is_judged_by_the_plan_that_gave_the_treatment_mo
     assert evidence[0] == evidence[1]
 
 
-def test_a_verdict_latches_and_is_journalled_once() -> None:
+def test_a_verdict_is_that_of_the_present_interval_and_journalled_when_first_reached() -> None:
     world = World(slower=1.3)
     analysis, report = run(world)
-    since = report.primary[0].since
-    assert since == NOW
+    assert (report.primary[0].verdict, report.primary[0].since) == ("worse", NOW)
     world.slower = 0.6
-    world.requests(20_000, since=NOW).tell(analysis)
-    occurrences = analysis.tick(NOW + DAY_S)
-    later = analysis.report(NOW + DAY_S).primary[0]
-    assert (later.verdict, later.since) == ("worse", since)
-    assert not [it for it in occurrences if it.kind == "verdict" and it.detail["role"] == "primary"]
+    days, said = 0, []
+    while days < 6 and "better" not in said:
+        days += 1
+        world.requests(20_000, since=NOW + (days - 1) * DAY_S).tell(analysis)
+        occurrences = analysis.tick(NOW + days * DAY_S)
+        said += [it.detail["verdict"] for it in occurrences if it.kind == "verdict" and it.detail["role"] == "primary"]
+    later = analysis.report(NOW + days * DAY_S)
+    assert (later.primary[0].verdict, later.primary[0].since) == ("better", NOW + days * DAY_S)
+    assert said == ["better"]
+    assert later.primary[0].effect.upper is not None
+    assert later.primary[0].effect.upper < 0
+    assert [alarm.kind for alarm in later.alarms] == ["effect_changed"]
+    assert later.decision == "keep_going"
 
 
 def test_a_restarted_controller_continues_where_it_stopped() -> None:
@@ -255,7 +262,7 @@ def test_a_restarted_controller_continues_where_it_stopped() -> None:
     one, other = before.report(NOW + 60), after.report(NOW + 60)
     for mine, theirs in zip(one.primary, other.primary, strict=True):
         assert (mine.verdict, mine.since) == (theirs.verdict, theirs.since)
-        assert mine.ln_e_max == pytest.approx(theirs.ln_e_max)
+        assert mine.p == pytest.approx(theirs.p)
     assert one.alarms == other.alarms
     assert [rail.alarmed_at for rail in one.guardrails] == [rail.alarmed_at for rail in other.guardrails]
     assert [point.at for point in after.history("ttft", "green")] == [NOW, NOW + 60]

@@ -1,8 +1,20 @@
 import itertools
 import json
+import math
+from collections.abc import Iterator
 
-from app.experiments.analysis.verdicts.history import MAX_POINTS, History
+import numpy as np
+import pytest
+
+from app.experiments.analysis.verdicts.history import MAX_POINTS, EffectWatch, History
 from app.experiments.report import Effect
+
+MINIMAL = math.log(1.05)
+FASTER, SLOWER = math.log(0.8), math.log(1.5)
+SPREAD = 0.6
+"""The standard deviation of a unit's ln time."""
+FIXED = 2 * (2.8 * SPREAD / SLOWER) ** 2
+"""Units in each arm with which a test at a fixed time finds +50 % in eight of ten runs."""
 
 
 def filled(minutes: float, every_s: float = 20.0) -> History:
@@ -30,3 +42,67 @@ def test_a_state_is_plain_data_from_which_it_continues() -> None:
     assert other.points == history.points
     other.add(30 * 60.0 + 1, Effect(), None, "invalid")
     assert len(other.points) == 31
+
+
+def looks(before: int, after: int, seed: int) -> Iterator[tuple[float, float, float, float, float]]:
+    """Looks at units that come one by one to each arm, first `FASTER`, then `SLOWER`: estimate, se, nu, size, time."""
+    at = [*range(30, before, 50), *range(before, before + after + 1, 2)]
+    return _looks([FASTER] * before + [SLOWER] * after, at, seed)
+
+
+def _looks(effects: list[float], at: list[int], seed: int) -> Iterator[tuple[float, float, float, float, float]]:
+    random = np.random.default_rng(seed)
+    treated, control = random.normal(effects, SPREAD), random.normal(0, SPREAD, len(effects))
+    for units in at:
+        t, c = treated[:units], control[:units]
+        se = math.sqrt((t.var(ddof=1) + c.var(ddof=1)) / units)
+        yield float(t.mean() - c.mean()), se, 2.0 * units - 2, units / 2, float(units)
+
+
+def watched(before: int, after: int, seed: int) -> EffectWatch:
+    watch = EffectWatch(MINIMAL, alpha=0.01)
+    for look in looks(before, after, seed):
+        watch.add(*look)
+    return watch
+
+
+def test_a_constant_effect_has_not_changed() -> None:
+    """At most 1 % of runs may say so."""
+    assert not [seed for seed in range(20) if watched(1000, 0, seed).change]
+
+
+@pytest.mark.parametrize("before", [200, 1000])
+def test_half_of_the_flips_are_found_within_twice_the_fixed_horizon_and_all_soon_after(before: int) -> None:
+    units = []
+    for seed in range(20):
+        watch = EffectWatch(MINIMAL, alpha=0.01)
+        for look in looks(before, math.ceil(4 * FIXED), seed):
+            watch.add(*look)
+            if watch.change is not None:
+                break
+        units.append(look[4] - before)
+        assert watch.change is not None
+        assert watch.change.until < 0 < watch.change.since
+    assert min(units) > 0
+    assert np.median(units) <= 2 * FIXED, units
+
+
+@pytest.mark.parametrize(("after", "flips"), [(math.log(0.95), False), (SLOWER, True)])
+def test_a_change_of_direction_is_told_from_one_of_size(after: float, flips: bool) -> None:
+    for seed in range(6):
+        watch = EffectWatch(MINIMAL, alpha=0.01)
+        for look in _looks([math.log(0.5)] * 300 + [after] * 300, [*range(30, 601, 10)], seed):
+            watch.add(*look)
+        assert watch.change is not None
+        assert watch.change.flips == flips
+        assert watch.change.at == pytest.approx(300, abs=60)
+
+
+def test_a_restarted_watch_continues_before_and_after_the_change() -> None:
+    watch, whole = EffectWatch(MINIMAL, alpha=0.01), watched(200, 150, seed=1)
+    for look in looks(200, 150, seed=1):
+        watch.add(*look)
+        other = EffectWatch(MINIMAL, alpha=0.01)
+        other.restore(json.loads(json.dumps(watch.state())))
+        watch = other
+    assert watch.change == whole.change is not None

@@ -76,6 +76,8 @@ BETTER, SAME, OPEN = (
         ([BETTER], {"quiet": False, "acted": True}, "do_not_ship"),
         ([compared("worse")], {"quiet": False}, "do_not_ship"),
         ([BETTER], {"long_enough": False}, "keep_going"),
+        ([BETTER], {"changed": True}, "keep_going"),
+        ([compared("worse")], {"changed": True}, "do_not_ship"),
         ([BETTER], {"invalid": True}, "invalid"),
         ([compared("worse")], {"invalid": True}, "invalid"),
         ([BETTER], {"invalid": True, "acted": True}, "do_not_ship"),
@@ -84,5 +86,5 @@ BETTER, SAME, OPEN = (
 def test_the_decision_follows_from_the_primary_metrics_and_the_state(
     primary: list[Comparison], facts: dict[str, bool], decision: Decision
 ) -> None:
-    everything = {"acted": False, "quiet": True, "invalid": False, "long_enough": True} | facts
+    everything = {"acted": False, "quiet": True, "changed": False, "invalid": False, "long_enough": True} | facts
     assert decision_of(primary, **everything) == decision
