@@ -106,13 +106,20 @@ class Model:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a prompt, special tokens added as the engine adds them; without, the ids of a fragment."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
+        ids: list[int] = self.encodings([text], special=special)[0].ids
         return ids
+
+    def encodings(self, texts: Sequence[str], *, special: bool = True) -> list[Any]:
+        """`tokenizers.Encoding` of each text. A single text is a batch, too: alone, it would keep other threads from
+        running, for seconds if it is long.
+        """
+        found: list[Any] = self.tokenizer.encode_batch(list(texts), add_special_tokens=special)
+        return found
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of `ids`, special tokens left out unless `special`."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
-        return text
+        texts: list[str] = self.tokenizer.decode_batch([list(ids)], skip_special_tokens=not special)  # as `encodings`
+        return texts[0]
 
     def decode_one(self, id: int) -> str:
         """One id's own text, a special token's too. Bytes of an incomplete character become U+FFFD."""

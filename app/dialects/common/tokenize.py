@@ -18,6 +18,7 @@ def tokenize(
     """
     model = serving.model
     if model is not None and all(prompt.keys() == {"prompt"} for prompt in prompts):
-        return PromptTokens([model.encode(prompt["prompt"]) for prompt in prompts], model.max_len)
+        encodings = model.encodings([prompt["prompt"] for prompt in prompts])
+        return PromptTokens([encoding.ids for encoding in encodings], model.max_len)
     answers = yield [EngineRequest(_PATH, prompt) for prompt in prompts]
     return PromptTokens([answer["tokens"] for answer in answers], answers[0]["max_model_len"])

@@ -102,7 +102,7 @@ def _most_tokens(fields: Completions, prompt: PromptTokens) -> tuple[str, int]:
 
 def with_bad_words(body: dict[str, Any], fields: Completions, model: Model) -> dict[str, Any]:
     """`body` with the forbidden sequences, for the logits processor or for the beam search."""
-    words = [model.encode(word, special=False) for word in fields.bad_words]
+    words = [encoding.ids for encoding in model.encodings(fields.bad_words, special=False)]
     forbidden = [ids for ids in (*words, *(sequence.tokens for sequence in fields.bad_word_tokens)) if ids]
     if not forbidden:
         return body

@@ -34,7 +34,7 @@ class Tokenize(Translation):
 
 def _tokens(inputs: str, truncate: int | None, model: Model) -> list[dict[str, Any]]:
     """Each token with the characters of `inputs` that it covers. Raises Unprocessable."""
-    encoding = model.tokenizer.encode(inputs)
+    (encoding,) = model.encodings([inputs])
     kept = len(truncated(encoding.ids, truncate, model.max_len))
     tokens = [
         {"id": id, "text": inputs[start:stop], "start": start, "stop": stop}

@@ -112,6 +112,6 @@ def _path(task: str, body: Mapping[str, Any]) -> str:
 
 def _known(operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body without vLLM's fields that other dialects write and OpenAI's API does not accept."""
-    (allowed,) = OpenAI.bodies[operation]
+    allowed, *_ = OpenAI.bodies[operation]  # others are recorded as what they are translated to
     known = (allowed.model.model_fields.keys() | allowed.passed) - getattr(allowed.model, "refused", {}).keys()
     return {name: value for name, value in body.items() if name in known and value is not None}

@@ -46,11 +46,11 @@ class ChatTokenize(Translation):
         return no_lookups(EngineRequest("/v1/chat/completions/render", self.body))
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        prompt, tokenizer = from_json(answer), serving.known_model.tokenizer
+        prompt, model = from_json(answer), serving.known_model
         ids, offsets = prompt["token_ids"], prompt["token_offsets"]
-        text: str = tokenizer.decode(ids, skip_special_tokens=False)
+        text = model.decode(ids, special=True)
         if offsets is None:  # from an engine that accepts embeddings as prompts
-            encoding = tokenizer.encode(text, add_special_tokens=False)
+            (encoding,) = model.encodings([text], special=False)
             ids, offsets = encoding.ids, encoding.offsets
         tokens = [
             {"id": id, "text": text[start:stop], "start": start, "stop": stop}

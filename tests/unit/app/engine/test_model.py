@@ -1,7 +1,10 @@
 """A model as the router knows it, from a model application's card or from a directory."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -74,6 +77,17 @@ def test_ids_and_texts() -> None:
     assert MODEL.decode([*MODEL.encode("hello 日本 😀"), 0]) == "hello 日本 😀"
     assert MODEL.decode_one(0) == EOS
     assert MODEL.decode_one(MODEL.encode("😀")[0]) == "\ufffd"
+
+
+@pytest.mark.parametrize("call", [lambda text: MODEL.encode(text), lambda text: MODEL.decode([260] * len(text))])
+def test_other_threads_run_while_a_long_text_is_tokenized(call: Callable[[str], object]) -> None:
+    worker = Thread(target=call, args=("hello there " * 50_000,))
+    worker.start()
+    steps = 0
+    while worker.is_alive():
+        steps += 1
+        time.sleep(0)
+    assert steps > 100
 
 
 def test_a_tokenizers_own_truncation_and_padding_do_not_count() -> None:
