@@ -82,7 +82,7 @@ class AuditLog:
             call=f"{request.method} {request.url.path}"[:LONGEST],
             caller=record.caller,
             address=request.client.host if request.client is not None else "",
-            forwarded_for=headers.get("x-forwarded-for", "")[-LONGEST:],
+            forwarded_for=", ".join(headers.getlist("x-forwarded-for"))[-LONGEST:],
             request_id=record.request_id,
             endpoint=record.endpoint,
             experiment=change.experiment,

@@ -121,6 +121,15 @@ def test_a_refused_call_leaves_one_record(audited: Audited, action: str, why: st
 SEED, AFTER = {"blue": 99, "green": 1}, {"blue": 90, "green": 10}
 
 
+def test_each_line_of_x_forwarded_for_is_recorded(audited: Audited) -> None:
+    """The client may have written the first one: the ingress appends its own."""
+    method, path, body = CALLS["put_traffic"]
+    lines = [("x-forwarded-for", "203.0.113.9"), ("x-forwarded-for", "198.51.100.7")]
+    headers = [*ANY.items(), ("authorization", f"Bearer {audited.keys['boss']}"), *lines]
+    httpx.request(method, audited.ramped.url + path, json=body, headers=headers, timeout=30)
+    assert audited.one()["forwarded_for"] == "203.0.113.9, 198.51.100.7"
+
+
 @pytest.mark.parametrize("action", CALLS)
 def test_an_accepted_call_leaves_one_record_with_what_it_changed(audited: Audited, action: str) -> None:
     forwarded = "203.0.113.9, 198.51.100.7"
