@@ -57,6 +57,9 @@ SETTINGS: Mapping[str, str] = {
     # For a request's headers. Above Ray's 16 KiB HAProxy closes the connection; the router allows 32 KiB
     # (`max_header_bytes`) and answers with the reason.
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
+    # For the next part of a request's body, or until the client reads some more of its answer: waiting for an answer
+    # does not count. More than `timeouts.body_s`, after which the router answers.
+    "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "90",
 }
 """Environment variables of every node, before Ray starts."""
 

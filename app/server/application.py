@@ -84,6 +84,7 @@ from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing.tracing import Tracing
+from app.unread_body import CloseUnread
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
 
@@ -210,7 +211,7 @@ class Router:
         starlette.router.default = _no_route
         exact = ExactPathRouter(endpoints, starlette)
         guarded = BrowserGuard(exact, self._config, starlette.routes, _refused)
-        self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._cors)
+        self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._cors))
 
     def reconfigure(self, config: object) -> None:
         """Serves with `config` (a Config, or plain data) from the next request on.

@@ -46,7 +46,6 @@ class LiveCORS:
         self._app, self._settings = app, settings
         self._built: tuple[Cors, ASGIApp] | None = None
 
-    # A coroutine function, unlike the layers inside: from this uvicorn recognises the version of ASGI.
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         settings = self._settings()
         await (self._app if settings is None else self._middleware(settings))(scope, receive, send)

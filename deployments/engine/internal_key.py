@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from app.internal_keys import opens
+from app.unread_body import CloseUnread
 
 NOT_SET = (
     f"This deployment has no internal key, so it rejects every request. Set the environment variable "
@@ -31,6 +32,7 @@ class InternalKeyMiddleware:
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys if key]
+        self._rejected = CloseUnread(self._rejection())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or self._is_authorized(scope):
@@ -38,7 +40,7 @@ class InternalKeyMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "internal key required"})
         else:
-            await self._rejection()(scope, receive, send)
+            await self._rejected(scope, receive, send)
 
     def _is_authorized(self, scope: Scope) -> bool:
         return opens(Headers(scope=scope).get(INTERNAL_KEY_HEADER, ""), self._keys)

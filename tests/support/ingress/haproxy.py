@@ -73,12 +73,13 @@ def ingress(
     *,
     host: str = "127.0.0.1",
     variables: Mapping[str, str] | None = None,
+    client_s: int = int(SETTINGS["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]),
 ) -> Iterator[Ingress]:
     """HAProxy in front of one application with these replicas, once one of them is up. `variables` are for the
-    script."""
+    script; `client_s` is `timeout client`."""
     directory.mkdir(exist_ok=True)
     port, stats_port, metrics_port = free_port(), free_port(), free_port()
-    path = _config(directory, replicas, application, (host, port), stats_port, metrics_port)
+    path = _config(directory, replicas, application, (host, port), (stats_port, metrics_port), client_s)
     log = directory / "haproxy.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -102,8 +103,8 @@ def _config(
     replicas: Sequence[Replica],
     application: str,
     listens: tuple[str, int],
-    stats_port: int,
-    metrics_port: int,
+    observed: tuple[int, int],
+    client_s: int,
 ) -> Path:
     """The configuration that Ray writes for the application, with Ray's own proxy behind its replicas."""
     from ray.serve._private.common import RequestProtocol
@@ -113,8 +114,9 @@ def _config(
 
     settings = HAProxyConfig(
         http_options=HTTPOptions(host=listens[0], port=listens[1], keep_alive_timeout_s=120),
-        stats_port=stats_port,
-        metrics_port=metrics_port,
+        stats_port=observed[0],
+        metrics_port=observed[1],
+        timeout_client_s=client_s,
         socket_path=str(directory / "admin.sock"),
         metrics_socket_path=str(directory / "metrics.sock"),
         server_state_base=str(directory),

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from app.internal_api import ROUTER
+from app.unread_body import CloseUnread
 from deployments.haproxy import HEADERS_VARIABLE, METRICS_HOST_VARIABLE, PER_SOURCE_VARIABLE
 from tests.support.ingress.flood import BROKEN, SLOW, End, broken, flood, kinds, slow
 from tests.support.ingress.haproxy import Ingress, Replica, ingress
@@ -109,6 +110,120 @@ def test_a_byte_now_and_then_keeps_no_slot(strict: Ingress) -> None:
     answers = dict(zip(SLOW, asyncio.run(all_kinds()), strict=True))
     assert {name: b" 408 " in answer for name, answer in answers.items()} == dict.fromkeys(SLOW, True)
     none_is_left(strict)
+
+
+CLIENT_S = 2
+
+POST = b"POST /%b HTTP/1.1\r\nhost: a\r\n"
+LENGTH, CHUNKED = b"content-length: 1000000000\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"
+
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "body after 404": (POST % b"nope" + LENGTH, b"x"),
+    "chunks after 404": (POST % b"nope" + CHUNKED, b"1\r\nx\r\n"),
+    "chunk's size after 404": (POST % b"nope" + CHUNKED, b"0"),
+    "silence after 404": (POST % b"nope" + LENGTH, b""),
+    "body after 408": (POST % b"v1/chat/completions" + LENGTH, b"x"),
+    "chunk's size after 408": (POST % b"v1/chat/completions" + CHUNKED, b"0"),
+    "body after HAProxy's own 404": (POST % b"-/routes" + LENGTH, b"x"),
+}
+"""Bodies that never end: what is sent at once, and then again and again."""
+
+
+async def nothing_here(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("not found", 404)
+
+
+async def length(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+async def silent_stream(request: Request) -> StreamingResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"a"
+        await asyncio.sleep(2 * CLIENT_S)
+        yield b"b"
+
+    return StreamingResponse(parts())
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingress]:
+    """An application that answers before it has read the body, behind an ingress with a short `timeout client`."""
+    routes = [
+        Route("/v1/chat/completions", too_slow, methods=["POST"]),
+        Route("/length", length, methods=["POST"]),
+        Route("/stream", silent_stream, methods=["POST"]),
+        Route("/nope", nothing_here, methods=["POST"]),
+        Route("/{rest:path}", health),
+    ]
+    with serve(CloseUnread(Starlette(routes=routes), linger_s=1)) as url:
+        router = Replica("a", "127.0.0.1", int(url.rpartition(":")[2]))
+        with ingress(tmp_path_factory.mktemp("patient"), [router], ROUTER, client_s=CLIENT_S) as running:
+            yield running
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_body_that_never_ends_keeps_no_slot(patient: Ingress, name: str) -> None:
+    """The server closes the connections, or `slow` would raise."""
+
+    async def fifty() -> list[bytes]:
+        return await asyncio.gather(*(slow(patient.port, *ENDLESS[name], every_s=0.3) for _ in range(50)))
+
+    status = name.split()[-1].encode()
+    for answer in asyncio.run(fifty()):
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 %b " % status), "nothing: the reset came first"
+    none_is_left(patient)
+
+
+def test_answers_that_are_never_read_keep_no_slot(patient: Ingress) -> None:
+    connections = []
+    for _ in range(5):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", patient.port))
+        connection.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                connection.send(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n" * 100)
+        connections.append(connection)
+    none_is_left(patient)
+    for connection in connections:
+        connection.close()
+
+
+def test_a_slow_upload_and_a_silent_stream_outlive_the_clients_timeout(patient: Ingress) -> None:
+    parts = 5 * CLIENT_S
+
+    async def upload() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", patient.port)
+        writer.write(POST % b"length" + b"connection: close\r\ncontent-length: %d\r\n\r\n" % parts)
+        for _ in range(parts):
+            await asyncio.sleep(0.4)
+            writer.write(b"x")
+        received = await reader.read()
+        writer.close()
+        return received
+
+    async def stream() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", patient.port)
+        writer.write(POST % b"stream" + b"connection: close\r\ncontent-length: 1\r\n\r\nx")
+        received = await reader.read()
+        writer.close()
+        return received
+
+    async def both() -> tuple[bytes, bytes]:
+        return await asyncio.gather(upload(), stream())
+
+    uploaded, streamed = asyncio.run(both())
+    assert uploaded.endswith(b"\r\n\r\n%d" % parts)
+    assert streamed.endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+
+
+def test_a_client_that_sends_its_whole_body_first_sees_the_early_answer(patient: Ingress) -> None:
+    for _ in range(10):
+        with closing(HTTPConnection("127.0.0.1", patient.port, timeout=30)) as connection:
+            connection.request("POST", "/nope", body=b"x" * 20_000_000)
+            assert connection.getresponse().status == 404
 
 
 def test_a_flood_leaves_an_honest_client_alone_and_no_connection_behind(strict: Ingress) -> None:
