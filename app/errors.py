@@ -34,17 +34,29 @@ A dialect words them (`render_error`); nothing else turns an error into bytes.
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+_LONGEST_PARAM = 100
+
+
+def shortened(text: str, longest: int) -> str:
+    """`text` with at most `longest` characters: an ellipsis replaces the middle of a longer one."""
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) // 2
+    return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
+
 
 class SwitchyardError(Exception):
     """One failed request.
 
     `message` is for the caller and holds neither secrets nor prompt text; `kind` is a stable word that dialects
     map to their own codes; `param` is the path of the offending field (``messages[0].role``) or None;
-    `retry_after` is in seconds.
+    `retry_after` is in seconds. `message` and `param` lose the middle if they are long, as they may quote the client.
     """
 
     status: int = 500
     kind: ClassVar[str] = "internal"
+    longest_message: ClassVar[int] = 512
+    """In characters; some formats have the message twice."""
 
     def __init__(
         self,
@@ -54,11 +66,27 @@ class SwitchyardError(Exception):
         code: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message)
         self.message = message
+        super().__init__(self.message)
         self.param = param
         self.code = code
         self.retry_after = retry_after
+
+    @property
+    def message(self) -> str:
+        return self._message
+
+    @message.setter
+    def message(self, text: str) -> None:
+        self._message = shortened(text, self.longest_message)
+
+    @property
+    def param(self) -> str | None:
+        return self._param
+
+    @param.setter
+    def param(self, path: str | None) -> None:
+        self._param = None if path is None else shortened(path, _LONGEST_PARAM)
 
 
 class ClientError(SwitchyardError):

@@ -294,7 +294,11 @@ class Config(_Model):
         "more get a 413. It bounds the length of a prompt in token ids.",
     )
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
-    max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")
+    max_messages: int = Field(
+        default=4096,
+        ge=1,
+        description="In one conversation or batch; more get a 400, and so do more choices of several prompts together.",
+    )
 
     def body_limit(self, endpoint: str) -> int:
         """The largest body for an endpoint, in bytes; for a name that is none, a deployment's own."""

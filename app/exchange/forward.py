@@ -185,10 +185,10 @@ class Forwarder:
             health.succeeded(name)
             if self.observation.exposure is not None:
                 self.observation.exposure.served = name
-            error.param = error.param or field_named_in(error.message, self.call.body)
+            param = error.param or field_named_in(error.message, self.call.body)
+            error.param, error.value = param, value_at(self.call.body, param)
             if error.param is not None and error.message.startswith(NOT_FETCHED):
                 error.message = f"{error.param}: {error.message}"  # some dialects have no other place for the field
-            error.value = value_at(self.call.body, error.param)
             raise
         except UpstreamError as error:
             await self._blame(name, error)

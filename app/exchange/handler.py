@@ -33,6 +33,7 @@ from app.exchange.forward import Forwarder
 from app.exchange.observation import begin, end
 from app.exchange.request import (
     check_body_size,
+    check_choices,
     check_constraints,
     check_headers,
     check_length,
@@ -218,6 +219,7 @@ def _parse(state: RouterState, config: Config, dialect: Dialect, route: Route, r
         check_length(peek(request.body), config.max_messages)
     call = dialect.parse(route.operation, request, ParseContext(config, state.random))
     check_length(call.body, config.max_messages)  # a list may have been a string, with its commas escaped
+    check_choices(call, config.max_messages)
     check_constraints(call)
     return call
 

@@ -10,6 +10,7 @@ from typing import Any
 from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
 from app.dialects.json_size import check_size, weight
+from app.engine.completion_collector import prompts_of
 from app.engine.constraints import MOST_CHARACTERS, too_long_field, unsatisfiable_field
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
 from app.exchange.content_coding import STEP, body_decoder
@@ -122,6 +123,18 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
         items = body.get(name)
         if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
+
+
+def check_choices(call: Call, limit: int) -> None:
+    """Raises BadRequest if several prompts have more than `limit` choices together. Those of one are bounded alone."""
+    n = call.body.get("n", 1)
+    if call.task != "completions" or not isinstance(n, int) or n < 2:  # vLLM rejects the unchecked `n` of an extra
+        return
+    if (prompts := prompts_of(call.body)) > 1 and n * prompts > limit:
+        name = call.field_names.get("n", "n")
+        raise BadRequest(
+            f"{name}: {n} choices for each of {prompts} prompts; at most {limit} together are allowed", param=name
+        )
 
 
 _LISTS = ("messages", "input", "prompt", "queries", "documents")

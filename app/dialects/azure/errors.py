@@ -10,7 +10,7 @@ from typing import Any
 
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.errors import SwitchyardError, Unprocessable
+from app.errors import SwitchyardError, Unprocessable, shortened
 
 _TITLES: Mapping[int, str] = {
     400: "Bad Request",
@@ -39,6 +39,10 @@ _CODES: Mapping[int, str] = {
 }
 
 
+_LONGEST_VALUE = 100
+"""Characters of a client's value in an error."""
+
+
 def error_reply(error: SwitchyardError) -> Reply:
     """The error as Azure's SDK reads it."""
     code = error.code or _CODES.get(error.status, "InternalServerError")
@@ -55,7 +59,9 @@ def error_reply(error: SwitchyardError) -> Reply:
     elif error.status == 400:
         body["detail"] = error.message
     elif isinstance(error, Unprocessable):
-        detail = {"loc": _location(error.param), "value": _text(error.value), "input": error.value}
+        text = _text(error.value)
+        value = error.value if len(text) <= _LONGEST_VALUE else shortened(text, _LONGEST_VALUE)
+        detail = {"loc": _location(error.param), "value": shortened(text, _LONGEST_VALUE), "input": value}
         body |= {"detail": detail, "details": [detail]}
     return Reply(dump(body), error.status, headers={"x-ms-error-code": code})
 
@@ -66,4 +72,12 @@ def _location(path: str | None) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    """A value in the words of JSON; a long one's beginning, and some more."""
+    if isinstance(value, str):
+        return value
+    text = ""
+    for piece in json.JSONEncoder(default=str).iterencode(value):  # a long value is not written out
+        text += piece
+        if len(text) > _LONGEST_VALUE:
+            break
+    return text

@@ -1,10 +1,14 @@
 """`best_of` of the completions API, which vLLM does not have: generate more candidates, keep the likeliest."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Self
 
 from app.errors import BadRequest
+
+FIELD_NAMES: Mapping[str, str] = {"n": "best_of"}
+"""The client's name of the number of choices that vLLM generates (`Call.field_names`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.dialects.common.copies import check_copies
 from app.dialects.common.last_usage import LastChoiceUsageStream, read_chunk
 from app.dialects.databricks.answer import counts
 from app.dialects.json_body import dump
@@ -26,6 +27,12 @@ class TextAffixes:
     def are_empty(self) -> bool:
         """Whether nothing is added."""
         return not (self.echo or self.suffix)
+
+    def check_copies(self) -> None:
+        """Raises BadRequest if all choices together repeat too much of the request."""
+        if self.echo:
+            check_copies("echo", self.prompts, self.n - 1)
+        check_copies("suffix", self.suffix, self.n * len(self.prompts) - 1)
 
     def before(self, index: int) -> str:
         """The text before the choice with this index, which counts through all prompts."""

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
-from app.dialects.common.best_of import BestOf
+from app.dialects.common.best_of import FIELD_NAMES, BestOf
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.last_usage import LastChoiceUsageStream
 from app.dialects.common.tokenize import tokenize
@@ -50,17 +50,18 @@ class CompletionsTranslation(Translation):
     def parse(cls, body: dict[str, Any], context: RequestContext) -> Call:
         """Raises BadRequest."""
         request = checked(Completions, body)
+        affixes = TextAffixes(request.prompts, request.n, request.echo, request.suffix)
+        affixes.check_copies()
         sent = {name: value for name, value in without_records(body).items() if name not in _NOT_SENT}
         best_of = BestOf.take(sent)
         greedy(sent)
         usage_apart = ask_for_usage(sent)
         if request.truncates and request.stream:
             sent["stream_options"] = dict(STREAM_OPTIONS)
-        affixes = TextAffixes(request.prompts, request.n, request.echo, request.suffix)
         translation = cls(
             sent, context, affixes, _to_tokenize(request), best_of, usage_apart, request.stream, request.truncates
         )
-        return Call("completions", sent, translation)
+        return Call("completions", sent, translation, field_names=FIELD_NAMES if best_of else {})
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         body = self.body

@@ -15,6 +15,7 @@ from app.dialects.base import (
     Stream,
     Translation,
 )
+from app.dialects.common.copies import check_copies
 from app.dialects.common.engine_request import engine_extensions
 from app.dialects.common.passthrough import PassthroughStream, StreamFormat
 from app.dialects.friendli.chat_fields import Chat, read
@@ -39,6 +40,8 @@ def parse_chat(body: Mapping[str, Any], request: Request, context: ParseContext)
     """Raises BadRequest or Unprocessable."""
     fields = read(body)
     engine_body = _engine_body(fields, body)
+    if not fields.is_one_request:
+        check_copies("seed", engine_body, len(fields.seeds) - 1)
     extended = bool(engine_extensions(engine_body))
     translation = ChatTranslation(fields, engine_body, stream=fields.stream, needs_model=extended)
     return Call("chat", engine_body, translation, timeout_s=fields.timeout_s)

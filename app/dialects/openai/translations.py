@@ -8,7 +8,8 @@ from pydantic_core import from_json
 
 from app.config.schema import Task
 from app.dialects.base import Call, Reply, ServingContext, Stream, Translation
-from app.dialects.common.best_of import BestOf
+from app.dialects.common.best_of import FIELD_NAMES, BestOf
+from app.dialects.common.copies import check_copies
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
@@ -35,6 +36,8 @@ class ChatTranslation(DirectTranslation):
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
         request = _checked(body, fields.Chat, vllm_fields.ENGINE_CHAT)
+        if body.get("echo"):  # vLLM's
+            check_copies("echo", body["messages"][-1], request.n - 1)
         with_functions = functions.replace_functions(body)
         settle_chat_tools(body)
         greedy(body)
@@ -64,12 +67,15 @@ class CompletionsTranslation(DirectTranslation):
     def parse(cls, body: dict[str, Any]) -> Call:
         request = _checked(body, fields.Completions, vllm_fields.ENGINE_COMPLETIONS)
         body.pop("suffix", None)  # it is empty
+        if request.echo:
+            check_copies("echo", request.prompt, max(request.n, request.best_of or 1) - 1)
         best_of = BestOf.take(body)
         greedy(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
         translation = cls("/v1/completions", sent, request.stream, hide_usage, best_of)
-        return _call("completions", sent, translation, request)
+        call = _call("completions", sent, translation, request)
+        return replace(call, field_names=FIELD_NAMES) if best_of is not None else call
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         return Reply(answer if self.best_of is None else dump(self.best_of.select(from_json(answer))))

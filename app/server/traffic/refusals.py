@@ -16,6 +16,8 @@ from app.server.api_operation import openai_words
 class InvalidDocument(BadRequest):
     """An invalid document. `problems` lists every fault, one line each: ``path: what is wrong; the fix``."""
 
+    longest_message = 4096
+
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems), param=problems[0].partition(":")[0])
         self.problems = problems

@@ -124,6 +124,18 @@ async def test_the_length_of_a_conversation_is_bounded(rig: Rig) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/serving-endpoints/chat/invocations"])
+@pytest.mark.parametrize("field", ["n", "best_of"])
+async def test_the_choices_of_all_prompts_together_are_bounded(rig: Rig, path: str, field: str) -> None:
+    rig.change(max_messages=8)
+    for prompts, choices, accepted in ((8, 1, True), (2, 4, True), (1, 9, True), (2, 5, False), (8, 2, False)):
+        rig.blue.requests.clear()
+        body = {"model": "chat", "prompt": ["a"] * prompts, field: choices, "max_tokens": 1}
+        answer = await post(rig, path, json.dumps(body).encode())
+        assert bool(rig.blue.requests) == accepted, answer.text
+        assert accepted or (answer.status_code, f"{field}:" in answer.text) == (400, True)
+
+
 async def test_the_length_of_a_conversation_in_a_string_is_bounded(rig: Rig) -> None:
     """Databricks' `extra_params` are fields as JSON texts, in which commas may be escaped."""
     rig.change(max_messages=8)

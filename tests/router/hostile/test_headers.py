@@ -32,6 +32,21 @@ def test_no_headers_break_the_router(hostile: HostileRig) -> None:
     attempt(st.tuples(st.sampled_from(POSTS + OTHERS), headers), SHARE, check)
 
 
+def test_the_error_for_an_unknown_name_is_small(hostile: HostileRig) -> None:
+    """However long the name is: in a body, a path, or a header."""
+    long = "x" * 200_000
+    for path, dialects, body in VALID:
+        named = [{**body, name: long} for name in ("model", "name")] + [{**body, "parameters": {"adapter_id": long}}]
+        replies = [hostile.client.request("POST", path, compact(content)) for content in named]
+        header = (b"x-switchyard-deployment", long[:20_000].encode())
+        replies.append(hostile.client.request("POST", path, compact(body), [header]))
+        for reply in replies:
+            hostile.check(reply, dialects)
+            assert reply.status == 200 or len(reply.body) < 8 * 1024, path
+    reply = hostile.client.request("POST", f"/serving-endpoints/{long[:20_000]}/invocations", compact({"prompt": "a"}))
+    assert (reply.status, len(reply.body) < 8 * 1024) == (404, True)
+
+
 def test_an_invalid_host_header_is_no_defect(hostile: HostileRig) -> None:
     for host in (b"[", b"[::1", b"a b", b"\xff", b""):
         for target in ("/nowhere", "/api/2.0/serving-endpoints", "/api/2.0/nowhere"):

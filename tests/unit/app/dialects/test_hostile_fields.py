@@ -10,7 +10,7 @@ from app.config.schema import parse as parse_config
 from app.dialects.base import Dialect, ParseContext, Request, Route, ServingContext
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
-from app.errors import ClientError
+from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, Unprocessable
 from tests.support.clients.dialect_calls import engine_body
 from tests.support.clients.samples import CONTEXT, MODEL
 
@@ -66,15 +66,19 @@ def least_body(model: Any) -> dict[str, Any]:
     } | ({"prompt": "hi"} if "prompt" in model.model_fields else {})
 
 
-def handle(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
-    """Runs the steps before a deployment is called: parsing, the engine's request, and the error's rendering."""
-    request = Request(
+def request_with(route: Route, body: dict[str, Any]) -> Request:
+    return Request(
         route.method,
         route.path,
         json.dumps(body).encode(),
         {name: "chat" for name in ("name", "endpoint", "deployment") if f"{{{name}" in route.path},
         {"api-version": "2024-05-01-preview"},
     )
+
+
+def handle(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
+    """Runs the steps before a deployment is called: parsing, the engine's request, and the error's rendering."""
+    request = request_with(route, body)
     try:
         call = dialect.parse(route.operation, request, ParseContext(CONFIG, CONTEXT.random))
         engine_body(call, ServingContext("blue", CONFIG.deployments["blue"], MODEL))
@@ -125,3 +129,46 @@ def test_work_that_a_field_multiplies_is_bounded(name: str, operation: str, fiel
     body = {**least, **text, field: 1_000_000}
     with pytest.raises(ClientError, match=field):
         dialect.parse(operation, Request("POST", "/", json.dumps(body).encode()), CONTEXT)
+
+
+LARGEST_ERROR = 8 * 1024
+MIB = 1024 * 1024
+LONG_VALUES: list[Any] = ["é" * (MIB // 2), ["a" * MIB], {"a" * MIB: 5}]
+
+
+@pytest.mark.parametrize(("dialect", "route", "model"), list(operations()))
+def test_the_error_for_a_long_value_is_small(dialect: Dialect, route: Route, model: Any) -> None:
+    bodies = [{**least_body(model), name: value} for name in model.model_fields for value in LONG_VALUES]
+    for body in [*bodies, {**least_body(model), "x" * MIB: 5}]:
+        request = request_with(route, body)
+        answer = b""
+        try:
+            dialect.parse(route.operation, request, ParseContext(CONFIG, CONTEXT.random))
+        except ClientError as error:
+            answer = dialect.render_error(error, route.operation, request).body
+        assert len(answer) < LARGEST_ERROR
+
+
+@pytest.mark.parametrize("character", ["a", "é", "😀", "\0", '"'])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_the_error_that_quotes_a_long_value_is_small(dialect: Dialect, character: str) -> None:
+    long = character * MIB
+    errors: list[SwitchyardError] = [
+        NotFound(f"There is no endpoint '{long}'; the endpoints are: chat", param="model"),
+        BadRequest(f"{long}: unknown", param=long),
+        Rejected(f"engine: {long}", status=400, param=long),
+        Broken(f"Deployment: {long}"),
+        *(Unprocessable(f"`adapter_id` {long}", param=long, value=value) for value in (long, [long], {long: long})),
+    ]
+    for error in errors:
+        for operation in {route.operation: route for route in dialect.routes}.values():
+            reply = dialect.render_error(error, operation.operation, request_with(operation, {}))
+            assert len(reply.body) < LARGEST_ERROR, type(error)
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    error = NotFound(f"There is no endpoint '{'a' * MIB}'; the endpoints are: chat", param="model")
+    assert error.message.startswith("There is no endpoint 'aa")
+    assert error.message.endswith("aa'; the endpoints are: chat")
+    error.message = error.param = "b" * MIB
+    assert len(error.message + error.param) < 1000

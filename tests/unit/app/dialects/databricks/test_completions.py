@@ -205,3 +205,37 @@ def test_a_malformed_chunk_ends_the_stream_with_an_error(bad: bytes) -> None:
     assert texts(values(sent)[:1]) == {0: "A1"}
     assert values(sent)[-1]["error_code"] == "INTERNAL_ERROR"
     assert DONE not in sent
+
+
+MOST_COPIED = 8 * 1024 * 1024
+
+
+@given(
+    prompts=st.integers(1, 50),
+    length=st.integers(0, 30_000),
+    n=st.integers(1, 1024),
+    suffix=st.integers(0, 30_000),
+    echo=st.booleans(),
+)
+def test_what_the_answer_repeats_of_the_request_is_bounded(
+    prompts: int, length: int, n: int, suffix: int, echo: bool
+) -> None:
+    """All that the client itself has sent may be in the answer once."""
+    quotes = 4 * prompts * n
+    copied = {"echo": prompts * length * (n - 1) if echo else 0, "suffix": suffix * (prompts * n - 1)}
+    refused = None
+    try:
+        parse("completions", prompt=["a" * length] * prompts, n=n, suffix="a" * suffix, echo=echo)
+    except BadRequest as error:
+        refused = error
+    if refused is None:
+        assert max(copied.values()) <= MOST_COPIED
+    else:
+        assert refused.message.startswith(f"{refused.param}:")
+        assert copied[str(refused.param)] + quotes > MOST_COPIED
+
+
+def test_a_batch_of_any_size_is_echoed_once() -> None:
+    parse("completions", prompt=["a" * 1024 * 1024] * 20, echo=True)
+    with pytest.raises(BadRequest, match="echo"):
+        parse("completions", prompt=["a" * 1024 * 1024] * 20, echo=True, n=2)

@@ -210,6 +210,15 @@ def test_each_seed_of_a_chat_is_a_request_of_its_own_unless_they_count_up() -> N
         outcome(call, DEPLOYED, [{"choices": []}, {}])
 
 
+def test_a_long_chat_is_not_sent_for_each_of_many_seeds() -> None:
+    messages = [{"role": "user", "content": "a" * 1024 * 1024}]
+    parse("chat", messages=messages, seed=[5, 9], n=2)
+    parse("chat", messages=messages, seed=list(range(30)), n=30)
+    with pytest.raises(BadRequest, match="seed") as refused:
+        parse("chat", messages=messages, seed=[seed * seed for seed in range(30)], n=30)
+    assert refused.value.param == "seed"
+
+
 def test_seeds_of_a_chat_that_count_up_are_one_request() -> None:
     request = outcome(parse("chat", seed=[5, 6], n=2), DEPLOYED)
     assert isinstance(request, EngineRequest)

@@ -297,3 +297,20 @@ def test_errors_have_the_form_that_the_sdk_reads(
 ) -> None:
     assert error_body(error) == {"error": {"message": "no", "type": kind, "param": param, "code": code}}
     assert OpenAI().render_error(error, "chat", REQUEST).status == error.status
+
+
+@pytest.mark.parametrize("fields", [{"n": 128}, {"best_of": 20}])
+def test_a_long_prompt_is_not_echoed_in_each_of_many_choices(fields: dict[str, Any]) -> None:
+    prompt = "a" * 1024 * 1024
+    parse("completions", prompt=prompt, **fields)
+    parse("completions", prompt=prompt, echo=True, n=2)
+    with pytest.raises(BadRequest, match="echo") as refused:
+        parse("completions", prompt=prompt, echo=True, **fields)
+    assert refused.value.param == "echo"
+
+
+def test_a_long_message_is_not_echoed_in_each_of_many_choices() -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": "a" * 1024 * 1024}]
+    parse("chat", messages=messages, n=128)
+    with pytest.raises(BadRequest, match="echo"):
+        parse("chat", messages=messages, n=128, echo=True)
