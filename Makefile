@@ -52,7 +52,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(VENV)/cache
 export PIP_NO_CACHE_DIR := 1
 endif
 
-UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
+UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
@@ -212,7 +212,7 @@ LOCKS_cpu := cpu torch-cpu torch-cuda
 LOCKS_gpu := gpu
 $(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(if $(LOCKS_$(ACCELERATOR)),,.accelerator) $(BIN)/uv
 	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV): $(REASON)"
-	@UV=$(abspath $(BIN)/uv) VIRTUAL_ENV=$(abspath $(VENV)) requirements/install $(ACCELERATOR)
+	@UV="$(CURDIR)/$(BIN)/uv" VIRTUAL_ENV="$(CURDIR)/$(VENV)" requirements/install $(ACCELERATOR)
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@echo $(ACCELERATOR) > $@
 
@@ -229,7 +229,7 @@ endif
 # The gateways that the benchmark compares, apart: they need other versions of what this project needs.
 $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
-	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
+	@VIRTUAL_ENV="$(CURDIR)/$(PEERS)" $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
 	@touch $@
 
 # Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.

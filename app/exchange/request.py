@@ -99,7 +99,7 @@ async def read_json(
     body = await read_body(receive, headers, config.timeouts, limit, room)
     await bodies.work(len(body), check_size, body, config.max_json_values)
     if len(body) > _SHORT_BODY:
-        room.take(BYTES_PER_VALUE * weight(body))
+        room.take(BYTES_PER_VALUE * min(weight(body), config.max_json_values))  # what `weight` finds in texts is none
     else:
         room.take(len(body) * 8)
     return body

@@ -173,6 +173,12 @@ async def test_the_number_of_values_is_bounded(rig: Rig) -> None:
     assert len(rig.blue.requests) == 2
 
 
+async def test_a_text_of_brackets_takes_the_memory_of_a_text(rig: Rig) -> None:
+    rig.change(max_bodies_bytes=64 * 1024 * 1024)
+    for text in ("[" * 3_000_000, "{}:," * 900_000):
+        assert (await ask(rig, messages=[{"role": "user", "content": text}])).status_code == 200
+
+
 async def test_a_number_has_a_bounded_length(rig: Rig) -> None:
     body = b'{"model":"chat","messages":[],"n":[%b]}' % b",".join([b"9" * 1001] * 100)
     refused = await post(rig, "/v1/chat/completions", body)
