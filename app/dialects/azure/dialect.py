@@ -83,7 +83,7 @@ class Azure:
         _check_version(request)
         name = request.params.get("endpoint") or _main_endpoint(config)
         if name is None or name not in config.endpoints:
-            raise NotFound(f"There is no endpoint '{name}'; the endpoints are: {', '.join(config.endpoints)}")
+            raise NotFound(f"There is no endpoint '{name}'")  # anybody may ask
         endpoint = config.endpoints[name]
         if operation == "images":
             raise NotFound(f"Endpoint '{name}' does not serve image embeddings")

@@ -98,8 +98,7 @@ def _tasks_of(name: str, config: Config) -> Sequence[Task]:
     """The Databricks tasks that the endpoint or deployment `name` supports. Raises NotFound if there is neither."""
     found = config.endpoints.get(name) or config.deployments.get(name)
     if found is None:
-        known = ", ".join(config.endpoints)
-        raise NotFound(f"There is no endpoint '{name}'; the endpoints are: {known}", param="model")
+        raise NotFound(f"There is no endpoint '{name}'", param="model")  # its caller may not see the others' names
     return [task for task in found.tasks if task in TASKS]
 
 
