@@ -52,7 +52,7 @@ export UV_CACHE_DIR := $(CURDIR)/$(VENV)/cache
 export PIP_NO_CACHE_DIR := 1
 endif
 
-UV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(BIN)/uv
+UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
@@ -199,7 +199,9 @@ help:  ## this list
 		if ($$1 ~ /^(serve|test)$$/) print line; else others = others "\n" line } \
 		BEGIN { print "Two commands do everything:" } END { print "\nThe others:" others }' $(MAKEFILE_LIST)
 
+# Ray starts its workers by a shell's command line, which ends at a space.
 $(BIN)/uv:
+	@test "$(words $(CURDIR))" = 1 || { echo "Ray starts no workers in a folder with a space in its path: move '$(CURDIR)'" >&2; exit 1; }
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -c 'from ensurepip import version' 2>/dev/null || \
@@ -212,7 +214,7 @@ LOCKS_cpu := cpu torch-cpu torch-cuda
 LOCKS_gpu := gpu
 $(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(if $(LOCKS_$(ACCELERATOR)),,.accelerator) $(BIN)/uv
 	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV): $(REASON)"
-	@UV="$(CURDIR)/$(BIN)/uv" VIRTUAL_ENV="$(CURDIR)/$(VENV)" requirements/install $(ACCELERATOR)
+	@UV=$(abspath $(BIN)/uv) VIRTUAL_ENV=$(abspath $(VENV)) requirements/install $(ACCELERATOR)
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@echo $(ACCELERATOR) > $@
 
@@ -229,7 +231,7 @@ endif
 # The gateways that the benchmark compares, apart: they need other versions of what this project needs.
 $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
-	@VIRTUAL_ENV="$(CURDIR)/$(PEERS)" $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
+	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
 	@touch $@
 
 # Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.

@@ -47,6 +47,13 @@ def test_the_help_begins_with_the_two_commands_and_lists_every_target(clone: Pat
     assert listed.findall("".join(others)) == [name for name in TARGETS if name not in ("serve", "test")]
 
 
+def test_a_folder_with_a_space_is_refused_in_one_sentence(clone: Path) -> None:
+    done = make(clone.rename(clone.with_name("my clone")), "serve")
+    first, *_ = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert first.startswith("Ray starts no workers in a folder with a space in its path: move '/")
+
+
 @pytest.mark.parametrize("target", ["help", "stop"])
 def test_what_installs_nothing_runs_with_any_accelerator(target: str, clone: Path) -> None:
     done = make(clone, target, ACCELERATOR="tpu")
