@@ -23,7 +23,7 @@ LAYERS = [
         "app.sse",
         "app.time_limit",
     },
-    {"app.config", "app.engine"},
+    {"app.config", "app.engine", "app.unread_body"},
     {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},
     {"app.access", "app.dialects", "app.experiments"},
     {"app.exchange"},
