@@ -26,10 +26,14 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
+def environment() -> dict[str, str]:
+    """That of these tests, without what an outer `make` leaves there."""
+    return {name: value for name, value in os.environ.items() if name != "ACCELERATOR" and not name.startswith("MAKE")}
+
+
 def make(clone: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`make` with the Python of this test, and without a GPU unless `PATH` leads to one; not one within `make test`."""
-    kept = {name: value for name, value in os.environ.items() if name != "ACCELERATOR" and not name.startswith("MAKE")}
-    given = {**kept, "PYTHON": sys.executable, "PATH": os.defpath, **variables}
+    """`make` with the Python of this test, and without a GPU unless `PATH` leads to one."""
+    given = {**environment(), "PYTHON": sys.executable, "PATH": os.defpath, **variables}
     return subprocess.run(["make", *arguments], cwd=clone, env=given, capture_output=True, text=True, timeout=60)
 
 
