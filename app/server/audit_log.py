@@ -79,7 +79,7 @@ class AuditLog:
             outcome=outcome,
             status=status,
             error=error,
-            call=f"{request.method} {request.url.path}"[:LONGEST],
+            call=f"{request.method} {request.scope['path']}"[:LONGEST],  # `url` would be kept by a cache of the library
             caller=record.caller,
             address=request.client.host if request.client is not None else "",
             forwarded_for=", ".join(headers.getlist("x-forwarded-for"))[-LONGEST:],
