@@ -71,8 +71,21 @@ def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -
     wait_until(answers, logged, within_s=_START_WITHIN_S)
 
 
-async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
+def _start_ray() -> None:
+    """Ray waits for its own node for 30 s, which is short while other engines start."""
     import ray
+
+    for is_last in (False, False, True):
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            return
+        except Exception as error:
+            if is_last or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+
+
+async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -85,7 +98,7 @@ async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
     os.environ |= config.runtime_env["env_vars"]  # as Ray does, before anything imports vLLM
     from deployments.engine.server import EngineServer
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)  # Ray's code asks it for a placement group
+    _start_ray()  # Ray's code asks it for a placement group
     server = EngineServer.sync_init(config)
     await server.start()
     try:
