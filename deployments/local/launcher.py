@@ -27,7 +27,7 @@ from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes
 from deployments.local.environment import require_closed, set_environment
-from deployments.local.errors import LaunchError
+from deployments.local.errors import LaunchError, Unanswered
 from deployments.local.ports import HOST, free_ports, is_free
 from deployments.local.readiness import wait_until_delivered, wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
@@ -37,7 +37,7 @@ from deployments.weights.sources import model_sources
 SHUTDOWN_S = 60.0
 """The time in which requests in progress and Serve may end by themselves; then every process is ended."""
 
-DASHBOARD_S = 120.0
+DASHBOARD_S = 300.0
 """The time in which the dashboard must answer after Ray has started, and then start Serve, on a machine that is busy
 with other things."""
 
@@ -151,7 +151,10 @@ def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Even
     _start_ray(run, stop)
     raise_if_stopped(stop)
     applied = {**document, "http_options": _http_options(document, run.port)}
-    run_in_background(partial(dashboard.deploy, run, applied, wait_s=DASHBOARD_S), stop)
+    try:
+        run_in_background(partial(dashboard.deploy, run, applied, wait_s=DASHBOARD_S), stop)
+    except Unanswered as error:  # not the answer to a command: this is the run that it would ask for
+        raise LaunchError(f"Serve did not start within {DASHBOARD_S:.0f} s: {error}") from None
     wait_until_ready(document, run, stop)
 
 
