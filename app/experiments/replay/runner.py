@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -82,8 +83,11 @@ class Replay:
             controller.tick()
             return acknowledgement
 
+        # One thread: a batch that is sent again while the controller still reads it would count twice.
+        thread = ThreadPoolExecutor(1, "controller")
+
         async def send(batch: bytes) -> bytes:
-            return await asyncio.to_thread(take, batch)
+            return await asyncio.get_running_loop().run_in_executor(thread, take, batch)
 
         try:
             async with Sender(ledger, send, _Nobody()).running():
@@ -93,6 +97,7 @@ class Replay:
                 raise
             raise _first(refused) from None
         finally:  # also of an interrupted replay: what has been answered so far can be reported
+            thread.shutdown()
             controller.close()
             self._note()
 
