@@ -115,15 +115,11 @@ def _decisions(
             [it for it in primary if it.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
-            changed=any(_has_flipped(it) for it in comparing if it.treatment == number),
+            changed=any(it.changes.has_flipped for it in comparing if it.treatment == number),
             invalid=any(watched.invalidates(column, number) for column in columns),
             long_enough=long_enough,
         )
     return decisions
-
-
-def _has_flipped(comparing: Comparator) -> bool:
-    return comparing.changes.change is not None and comparing.changes.change.flips
 
 
 def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Monitoring) -> Decision:

@@ -94,6 +94,10 @@ class EffectWatch:
         """After a change, only its look."""
         self.change: Change | None = None
 
+    @property
+    def has_flipped(self) -> bool:
+        return self.change is not None and self.change.flips
+
     def add(self, est: float, se: float, nu: float, size: float, at: float) -> None:
         """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look.
 
@@ -127,7 +131,7 @@ class EffectWatch:
                 return
             self._starts = [self._starts[which]]
             until, since, gained, later = until[[which]], since[[which]], gained[[which]], later[[which]]
-        flips = self.change is not None and self.change.flips
+        flips = self.has_flipped
         if later[0] and until[0] * since[0] < 0:
             flips |= bool(self._evidence(since, variance / gained, nu * gained)[0] >= -np.log(self._alpha))
         self.change = Change(self._starts[0].at, float(until[0]), float(since[0]), flips)
