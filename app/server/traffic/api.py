@@ -130,7 +130,7 @@ class TrafficApi:
         if not is_dry:
             require_match(if_match)
         content = json_object_with_nulls(body)
-        last = await last_generation(self._controller, name)
+        last = await last_generation(self._controller, name, temporary=content.get("ttl_s") is not None)
 
         def check(config: Config) -> Wanted:
             check_match(if_match, self._view(name, config.endpoints[name], context))

@@ -12,7 +12,9 @@ from app.ledger.controller_client import ControllerClient
 from app.server.controller_answers import ask
 
 PATIENCE_S = 1.0
-"""Seconds that a change waits for the controller."""
+"""Seconds that a change waits for the controller if it can do without the answer."""
+TEMPORARY_S = 10.0
+"""Seconds that a temporary plan waits: the controller ends it, and answers late while it computes a report."""
 
 
 def authorship(caller: str, last: int | None) -> Authorship:
@@ -24,10 +26,13 @@ def authorship(caller: str, last: int | None) -> Authorship:
     return Authorship(caller, time.time(), (last or 0) + 1)
 
 
-async def last_generation(controller: ControllerClient | None, endpoint: str) -> int | None:
-    """The highest number of the endpoint's plans; None if the controller does not answer."""
+async def last_generation(controller: ControllerClient | None, endpoint: str, *, temporary: bool = False) -> int | None:
+    """The highest number of the endpoint's plans; None if the controller does not answer.
+
+    `temporary`: for a plan that the controller will end.
+    """
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TEMPORARY_S if temporary else PATIENCE_S):
             return max((it.generation for it in await history(controller, endpoint)), default=0)
     except (SwitchyardError, TimeoutError):
         return None

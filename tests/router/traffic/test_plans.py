@@ -441,6 +441,11 @@ def test_without_the_controller_there_is_no_history_and_changes_still_work(plann
     assert [it["generation"] for it in planned.history()] == [2, 1, 0]
 
 
+def test_a_temporary_plan_waits_for_a_controller_that_computes(planned: PlanRig) -> None:
+    planned.controller.late_s = 1.5
+    assert planned.change(weights={"green": 100}, ttl_s=60)["expires"]["restores"]["generation"] == 0
+
+
 def test_the_history_survives_the_controller(planned: PlanRig) -> None:
     planned.change(weights={"green": 100})
     before = planned.history()

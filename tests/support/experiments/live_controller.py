@@ -32,7 +32,8 @@ def _analysis(name: str, experiment: Experiment, config: Config, tables: Tables,
 class LiveController:
     """A `ControllerClient` that hosts a `Controller` on `base`/<the configuration's ledger.url>.
 
-    `absent`: it cannot be reached. `ahead_s`: how far its clock is ahead of the routers', for what takes minutes.
+    `absent`: it cannot be reached. `late_s`: how long it takes to answer a question. `ahead_s`: how far its clock is
+    ahead of the routers', for what takes minutes.
     `control`: the control plane where experiments move traffic, and that says what is applied; None: they cannot. What
     the host does every second, it does with every batch: routers send one each second, empty ones among them.
 
@@ -44,6 +45,7 @@ class LiveController:
         self.open_store: OpenStore = open_store
         """How the next one to take over opens the directory."""
         self.absent = False
+        self.late_s = 0.0
         self.ahead_s = 0.0
         self._lock, self._moving = threading.RLock(), threading.Lock()
         self._config: Config | None = None
@@ -79,6 +81,7 @@ class LiveController:
         return answer
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        await asyncio.sleep(self.late_s)
         return await asyncio.to_thread(self._answer, method, path, query, body)
 
     async def move(self) -> None:
