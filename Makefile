@@ -92,13 +92,18 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
 
-deploy: $(VENV)/.ready  ## apply a changed CONFIG to what runs: traffic moves without a restart
+# What asks about a run does not install anything: before the set-up nothing runs.
+INSTALLED = test -x $(BIN)/switchyard || { echo "Nothing is installed yet, so nothing runs. Set up and start with: make serve" >&2; exit 1; }
+
+deploy:  ## apply a changed CONFIG to what runs: traffic moves without a restart
+	@$(INSTALLED)
 	@$(BIN)/switchyard deploy $(CONFIG)
 
 stop:  ## stop what an earlier `make serve` left running
 	@test ! -x $(BIN)/switchyard || $(BIN)/switchyard stop
 
-status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
+status:  ## endpoints, split, replicas and health of what runs
+	@$(INSTALLED)
 	@$(BIN)/switchyard status
 
 check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
@@ -199,6 +204,8 @@ help:  ## this list
 		if ($$1 ~ /^(serve|test)$$/) print line; else others = others "\n" line } \
 		BEGIN { print "Two commands do everything:" } END { print "\nThe others:" others }' $(MAKEFILE_LIST)
 
+SOURCES := PIP_INDEX_URL names the package index, if it is not PyPI; PIP_FIND_LINKS a folder with wheels
+
 # Ray starts its workers by a shell's command line, which ends at a space.
 $(BIN)/uv:
 	@test "$(words $(CURDIR))" = 1 || { echo "Ray starts no workers in a folder with a space in its path: move '$(CURDIR)'" >&2; exit 1; }
@@ -207,13 +214,14 @@ $(BIN)/uv:
 	@test -x $(BIN)/pip || $(PYTHON) -c 'from ensurepip import version' 2>/dev/null || \
 		{ echo "$(PYTHON) lacks ensurepip, which creates $(VENV): install $$($(PYTHON) -c '$(VENV_PACKAGE)') (Debian, Ubuntu)" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@said=$$($(BIN)/python -m pip install --quiet --retries 1 --disable-pip-version-check uv==$(UV_VERSION) 2>&1) || \
+		{ echo "$$said" | grep -v '^WARNING' | tail -n 2 >&2; echo "uv $(UV_VERSION) could not be installed. $(SOURCES)" >&2; exit 1; }
 
 # The locks first, which remove everything else; then this project, editable, with the lock's own setuptools.
 LOCKS_cpu := cpu torch-cpu torch-cuda
 LOCKS_gpu := gpu
 $(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(if $(LOCKS_$(ACCELERATOR)),,.accelerator) $(BIN)/uv
-	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV): $(REASON)"
+	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV), which takes minutes: $(REASON)"
 	@UV=$(abspath $(BIN)/uv) VIRTUAL_ENV=$(abspath $(VENV)) requirements/install $(ACCELERATOR)
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@echo $(ACCELERATOR) > $@

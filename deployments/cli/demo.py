@@ -45,7 +45,8 @@ def traffic(
     client = router_client(url, key)
     plan = Plan(endpoint=endpoint, users=users, rate=rate, seconds=minutes * 60, max_tokens=max_tokens, seed=seed)
     sender = Sender(client.url, key, plan, feedback=feedback)
-    typer.echo(f"Sending {rate:g} requests/s to {client.url} for {minutes:g} min; Ctrl-C ends it.", err=True)
+    requests = "request" if rate == 1 else "requests"
+    typer.echo(f"Sending {rate:g} {requests}/s to {client.url} for {minutes:g} min; Ctrl-C ends it.", err=True)
     try:
         asyncio.run(sender.run())
     except KeyboardInterrupt:

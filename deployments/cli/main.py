@@ -28,7 +28,7 @@ Examples:
   switchyard status                                            endpoints, split, replicas, health
   switchyard traffic chat smollm2-blue=50 smollm2-green=50     move traffic, live
   switchyard check my_config.yaml                              find mistakes without starting anything
-  switchyard experiments report no-prefix-cache                  which deployment is better, and how sure
+  switchyard experiments report no-prefix-cache                which deployment is better, and how sure
 
 \b
 Exit codes:

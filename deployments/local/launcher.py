@@ -62,11 +62,7 @@ def serve(config: Path, port: int) -> None:
             processes.clean(directory)
             _run(config, port, directory, stop)
     except processes.AlreadyRunning:
-        other = processes.record(directory)
-        where = f" on port {other.port} (pid {other.pid})" if other else ""
-        raise LaunchError(
-            f"Another instance of this installation already runs{where}. Stop it with: {command('stop')}"
-        ) from None
+        raise LaunchError(processes.held(directory)) from None
 
 
 def deploy(config: Path) -> None:
@@ -80,6 +76,7 @@ def deploy(config: Path) -> None:
     document = _document(config)
     dashboard.deploy(run, {**document, "http_options": _http_options(document, run.port)})
     wait_until_delivered(_routers(document), run)
+    processes.write_record(processes.run_directory(), replace(processes.running(), config=str(config.absolute())))
 
 
 def stop() -> str:
@@ -127,8 +124,8 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
     failed = True
     try:
         with contextlib.suppress(Stopped):
-            _prepare_weights(document, stop)
             processes.write_record(directory, run)
+            _prepare_weights(document, stop)
             with output_to(files / "launcher.log"):
                 _start(document, run, stop)
                 processes.write_record(directory, replace(run, phase=processes.Phase.READY))

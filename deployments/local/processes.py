@@ -80,6 +80,15 @@ def running() -> Run:
     return run
 
 
+def held(directory: Path) -> str:
+    """The message for a person who starts a second run in `directory`."""
+    run = record(directory)
+    if run is not None and run.phase == Phase.STOPPING:
+        return f"The run on port {run.port} is still stopping. Start again once its terminal (pid {run.pid}) is free"
+    where = f" on port {run.port} (pid {run.pid})" if run is not None else ""
+    return f"Another instance of this installation already runs{where}. Stop it with: {command('stop')}"
+
+
 def explained(unanswered: str) -> str:
     """The message for a person about a part of the run that does not answer: what the run does, and the remedy."""
     try:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes.project import ROOT
 
 TARGETS = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-WITHOUT_PACKAGES = {"help", "stop", "clean", "audit", "sbom", "lock"}
+WITHOUT_PACKAGES = {"help", "stop", "status", "deploy", "clean", "audit", "sbom", "lock"}
 """Targets that do not need the locked packages."""
 
 
@@ -122,7 +122,7 @@ def test_the_lock_is_that_of_the_machine_unless_a_variable_overrides_it(
 ) -> None:
     planned = make(clone, "-n", "serve", PATH=machine_with(tmp_path, gpus), **variables).stdout
     assert re.search(rf"requirements/install {lock}$", planned, re.MULTILINE)
-    assert f"Installing the locked packages for {lock.upper()}s into .venv: {reason}" in planned
+    assert f"Installing the locked packages for {lock.upper()}s into .venv, which takes minutes: {reason}" in planned
     tests = make(clone, "-n", "test-fast", PATH=machine_with(tmp_path, gpus), **variables).stdout
     assert re.search(r"requirements/install cpu$", tests, re.MULTILINE)
     assert (".venv-cpu" in tests) == (lock == "gpu")

@@ -45,7 +45,7 @@ def next_sentence(state: State, facts: Facts, now: float) -> str:
     step = next_step(state, facts, now)
     if step is None:
         if facts.experiment.ramp is None:
-            return facts.report.next
+            return _without_ramp(facts)
         return f"{facts.report.next} The ramp is at its end."
     if not step.waits_for:
         return f"Next: {step.share} %."
@@ -53,6 +53,13 @@ def next_sentence(state: State, facts: Facts, now: float) -> str:
         f" since {words.moment(state.since, now)}; " if state.since else "; "
     )
     return f"Next: {since}{step.share} % waits for {'; '.join(step.waits_for)}."
+
+
+def _without_ramp(facts: Facts) -> str:
+    if shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment) > 0:
+        return facts.report.next
+    names = " and ".join(facts.experiment.treatments)
+    return f"Next: traffic for {names}: the share is 0 %, and there is no ramp that would raise it."
 
 
 def _waits(state: State, facts: Facts, step: NextStep | None) -> list[str]:

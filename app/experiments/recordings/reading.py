@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.experiments.storage.housekeeping import RECORDINGS
-from app.experiments.storage.journal import FOLDER
+from app.experiments.storage.housekeeping import FOLDERS, RECORDINGS
 from app.experiments.storage.store import Missing, Store, StoreError, open_store
 from app.ledger.recordings.wire import RecordedRequest, decode_line
 
@@ -41,7 +40,7 @@ def _files(url: str, base: Path) -> Iterator[tuple[str, bytes]]:
         return
     store = open_store(url, base)
     for path, _ in store.list(RECORDINGS) or store.list(""):
-        if path.startswith(f"{FOLDER}/"):  # the journal's lines are others
+        if path.partition("/")[0] in FOLDERS - {RECORDINGS}:  # a ledger's other folders have lines of other kinds
             continue
         if path.endswith(_ENDINGS) and not path.rpartition("/")[2].startswith("."):
             try:

@@ -7,6 +7,7 @@ from typing import Any
 from deployments.cli.errors import CommandError
 from deployments.cli.experiments.source import path_of
 from deployments.cli.router_client import RouterClient
+from deployments.invocation import command
 
 Summary = Mapping[str, Any]
 """An experiment, as `GET /api/experiments/{name}` returns it."""
@@ -41,10 +42,21 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
         "promote": f"{chosen} gets all the traffic that the holdout leaves, and the experiment is over.",
         "advance": f"{_names(treatments)} {get} {share} of the traffic, without waiting.",
         "pause": "No step is taken until it is resumed. The traffic stays as it is, and guardrails stay on.",
-        "resume": "It continues. A ramp whose treatment has no traffic begins at its first step.",
+        "resume": _resumption(summary),
         "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and the ramp pauses.",
         "stop": "Nothing acts on it any more, permanently. The traffic stays as it is.",
     }[action]
+
+
+def _resumption(summary: Summary) -> str:
+    treatments, acting = summary["treatments"], summary["acting"]
+    if acting["step"] is not None or acting["next_share"] is not None:
+        return "It continues. A ramp whose treatment has no traffic begins at its first step."
+    if acting["share"] > 0:
+        return "It continues. The traffic stays as it is."
+    control, treatment = summary["control"], treatments[0]
+    by_hand = command(f"traffic {summary['endpoint']} {control}=90 {treatment}=10")
+    return f"It continues, but has no ramp: {_names(treatments)} stay at 0 % until you move traffic, as in: {by_hand}"
 
 
 def foreseen(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> str:

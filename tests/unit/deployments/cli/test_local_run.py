@@ -19,7 +19,7 @@ from starlette.routing import Route
 from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
 from deployments.invocation import command
-from deployments.local.processes import RUN_DIRECTORY, Phase, Run, write_record
+from deployments.local.processes import RUN_DIRECTORY, Phase, Run, exclusive, write_record
 from tests.support.processes.servers import free_port, serve
 
 ROUTER: dict[str, Any] = {
@@ -177,6 +177,22 @@ def test_a_server_without_keys_says_where_they_are_declared(
     assert "`access: {keys_file: FILE}` in the router's `user_config`" in first
     file = local.directory / "serve_config.yaml"
     assert second == f"The file is {file}; to apply a change: {command(f'deploy {file}')}"
+    other = Path(local.file()).rename(local.directory / "other.yaml")
+    local.states = ["RUNNING", "DEPLOYING", "RUNNING"]
+    assert main(["deploy", str(other)]) == main(["keys", "list"]) == 0
+    assert f"The file is {other}; " in capsys.readouterr().err, "the one that was deployed last"
+
+
+def test_a_second_run_is_told_what_the_first_one_does(silent: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
+    file = silent.file()
+    for phase, said in {
+        Phase.STARTING: f"already runs on port 8000 (pid {os.getpid()}). Stop it with: {command('stop')}\n",
+        Phase.STOPPING: f"is still stopping. Start again once its terminal (pid {os.getpid()}) is free\n",
+    }.items():
+        silent.record(phase=phase)
+        with exclusive(silent.directory):
+            assert main(["serve", file]) == ExitCode.WRONG
+        assert capsys.readouterr().err.endswith(said)
 
 
 def test_the_address_that_was_asked_for_is_the_one_that_is_explained(

@@ -134,6 +134,17 @@ def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_re
     assert stage.hear() == []
 
 
+async def test_without_a_ramp_nothing_raises_the_share_after_a_rollback_and_the_next_step_says_so(
+    tmp_path: Path,
+) -> None:
+    stage = stage_at(tmp_path)
+    accepted(stage, "rollback")
+    await stage.settle()
+    accepted(stage, "resume")
+    expected = "Next: traffic for green: the share is 0 %, and there is no ramp that would raise it."
+    assert stage.ask("/report")["next"] == expected
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.recordings.reading import UnreadableRecording, read
+from app.experiments.storage.housekeeping import FOLDERS, RECORDINGS
 from app.experiments.storage.store import open_store
 from app.ledger.recordings.wire import VERSION, RecordedRequest, RecordingFile, encode_file, encoder
 
@@ -38,8 +39,6 @@ def test_a_ledgers_directory_a_folder_and_a_file_are_read_in_order_of_arrival(tm
         lines = gzip.compress(b"\n".join(map(line, ats)) + b"\n")
         message = RecordingFile(version=VERSION, router="0" * 16, number=number, written_at=1.8e9, lines=lines)
         keeper.keep(encode_file(message))
-    (tmp_path / "journal").mkdir()
-    (tmp_path / "journal" / "other.jsonl").write_text("{}\n")
     assert times(tmp_path) == [1, 2, 3, 4]
     assert times("recordings", tmp_path) == [1, 2, 3, 4]
     first = sorted(tmp_path.glob("recordings/*/*.gz"))[0]
@@ -47,6 +46,14 @@ def test_a_ledgers_directory_a_folder_and_a_file_are_read_in_order_of_arrival(tm
     plain = tmp_path / "plain.jsonl"
     plain.write_bytes(line(5.0) + b"\n\n")
     assert times("plain.jsonl", tmp_path) == [5]
+
+
+def test_a_ledger_without_recordings_has_none_whatever_else_is_in_it(tmp_path: Path) -> None:
+    for folder in FOLDERS - {RECORDINGS}:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "other.jsonl").write_text("{}\n")
+    with pytest.raises(UnreadableRecording, match="holds no recorded requests; an endpoint with `record` has some"):
+        read(str(tmp_path), Path("/"))
 
 
 @pytest.mark.parametrize(
