@@ -164,6 +164,7 @@ class Controller:
             self._recover()
         self._write(now)
         self._tell_losses()
+        self._judges.set_gaps()
         self._judges.observe_load(live(self._keeper.waiting.routers, now), self._replicas_of_deployments())
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery

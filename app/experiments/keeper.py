@@ -21,6 +21,7 @@ from app.experiments.routers import forget
 from app.experiments.storage import housekeeping, reading, segments
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.reading import Gaps
 from app.experiments.storage.segments import Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Store, StoreError
@@ -90,6 +91,8 @@ class Keeper:
         """The journal: its entries when the directory was opened, and those added since."""
         self.snapshots: dict[str, Snapshot] = {}
         """States of an earlier controller's analyses."""
+        self.gaps = Gaps()
+        """Parts of the directory that could not be used."""
         self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self._open_store = partial(open_store, settings.url, base)
         self._tables, self._submit, self._write_ahead = tables, submit, write_ahead
@@ -152,6 +155,7 @@ class Keeper:
             return False
         self._store = store
         self._segments, self._footers, self.snapshots = found.segments, found.footers, found.snapshots
+        self.gaps = found.gaps
         self.entries = found.entries + self.entries
         self._known = {msgspec.json.encode(it) for it in found.entries if it.at > now - TIDY_S - 2 * LOOK_S}
         for footer in found.footers.values():
@@ -181,9 +185,10 @@ class Keeper:
         Raises StoreError.
         """
         known: dict[int, Numbers] = {}
+        self.gaps.lacking.clear()
         stored = {router_hash(name): router.stored for name, router in self.waiting.routers.items()}
         if self._store is not None:
-            yield from reading.history(self._store, since, self._tables, known, of=stored)
+            yield from reading.history(self._store, since, self._tables, known, self.gaps, of=stored)
         for taken in self.waiting:
             yield segments.fresh(taken.exposures, known)
 
@@ -349,7 +354,7 @@ class Keeper:
         counted = {router_hash(name): router.counted for name, router in self.waiting.routers.items()}
         new = [segment for segment in found if segment not in self._segments]
         try:
-            for segment, footer, unseen in reading.unknown(self._store, new, self._tables, counted):
+            for segment, footer, unseen in reading.unknown(self._store, new, self._tables, counted, self.gaps):
                 self._add(segment, footer)
                 self.waiting.absorb(footer)
                 exposures += [unseen] if unseen is not None else []

@@ -118,9 +118,10 @@ class RecordedLedger:
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
-        for exposures in reading.history(self._store, run.started_at, tables, {}):
+        for exposures in reading.history(self._store, run.started_at, tables, {}, self._contents.gaps):
             judged.count(exposures if self._at is None else _until(exposures, self._at), tables)
         judged.set_lost(_lost(self._contents, self._at))
+        judged.set_gaps(self._contents.gaps)
         state = self._contents.snapshots.get(run.name)
         is_of_this_run = state is not None and state.started_at == run.started_at
         if state is not None and is_of_this_run and (self._at is None or state.at <= self._at):

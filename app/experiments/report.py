@@ -112,7 +112,14 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Anything that makes verdicts invalid or needs attention; `metric` is set if only that one is invalid."""
 
     kind: Literal[
-        "sample_ratio", "completeness", "rows_lost", "guardrail", "endpoint_unhealthy", "aa", "effect_changed"
+        "sample_ratio",
+        "completeness",
+        "rows_lost",
+        "incomplete",
+        "guardrail",
+        "endpoint_unhealthy",
+        "aa",
+        "effect_changed",
     ]
     at: float
     text: str
@@ -179,6 +186,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     forced: dict[str, int]
     carried: dict[str, int]
     rows_lost: dict[str, int]
+    incomplete: list[str] = []
+    """Files of the ledger with records of the run that cannot be read, each with the reason."""
     in_flight: dict[str, float | None]
     """Mean requests in flight on the arm's deployment when one of its requests arrived, on all routers together."""
     replicas: dict[str, float | None] = {}

@@ -18,6 +18,7 @@ Cause = Literal[
     "promoted",
     "sample_ratio",
     "rows_lost",
+    "incomplete",
     "completeness",
     "effect_changed",
     "file",

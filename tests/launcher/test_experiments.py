@@ -15,6 +15,7 @@ from starlette.routing import Mount
 
 from app.experiments.columns import Exposures, Tables
 from app.experiments.storage import journal, reading
+from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import LocalStore
 from deployments.local import processes
 from deployments.local.environment import TOKEN
@@ -153,7 +154,7 @@ def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> Non
     """Must run last: it ends the application that the other tests share."""
     cluster.launcher.process.send_signal(signal.SIGINT)
     assert cluster.launcher.process.wait(timeout=120) == 0
-    found = Exposures.concat(list(reading.history(cluster.ledger, 0.0, Tables(), {})))
+    found = Exposures.concat(list(reading.history(cluster.ledger, 0.0, Tables(), {}, Gaps())))
     for columns in (found.rows, found.starts):
         assert len(columns) == 50
         assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50

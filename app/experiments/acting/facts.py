@@ -13,6 +13,7 @@ from app.experiments.summary import Cause
 SILENCING: dict[str, Cause] = {
     "sample_ratio": "sample_ratio",
     "rows_lost": "rows_lost",
+    "incomplete": "incomplete",
     "completeness": "completeness",
     "effect_changed": "effect_changed",
 }

@@ -134,6 +134,12 @@ class Analysis:
             rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
 
+    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
+        """`damaged`: files with records of the run that cannot be read, each with the reason. `lacking`: columns that
+        records of another version do not have, with the number of these records.
+        """
+        self._watched.damaged, self._watched.lacking = list(damaged), dict(lacking)
+
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
         """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
         self._watched.load.observe(routers, replicas)

@@ -13,6 +13,7 @@ from app.experiments.analysis.verdicts import sentences
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
 from app.experiments.analysis.watching import Monitoring, changed
+from app.experiments.rendering import words
 from app.experiments.report import Comparison, Decision, Report
 from app.experiments.statistics.discovery import e_bh
 
@@ -72,6 +73,7 @@ def reported(
         forced=watched.traffic.forced,
         carried=watched.traffic.carried,
         rows_lost=watched.traffic.lost,
+        incomplete=watched.damaged,
         in_flight=watched.load.in_flight,
         replicas=watched.load.replicas,
         primary=primary,
@@ -167,6 +169,9 @@ def _warnings(
         warnings += [
             f"{name} has no units." for name, units in zip(watched.arms.names, counts, strict=True) if not units
         ]
+    if watched.lacking:
+        columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(watched.lacking.items()))
+        warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
     if feedback.late:
         warnings.append(f"{feedback.late:,} scores came after their window and do not count.")
     if feedback.unmatched:

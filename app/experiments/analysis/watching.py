@@ -55,6 +55,10 @@ class Monitoring:
             (c, t): RareEvents(t) for c, measure, t in pairs if measure.kind == "proportion" and not measure.feedback
         }
         self.treated = TreatedWatch(experiment)
+        self.damaged: list[str] = []
+        """Files of the ledger that cannot be read, each with the reason."""
+        self.lacking: dict[str, int] = {}
+        """Columns that records of another version do not have, with the number of these records."""
         self.alarms = Alarms()
 
     @property
@@ -139,6 +143,8 @@ class Monitoring:
             return "the units contradict the weights"
         if lost := self.traffic.too_many_lost():
             return lost
+        if self.damaged:
+            return "a part of the ledger cannot be read"
         if self.alarms.raised_at(self._completeness_key(column, treatment)) is not None:
             return "values are missing more often on one arm"
         return ""
@@ -150,6 +156,7 @@ class Monitoring:
         """Raises alarms; returns the new ones, for the journal."""
         found = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
         found += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
+        found += [self._while_it_lasts("incomplete", "incomplete", _unreadable(self.damaged), now)]
         found += [
             self._while_it_lasts(f"unhealthy {watch.key}", "endpoint_unhealthy", _unhealthy(watch), now)
             for watch in self.guardrails
@@ -241,6 +248,16 @@ def changed(comparing: Comparator, change: Change, now: float) -> str:
         f"The effect of {treatment} on {metric} has changed: about {size(change.until)} until "
         f"{words.moment(change.at, now)}, and about {size(change.since)} since. What the report says is true of all "
         "traffic so far, not of what comes."
+    )
+
+
+def _unreadable(damaged: Sequence[str]) -> str:
+    if not damaged:
+        return ""
+    files, held = ("1 file", "it holds") if len(damaged) == 1 else (f"{len(damaged)} files", "they hold")
+    return (
+        f"{files} of the ledger cannot be read, and what {held} is missing here: {'; '.join(damaged)}. Restore what is "
+        "damaged, or move it away to judge by the rest"
     )
 
 

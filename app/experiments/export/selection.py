@@ -1,5 +1,6 @@
 """Selects the exposures to export, and finds them in the ledger's directory."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -12,6 +13,9 @@ from app.experiments.questions import unix_seconds
 from app.experiments.runs import Run, runs_of
 from app.experiments.storage import journal, reading
 from app.experiments.storage.store import Store
+from app.telemetry.logs import event
+
+_log = logging.getLogger("switchyard")
 
 
 class Selection(NamedTuple):
@@ -44,10 +48,17 @@ def selected(store: Store, wanted: Selection) -> Iterator[tuple[RowColumns, Tabl
     tables = Tables()
     run = _run(store, wanted.experiment) if wanted.experiment is not None else None
     since = max(wanted.since or 0.0, run.started_at if run is not None else 0.0)
-    for exposures in reading.history(store, since, tables, {}):
+    gaps = reading.Gaps()
+    for exposures in reading.history(store, since, tables, {}, gaps):
         rows = exposures.rows.take(_is_selected(exposures.rows, tables, wanted._replace(since=since), run))
         if len(rows):
             yield rows, tables
+    if damaged := gaps.since(since):
+        _log.warning(
+            "Files of the ledger cannot be read, and are missing in the export: %s",
+            "; ".join(damaged),
+            extra=event("export_incomplete", files=len(damaged)),
+        )
 
 
 def _time(query: Mapping[str, str], name: str) -> float | None:

@@ -20,6 +20,7 @@ from app.experiments.columns import (
 )
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
 from app.experiments.runs import Run
+from app.experiments.storage.reading import Gaps
 from app.ledger.wire import FeedbackItem
 
 C = TypeVar("C", bound=Columns)
@@ -43,6 +44,9 @@ class Analysis(Protocol):
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
+
+    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
+        """Files with records of the run that cannot be read, and columns that some records do not have."""
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
         """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
@@ -105,6 +109,10 @@ class RunAnalysis:
                 if endpoint == self.run.experiment.endpoint and rows > self.run.lost_before.get(deployment, 0)
             }
         )
+
+    def set_gaps(self, gaps: Gaps) -> None:
+        """`gaps`: parts of the ledger's directory that could not be used."""
+        self.analysis.set_gaps(gaps.since(self.run.started_at), gaps.lacking)
 
 
 class Evidence:

@@ -45,6 +45,11 @@ class Judges:
         for judged in self.of.values():
             judged.set_lost(lost)
 
+    def set_gaps(self) -> None:
+        """Takes what could not be read of the directory."""
+        for judged in self.of.values():
+            judged.set_gaps(self._keeper.gaps)
+
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
         """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
         for judged in self.of.values():
@@ -86,6 +91,7 @@ class Judges:
             if (state := self._state_of(judged.run, former.get(name))) is not None:
                 judged.analysis.restore(state)
             judged.set_lost(lost)
+            judged.set_gaps(self._keeper.gaps)
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
 
     def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:

@@ -3,6 +3,7 @@
 A plan is three columns there: `endpoint`, `plan` (its id) and `weights` (JSON).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,14 @@ C = TypeVar("C", bound=Columns)
 
 COUNTS = ("max_tokens", "prompt_tokens", "completion_tokens", "tokens")
 """Floats with NaN in memory, unsigned integers or null in files."""
+
+_ESSENTIAL = frozenset(
+    {
+        *("router", "batch", "seq", "at", "unit", "caller", "request", "plan", "assigned", "flags"),
+        *("stream", "status", "error", "kind", "above_s", "metric", "value", "primary", "shadow"),
+    }
+)
+"""Columns without which a record says nothing. A file of another version may lack the others."""
 
 _PLAN: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("endpoint", lambda plan: plan.endpoint),
@@ -43,11 +52,29 @@ def to_arrow(columns: Columns, tables: Tables) -> pa.Table:
     return pa.table(found)
 
 
+def lacking(table: pa.Table, kind: type[Columns]) -> list[str]:
+    """The columns that a table of another version does not have.
+
+    Raises KeyError for one without which a record says nothing.
+    """
+    found = {name for name, _ in _PLAN if "plan" in kind.names()} | {*kind.names()}
+    missing = sorted(found - {*table.column_names})
+    if essential := [name for name in missing if name in _ESSENTIAL or name in dict(_PLAN)]:
+        raise KeyError(f"it lacks {', '.join(essential)}")
+    return missing
+
+
 def from_arrow(table: pa.Table, kind: type[C], tables: Tables) -> C:
-    """The columns of a table that `to_arrow` made. Raises KeyError if it lacks one."""
+    """The columns of a table that `to_arrow` made, now or in another version: a column that it lacks has no values.
+
+    No value is NaN, -1 among names, and otherwise 0. Raises KeyError as `lacking`.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {}
+    missing = lacking(table, kind)
     for name in kind.names():
-        if name == "plan":
+        if name in missing:
+            arrays[name] = np.full(len(table), _no_value(name), DTYPES[name])
+        elif name == "plan":
             arrays[name] = _plans(table, tables)
         elif name in NAMES:
             codes, texts = _codes(table.column(name))
@@ -55,6 +82,12 @@ def from_arrow(table: pa.Table, kind: type[C], tables: Tables) -> C:
         else:
             arrays[name] = table.column(name).to_numpy().astype(DTYPES[name], copy=False)
     return kind(**arrays)
+
+
+def _no_value(name: str) -> float:
+    if name in NAMES:
+        return -1
+    return math.nan if issubclass(DTYPES[name], np.floating) else 0
 
 
 def _dictionary(codes: npt.NDArray[np.int32], texts: Sequence[str]) -> pa.DictionaryArray:

@@ -56,32 +56,34 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
 
 
 def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer | None:
-    """Writes the sources as one segment, each batch once, then deletes them. None: nothing is left to merge.
+    """Writes the sources as one segment, each batch once, then deletes them. None: nothing is left to merge. Sources
+    that are damaged, or lack columns, stay as they are.
 
     Raises StoreError; then nothing is lost, though records may be stored twice.
     """
-    tables, known, parts, read = Tables(), dict[int, Numbers](), list[Exposures](), list[Footer]()
+    tables, known, parts, read = Tables(), dict[int, Numbers](), list[Exposures](), dict[Segment, Footer]()
     for source in sources:
         try:
-            footer, exposures = segments.read(store, source, tables)
+            content = segments.read(store, source, tables)
         except UNREADABLE:
             continue
-        parts.append(segments.fresh(exposures, known))
-        segments.known_by(footer, known)
-        read.append(footer)
+        if not content.lacking:
+            parts.append(segments.fresh(content.exposures, known))
+            segments.known_by(content.footer, known)
+            read[source] = content.footer
     if not read:
         return None
     merged = Exposures.concat(parts)
     batches: dict[str, Numbers] = {}
-    for footer in read:
+    for footer in read.values():
         for router, ranges in footer.batches.items():
             batches.setdefault(router, Numbers()).update(Numbers(ranges=ranges))
-    last = max(read, key=lambda footer: footer.written_at)
+    last = max(read.values(), key=lambda footer: footer.written_at)
     footer = msgspec.structs.replace(
         last, batches={router: numbers.dump() for router, numbers in batches.items()}, merged=True
     )
     written = segments.write(store, target, merged, tables, footer)
-    for source in sources:
+    for source in read:
         segments.delete(store, source)
     return written
 

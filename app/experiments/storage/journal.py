@@ -21,27 +21,32 @@ def append(store: Store, name: str, entries: list[Entry]) -> None:
     store.write(f"{FOLDER}/date={date_of(entries[0].at)}/{name}.jsonl", lines)
 
 
-def read(store: Store) -> list[Entry]:
-    """Every entry, in order of time. Lines that are not entries are left out. Raises StoreError."""
-    return _read(store, store.list(FOLDER))
+def read(store: Store, damaged: dict[str, str] | None = None) -> list[Entry]:
+    """Every entry, in order of time. Lines that are not entries are left out; their files are added to `damaged`, each
+    with the reason. Raises StoreError.
+    """
+    return _read(store, store.list(FOLDER), {} if damaged is None else damaged)
 
 
 def read_days(store: Store, days: Iterable[str], besides: str) -> list[Entry]:
     """The entries of some days (as `date_of`), without those of the writer `besides`."""
     files = [file for day in sorted(set(days)) for file in store.list(f"{FOLDER}/date={day}")]
-    return _read(store, [file for file in files if not _name(file).startswith(f"{besides}-")])
+    return _read(store, [file for file in files if not _name(file).startswith(f"{besides}-")], {})
 
 
-def _read(store: Store, files: Iterable[File]) -> list[Entry]:
+def _read(store: Store, files: Iterable[File], damaged: dict[str, str]) -> list[Entry]:
     found: list[Entry] = []
     for file in files:
         if not file.path.endswith(".jsonl") or _name(file).startswith("."):
             continue
         try:
             with store.open(file.path) as lines:
-                found += [entry for line in lines.read().splitlines() if (entry := _entry(line)) is not None]
+                entries = [_entry(line) for line in lines.read().splitlines()]
         except Missing:
             continue
+        found += (read := [entry for entry in entries if entry is not None])
+        if len(read) < len(entries):
+            damaged[file.path] = f"{len(entries) - len(read)} of its {len(entries)} lines are no entries"
     return sorted(found, key=lambda entry: entry.at)
 
 

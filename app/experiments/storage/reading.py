@@ -1,6 +1,11 @@
-"""Reads the content of the ledger's directory, also while another controller merges or deletes segments."""
+"""Reads the content of the ledger's directory, also while another controller merges or deletes segments.
 
+Nothing is left out silently: `Gaps` has what could not be read, and what a file of another version does not have.
+"""
+
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +19,32 @@ from app.experiments.storage.entry import Entry
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import EXPOSURES, Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
-from app.experiments.storage.store import Damaged, Missing, Store
+from app.experiments.storage.store import Damaged, Missing, Store, StoreError
 from app.ledger.wire import FeedbackItem
 
 _EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)
 """Errors of a segment that another controller has merged or deleted, or that is not ours."""
+
+
+@dataclass(slots=True)
+class Gaps:
+    """What reading has left out."""
+
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Files that cannot be read, each with the reason."""
+    lacking: Counter[str] = field(default_factory=Counter)
+    """Columns that files of another version do not have, with the number of their records."""
+
+    def since(self, at: float) -> list[str]:
+        """The damaged files that may hold something recorded since a Unix time, each with the reason."""
+        day = date_of(at)
+        dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
+        return [f"{path}: {self.damaged[path]}" for path, it in dated.items() if it is None or it.date >= day]
+
+    def add(self, segment: Segment, error: StoreError) -> None:
+        """Adds a segment that could not be read."""
+        self.damaged[segment.path(EXPOSURES)] = str(error)
 
 
 class Contents(NamedTuple):
@@ -30,44 +55,66 @@ class Contents(NamedTuple):
     segments: set[Segment]
     footers: dict[Segment, Footer]
     """Footers of the last two days that have any: they hold everything that a controller knew of routers."""
+    gaps: Gaps
+    """Files of the journal that cannot be read. What is wrong with segments, `history` finds."""
 
 
 def contents(store: Store) -> Contents:
     """Raises StoreError."""
-    found = segments.committed(store)
+    found, gaps = segments.committed(store), Gaps()
     days = sorted({segment.date for segment in found})[-2:]
-    footers = dict(_footers(store, days[0])) if days else {}
-    return Contents(journal.read(store), snapshots.latest(store), {*found, *footers}, footers)
+    footers = dict(_footers(store, days[0], Gaps())) if days else {}
+    return Contents(journal.read(store, gaps.damaged), snapshots.latest(store), {*found, *footers}, footers, gaps)
 
 
 def history(
-    store: Store, since: float, tables: Tables, known: dict[int, Numbers], *, of: Mapping[int, Numbers] | None = None
+    store: Store,
+    since: float,
+    tables: Tables,
+    known: dict[int, Numbers],
+    gaps: Gaps,
+    *,
+    of: Mapping[int, Numbers] | None = None,
 ) -> Iterator[Exposures]:
     """Exposures stored since a Unix time, and maybe before: each batch once, in the order of writing.
 
     Batches by router hash: only those of `of` if it is given, and not those that are `known`, to which the found ones
-    are added. Raises StoreError.
+    are added. What cannot be read is added to `gaps`. Raises StoreError.
     """
-    for segment, footer in _footers(store, date_of(since)):
+    failed: dict[Segment, tuple[Footer, StoreError]] = {}
+    for segment, footer in _footers(store, date_of(since), gaps):
         if not _is_known(footer, known):
             try:
-                exposures = segments.read(store, segment, tables)[1]
-            except UNREADABLE:
+                content = segments.read(store, segment, tables)
+            except UNREADABLE as error:
+                failed[segment] = footer, error
                 continue  # the segment into which it was merged comes later
-            yield segments.fresh(exposures, known, of=of)
+            gaps.lacking += content.lacking
+            yield segments.fresh(content.exposures, known, of=of)
             segments.known_by(footer, known)
+    still_there = {*segments.committed(store, date_of(since))} if failed else set()
+    for segment, (footer, cause) in failed.items():
+        if segment in still_there and not _is_known(footer, known):
+            gaps.add(segment, cause)
 
 
 def unknown(
-    store: Store, found: list[Segment], tables: Tables, known: dict[int, Numbers]
+    store: Store, found: list[Segment], tables: Tables, known: dict[int, Numbers], gaps: Gaps
 ) -> Iterator[tuple[Segment, Footer, Exposures | None]]:
-    """The segments among `found` that can be read, each with the exposures of batches that are not `known`."""
-    for segment, footer in _read_footers(store, found):
+    """The segments among `found` that can be read, each with the exposures of batches that are not `known`. The damaged
+    ones are added to `gaps`.
+    """
+    for segment, footer in _read_footers(store, found, gaps):
         try:
-            new = None if _is_known(footer, known) else segments.read(store, segment, tables)[1]
-        except UNREADABLE:
+            content = None if _is_known(footer, known) else segments.read(store, segment, tables)
+        except Missing:
             continue
-        yield segment, footer, segments.fresh(new, known) if new is not None else None
+        except Damaged as error:
+            gaps.add(segment, error)
+            continue
+        if content is not None:
+            gaps.lacking += content.lacking
+        yield segment, footer, segments.fresh(content.exposures, known) if content is not None else None
         segments.known_by(footer, known)
 
 
@@ -108,23 +155,25 @@ def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
     return np.isin(feedback.request, np.concatenate([rows.request, rows.answer]))
 
 
-def _footers(store: Store, since: str) -> Iterator[tuple[Segment, Footer]]:
+def _footers(store: Store, since: str, gaps: Gaps) -> Iterator[tuple[Segment, Footer]]:
     """Footers of all segments, listed until no new one appears: a segment that was merged in the meantime is found in
     the merged one.
     """
     seen: set[Segment] = set()
     while found := [segment for segment in segments.committed(store, since) if segment not in seen]:
-        yield from _read_footers(store, found)
+        yield from _read_footers(store, found, gaps)
         seen.update(found)
 
 
-def _read_footers(store: Store, found: list[Segment]) -> list[tuple[Segment, Footer]]:
+def _read_footers(store: Store, found: list[Segment], gaps: Gaps) -> list[tuple[Segment, Footer]]:
     footers: list[tuple[Segment, Footer]] = []
     for segment in found:
         try:
             footers.append((segment, segments.read_footer(store, segment)))
-        except UNREADABLE:
+        except Missing:
             continue
+        except Damaged as error:
+            gaps.add(segment, error)
     return sorted(footers, key=lambda item: (item[1].written_at, item[0]))
 
 

@@ -10,10 +10,11 @@ readers that mind take each (router, seq) once.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,7 +33,7 @@ from app.experiments.columns import (
     Tables,
     router_hash,
 )
-from app.experiments.storage.arrow import C, from_arrow, to_arrow
+from app.experiments.storage.arrow import C, from_arrow, lacking, to_arrow
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.store import Damaged, Store
 from app.ledger.wire import Lost
@@ -80,6 +81,44 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     merged: bool = False
 
 
+class _FirstRouterState(msgspec.Struct, frozen=True):
+    """`RouterState` in the first version: in `stored` a number up to which all are stored, then numbers above it."""
+
+    stored: list[int]
+    lost: list[Lost]
+    heard_at: float
+
+
+class _FirstFooter(msgspec.Struct, frozen=True, kw_only=True):
+    """`Footer` in the first version: `batches` are single numbers."""
+
+    written_at: float
+    batches: dict[str, list[int]]
+    records: dict[str, int] = {}
+    routers: dict[str, _FirstRouterState]
+    merged: bool = False
+
+    def upgraded(self) -> Footer:
+        """The footer as it is written now."""
+        states = {
+            name: RouterState(Numbers(it.stored[1:], ranges=[[1, it.stored[0]]]).dump(), it.lost, it.heard_at)
+            for name, it in self.routers.items()
+        }
+        batches = {name: Numbers(numbers).dump() for name, numbers in self.batches.items()}
+        return Footer(
+            written_at=self.written_at, batches=batches, records=self.records, routers=states, merged=self.merged
+        )
+
+
+class Content(NamedTuple):
+    """A segment as it was read."""
+
+    footer: Footer
+    exposures: Exposures
+    lacking: Counter[str]
+    """The columns that its files do not have, since another version wrote them, with the number of their records."""
+
+
 def date_of(at: float) -> str:
     """The day (UTC) of a Unix time, as folders name it."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
@@ -122,20 +161,21 @@ def write(store: Store, segment: Segment, exposures: Exposures, tables: Tables, 
 def read_footer(store: Store, segment: Segment) -> Footer:
     """Raises StoreError: Missing, or Damaged if another program wrote the segment."""
     with store.open(segment.path(EXPOSURES)) as file:
-        return _footer(segment, pq.ParquetFile(file).schema_arrow.metadata)
+        return _footer(pq.ParquetFile(file).schema_arrow.metadata)
 
 
-def read(store: Store, segment: Segment, tables: Tables) -> tuple[Footer, Exposures]:
+def read(store: Store, segment: Segment, tables: Tables) -> Content:
     """The whole segment. Raises StoreError, as `read_footer`; Missing, too, if a part of it has been deleted."""
-    footer, rows = _read(store, segment, EXPOSURES, RowColumns, tables)
-    if footer is None:
-        raise Damaged(f"{segment.path(EXPOSURES)}: not a segment of this application")
+    footer, missing = read_footer(store, segment), Counter[str]()
 
     def part(kind: str, columns: type[C]) -> C:
-        return _read(store, segment, kind, columns, tables)[1] if footer.records.get(kind) else columns.empty()
+        if kind != EXPOSURES and not footer.records.get(kind):
+            return columns.empty()
+        return _read(store, segment, kind, columns, tables, missing)
 
-    starts, late = part("starts", StartColumns), part("late", LateColumns)
-    return footer, Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
+    starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", LateColumns)
+    exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
+    return Content(footer, exposures, missing)
 
 
 def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:
@@ -166,22 +206,25 @@ def delete(store: Store, segment: Segment) -> None:
         store.delete(segment.path(kind))
 
 
-def _read(store: Store, segment: Segment, kind: str, columns: type[C], tables: Tables) -> tuple[Footer | None, C]:
+def _read(store: Store, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
     with store.open(segment.path(kind)) as file:
         table = pq.ParquetFile(file).read()
         try:
-            found = from_arrow(table, columns, tables)
-        except (KeyError, AttributeError) as error:
-            raise Damaged(f"{segment.path(kind)}: {error}") from error
-        metadata = table.schema.metadata
-        return (_footer(segment, metadata) if kind == EXPOSURES else None), found
+            missing.update(dict.fromkeys(lacking(table, columns), len(table)))
+            return from_arrow(table, columns, tables)
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise Damaged(str(error.args[0] if error.args else error)) from error
 
 
-def _footer(segment: Segment, metadata: Mapping[bytes, bytes] | None) -> Footer:
+def _footer(metadata: Mapping[bytes, bytes] | None) -> Footer:
     try:
-        return msgspec.json.decode((metadata or {})[_FOOTER], type=Footer)
-    except (KeyError, msgspec.DecodeError) as error:
-        raise Damaged(f"{segment.path(EXPOSURES)}: not a segment of this application") from error
+        encoded = (metadata or {})[_FOOTER]
+        try:
+            return msgspec.json.decode(encoded, type=Footer)
+        except msgspec.ValidationError:
+            return msgspec.json.decode(encoded, type=_FirstFooter).upgraded()
+    except (KeyError, IndexError, msgspec.DecodeError) as error:
+        raise Damaged("not a segment of this application") from error
 
 
 def _of_batches(columns: Any, is_wanted: Callable[[int, int], bool]) -> Any:

@@ -85,7 +85,12 @@ class LocalStore:
     @contextmanager
     def open(self, path: str) -> Iterator[Any]:
         with _store_errors(), (self._directory / path).open("rb") as file:
-            yield file
+            try:
+                yield file
+            except OSError as error:
+                if error.errno is None:  # pyarrow's word for content that it cannot decode
+                    raise Damaged(_line(error)) from error
+                raise
 
     def list(self, folder: str) -> list[File]:
         found: list[File] = []

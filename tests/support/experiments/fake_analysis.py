@@ -20,6 +20,8 @@ class FakeAnalysis:
         self.starts, self.rows, self.late = Counter[Any](), Counter[Any](), Counter[Any]()
         self.feedback: list[FeedbackItem] = []
         self.lost: dict[str, int] = {}
+        self.damaged: list[str] = []
+        self.lacking: dict[str, int] = {}
         self.restored: Mapping[str, Any] | None = None
         self.occurrences: list[Occurrence] = []
         self.load: tuple[int, Mapping[str, int] | None] = (0, None)
@@ -50,6 +52,9 @@ class FakeAnalysis:
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         self.lost = dict(rows)
+
+    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
+        self.damaged, self.lacking = list(damaged), dict(lacking)
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
         self.load = routers, replicas

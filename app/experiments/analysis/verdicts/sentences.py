@@ -91,6 +91,7 @@ def _why_invalid(report: Report) -> str:
     reasons = {
         "sample_ratio": "the split is not as configured",
         "rows_lost": "too many rows were lost",
+        "incomplete": "the ledger is incomplete",
         "completeness": "values are missing more often on one arm",
         "aa": "a difference was found where there is none",
     }
@@ -171,6 +172,8 @@ def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float
     if report.decision == "do_not_ship":
         bad = [name for name, decision in decisions.items() if decision == "do_not_ship"]
         return f"Next: take {' and '.join(bad)} out of the traffic."
+    if report.decision == "invalid" and report.incomplete:
+        return "Next: restore the files of the ledger that cannot be read, or move them away."
     if report.decision == "invalid":
         return "Next: find what differs by arm (see the alarms), then start a new run."
     if report.decision == "ship":

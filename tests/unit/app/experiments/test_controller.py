@@ -474,3 +474,15 @@ def test_closing_writes_pending_batches(desk: Desk) -> None:
     desk.start()
     assert desk.analysis.rows == {(A, 1): 1}
     assert desk.send(full(2)) == Acknowledgement(received=2, durable=1)
+
+
+def test_a_file_that_cannot_be_read_is_named_to_the_analysis(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.pass_time(61)
+    desk.send(full(2))
+    desk.pass_time(61)
+    first, _ = segments.committed(desk.store)
+    desk.store.write(first.path("exposures"), b"PAR1")
+    desk.start()
+    assert sum(desk.analysis.rows.values()) == 1
+    assert [it.partition(": ")[0] for it in desk.analysis.damaged] == [first.path("exposures")]

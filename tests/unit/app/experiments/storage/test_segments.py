@@ -10,6 +10,7 @@ import pytest
 from app.experiments.columns import Exposures, Tables, from_batch, router_hash
 from app.experiments.storage import housekeeping, reading, segments
 from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.reading import Gaps
 from app.experiments.storage.segments import Footer, RouterState, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.ledger.wire import FeedbackItem, Lost, Plan
@@ -61,7 +62,7 @@ def test_a_segment_comes_back_as_it_was_written(store: LocalStore) -> None:
     tables = Tables()
     written = Exposures.concat([exposures(tables, number) for number in (1, 2, 3)])
     segments.write(store, SEGMENT, written, tables, footer(1, 2, 3))
-    found, read = segments.read(store, SEGMENT, tables)
+    found, read, _ = segments.read(store, SEGMENT, tables)
     assert same(read, written)
     assert read.feedback.items(tables)[0] == FeedbackItem(1000.5, 2**63 + 10, 7, "thumbs", -1.5)
     assert found.records == {"exposures": 6, "starts": 6, "late": 3, "feedback": 3, "pairs": 6}
@@ -124,7 +125,7 @@ def test_a_file_that_is_no_segment_is_left_out_and_left_alone(store: LocalStore)
     assert segments.committed(store) == [foreign]
     with pytest.raises(Damaged):
         segments.read_footer(store, foreign)
-    assert list(reading.history(store, 0.0, Tables(), {})) == []
+    assert list(reading.history(store, 0.0, Tables(), {}, Gaps())) == []
     assert housekeeping.merge(store, [foreign], SEGMENT) is None
     assert store.list("exposures")[-1].path.endswith("foreign.parquet")
 
@@ -138,7 +139,7 @@ def test_merging_holds_every_batch_once(store: LocalStore) -> None:
     merged = housekeeping.merge(store, sources, Segment("2026-11-12", "w-4"))
     assert merged is not None
     assert (merged.batches, merged.merged) == ({"router-a": [[1, 3], [5, 5]]}, True)
-    (found,) = reading.history(store, 0.0, Tables(), {})
+    (found,) = reading.history(store, 0.0, Tables(), {}, Gaps())
     assert sorted(found.rows.batch.tolist()) == [1, 1, 2, 2, 3, 3, 5, 5]
     assert [len(store.list(kind)) for kind in segments.KINDS] == [1, 1, 1, 1, 1]
 
@@ -150,7 +151,7 @@ def test_a_merged_segment_whose_sources_remain_changes_nothing(store: LocalStore
         part = Exposures.concat([exposures(tables, number) for number in numbers])
         segments.write(store, Segment("2026-11-12", name), part, tables, footer(*numbers, at=float(numbers[-1])))
     known: dict[int, Numbers] = {}
-    found = Exposures.concat(list(reading.history(store, 0.0, Tables(), known)))
+    found = Exposures.concat(list(reading.history(store, 0.0, Tables(), known, Gaps())))
     assert sorted(found.starts.seq.tolist()) == [10, 11, 20, 21]
     assert list(known[router_hash("router-a")]) == [1, 2]
 

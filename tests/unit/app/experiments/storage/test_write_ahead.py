@@ -197,7 +197,7 @@ def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -
     second.tick()
     wait_until(lambda: not files(tmp_path / "ledger"))
     store = LocalStore(tmp_path / "ledger")
-    found = [it.rows for segment in segments.committed(store) for it in segments.read(store, segment, Tables())[1:]]
+    found = [it.rows for segment in segments.committed(store) for it in segments.read(store, segment, Tables())[1:2]]
     assert sorted(seq for rows in found for seq in rows.seq.tolist()) == [10, 11, 20, 21, 30, 31]
 
 

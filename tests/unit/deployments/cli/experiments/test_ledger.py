@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -137,6 +138,53 @@ def test_the_journal_has_the_prices(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert code == 0
     values = {it["arm"]: it["value"] for it in json.loads(out)["primary"][0]["values"]}
     assert values["green"] > values["blue"], "green's answers cost three units for a million tokens, blue's two"
+
+
+def segments_of(ledger: str) -> list[Path]:
+    return sorted(Path(ledger).glob("exposures/*/*.parquet"))
+
+
+def test_rows_of_a_version_without_newer_columns_count(
+    ledger: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(shutil.copytree(ledger, tmp_path / "older").as_posix(), capsys)
+    for file in segments_of(shell.ledger):
+        table = pq.read_table(file, partitioning=None)
+        pq.write_table(table.drop_columns(["cold", "itl_max_s"]), file)
+    report = json.loads(shell("report", NAME, "--format", "json")[1])
+    assert sum(report["requests"].values()) == REQUESTS
+    assert (report["decision"], report["incomplete"]) == ("do_not_ship", [])
+    (warning,) = [it for it in report["warnings"] if "another version" in it]
+    assert warning.endswith(f"there: cold ({REQUESTS:,}), itl_max_s ({REQUESTS:,}).")
+
+
+def test_a_file_that_cannot_be_read_is_named_and_no_verdict_stands(
+    ledger: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = Shell(shutil.copytree(ledger, tmp_path / "damaged").as_posix(), capsys)
+    first, *_ = segments_of(shell.ledger)
+    first.write_bytes(first.read_bytes()[:-100])
+    name = first.relative_to(shell.ledger).as_posix()
+    report = json.loads(shell("report", NAME, "--format", "json")[1])
+    (file,) = report["incomplete"]
+    assert file.startswith(f"{name}: ")
+    assert report["decision"] == "invalid"
+    code, out, _ = shell("report", NAME, "--check")
+    assert code == Check.INVALID
+    assert out.startswith(f"{NAME} on chat: no verdict can be trusted, the ledger is incomplete.")
+    assert f"1 file of the ledger cannot be read, and what it holds is missing here: {name}" in " ".join(out.split())
+    shell("export", NAME)
+    assert name in caplog.text
+
+
+def test_a_line_of_the_journal_that_cannot_be_read_is_named(
+    ledger: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(shutil.copytree(ledger, tmp_path / "damaged").as_posix(), capsys)
+    file = max(Path(shell.ledger).glob("journal/*/*.jsonl"))
+    file.write_bytes(file.read_bytes() + b'{"at": 1.0, "ki')
+    (named,) = json.loads(shell("report", NAME, "--format", "json")[1])["incomplete"]
+    assert named.startswith(f"{file.relative_to(shell.ledger).as_posix()}: 1 of its ")
 
 
 @pytest.mark.parametrize("directory", ["missing", "."])

@@ -1,0 +1,193 @@
+"""Old evidence counts: segments of every version since the first are read, and nothing is left out silently.
+
+`versions/1` … hold the same four requests, each written by the code of its time: 1 the first segments, 2 batches as
+ranges of numbers in the footer, 3 mirrored pairs. A change of what is written needs a new folder here.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.experiments.columns import Columns, Exposures, PairColumns, RowColumns, Tables, from_batch
+from app.experiments.storage import housekeeping, reading, segments
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.reading import Gaps
+from app.experiments.storage.segments import Footer, RouterState, Segment
+from app.experiments.storage.store import Damaged, LocalStore
+from app.ledger.wire import Lost
+from tests.support.experiments.exposures import batch, late, pair, row, start
+
+VERSIONS = Path(__file__).parent / "versions"
+SEGMENT = Segment("1970-01-01", "w-000001")
+NEEDED = {
+    *("router", "batch", "seq", "at", "unit", "caller", "request", "endpoint", "plan", "weights", "assigned", "flags"),
+    *("stream", "status", "error"),
+}
+"""The columns of a row without which it says nothing."""
+
+
+def kept(version: str) -> segments.Content:
+    return segments.read(LocalStore(VERSIONS / version), SEGMENT, Tables())
+
+
+def written(directory: Path, *numbers: int) -> Segment:
+    """Writes a segment of two requests for each batch."""
+    tables, segment = Tables(), Segment("1970-01-01", f"w-{numbers[0]:06d}")
+    parts = [
+        from_batch(
+            batch(
+                number,
+                starts=[start(number), start(number + 50)],
+                rows=[row(number, cold=True), row(number + 50, assigned=1, served=1)],
+                late=[late(number)],
+                pairs=[pair(number)],
+            ),
+            tables,
+        )
+        for number in numbers
+    ]
+    state = RouterState(Numbers(numbers).dump(), [], 1000.0)
+    footer = Footer(
+        written_at=1000.0, batches={"router-a": Numbers(numbers).dump()}, routers={"router-a": state}, merged=False
+    )
+    segments.write(LocalStore(directory), segment, Exposures.concat(parts), tables, footer)
+    return segment
+
+
+def rewrite(file: Path, table: pa.Table) -> None:
+    pq.write_table(table.replace_schema_metadata(pq.read_schema(file).metadata), file)
+
+
+def rows_of(directory: Path, gaps: Gaps) -> list[int]:
+    found = Exposures.concat(list(reading.history(LocalStore(directory), 0.0, Tables(), {}, gaps)))
+    return sorted(found.rows.seq.tolist())
+
+
+@pytest.mark.parametrize("version", sorted(it.name for it in VERSIONS.iterdir()))
+def test_a_segment_of_every_version_is_read(version: str) -> None:
+    content = kept(version)
+    footer, exposures = content.footer, content.exposures
+    assert footer.batches == {"router-a": [[1, 2]]}
+    assert footer.routers["router-a"] == RouterState([[1, 2]], [Lost("chat", "blue", 5)], 1100.0)
+    assert [len(columns) for columns in exposures] == [4, 4, 2, 1, 1 if int(version) >= 3 else 0]
+    rows = exposures.rows
+    assert rows.seq.tolist() == [1, 2, 3, 4]
+    assert rows.cold.tolist() == [False, False, True, False]
+    assert np.array_equal(rows.ttft_s, np.array([0.25, 0.5, 0.75, np.nan], np.float32), equal_nan=True)
+    assert not content.lacking
+
+
+def test_the_newest_kept_version_is_the_one_that_is_written(tmp_path: Path) -> None:
+    newest = VERSIONS / max((it.name for it in VERSIONS.iterdir()), key=int)
+    segment = written(tmp_path, 1)
+    for kind in segments.KINDS:
+        if kind != "feedback":
+            now = pq.read_schema(tmp_path / segment.path(kind)).remove_metadata()
+            assert pq.read_schema(newest / SEGMENT.path(kind)).remove_metadata().equals(now), kind
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(data=st.data())
+def test_a_column_that_a_file_lacks_is_null_and_every_row_counts(tmp_path: Path, data: st.DataObject) -> None:
+    shutil.rmtree(tmp_path / "exposures", ignore_errors=True)
+    segment, tables = written(tmp_path, 1, 2), Tables()
+    before = segments.read(LocalStore(tmp_path), segment, tables).exposures.rows
+    file = tmp_path / segment.path("exposures")
+    table = pq.read_table(file, partitioning=None)
+    absent = data.draw(st.sets(st.sampled_from(sorted({*table.column_names} - NEEDED))))
+    rewrite(file, table.drop_columns(sorted(absent)))
+    gaps = Gaps()
+    (found,) = reading.history(LocalStore(tmp_path), 0.0, tables, {}, gaps)
+    assert gaps.damaged == {}
+    assert gaps.lacking == dict.fromkeys(absent, 4)
+    for name in RowColumns.names():
+        values = getattr(found.rows, name)
+        if name not in absent:
+            assert np.array_equal(values, getattr(before, name), equal_nan=values.dtype.kind == "f"), name
+        elif values.dtype.kind == "f":
+            assert np.isnan(values).all(), name
+        else:
+            assert set(values.tolist()) <= {-1, 0}, name
+
+
+@pytest.mark.parametrize("column", sorted(NEEDED))
+def test_a_file_without_a_column_that_rows_need_is_named(tmp_path: Path, column: str) -> None:
+    segment = written(tmp_path, 1)
+    file = tmp_path / segment.path("exposures")
+    rewrite(file, pq.read_table(file, partitioning=None).drop_columns([column]))
+    gaps = Gaps()
+    assert rows_of(tmp_path, gaps) == []
+    assert gaps.damaged == {segment.path("exposures"): f"it lacks {column}"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(data=st.data())
+def test_damage_of_any_kind_is_named_or_changes_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    """Files that end early, or with a byte changed: of each the rows are read as they were, or it is named."""
+    shutil.rmtree(tmp_path, ignore_errors=True)
+    segment, _ = written(tmp_path, 1), written(tmp_path, 2)
+    kind = data.draw(st.sampled_from(["exposures", "starts", "late", "pairs"]))
+    file = tmp_path / segment.path(kind)
+    content = file.read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1))
+    cut = data.draw(st.booleans())
+    file.write_bytes(content[:at] if cut else content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+    gaps = Gaps()
+    found = rows_of(tmp_path, gaps)
+    assert (found, [*gaps.damaged]) in [([1, 2, 51, 52], []), ([2, 52], [segment.path("exposures")])]
+    assert gaps.damaged or not cut
+
+
+def test_a_part_that_was_deleted_alone_is_named(tmp_path: Path) -> None:
+    segment = written(tmp_path, 1)
+    (tmp_path / segment.path("starts")).unlink()
+    gaps = Gaps()
+    assert rows_of(tmp_path, gaps) == []
+    assert [*gaps.damaged] == [segment.path("exposures")]
+
+
+def test_a_damaged_segment_whose_batches_are_in_another_is_no_gap(tmp_path: Path) -> None:
+    segment, _ = written(tmp_path, 1), written(tmp_path, 2, 1)
+    (tmp_path / segment.path("starts")).write_bytes(b"PAR1")
+    gaps = Gaps()
+    assert rows_of(tmp_path, gaps) == [1, 2, 51, 52]
+    assert gaps.damaged == {}
+
+
+def test_merging_leaves_what_it_cannot_keep_whole(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    damaged, older, *whole = (written(tmp_path, number) for number in (1, 2, 3, 4))
+    (tmp_path / damaged.path("exposures")).write_bytes(b"PAR1")
+    file = tmp_path / older.path("exposures")
+    rewrite(file, pq.read_table(file, partitioning=None).drop_columns(["cold"]))
+    merged = Segment("1970-01-01", "w-000009")
+    assert housekeeping.merge(store, [damaged, older, *whole], merged) is not None
+    assert segments.committed(store) == [damaged, older, merged]
+    gaps = Gaps()
+    assert rows_of(tmp_path, gaps) == [2, 3, 4, 52, 53, 54]
+    assert gaps.lacking == {"cold": 2}
+
+
+def test_pairs_of_another_version_may_lack_columns(tmp_path: Path) -> None:
+    segment = written(tmp_path, 1)
+    file = tmp_path / segment.path("pairs")
+    rewrite(file, pq.read_table(file, partitioning=None).drop_columns(["cosine", "skipped"]))
+    content = segments.read(LocalStore(tmp_path), segment, Tables())
+    pairs: Columns = content.exposures.pairs
+    assert isinstance(pairs, PairColumns)
+    assert np.isnan(pairs.cosine).all()
+    assert content.lacking == {"cosine": 1, "skipped": 1}
+
+
+def test_a_segment_of_another_program_is_damaged(tmp_path: Path) -> None:
+    segment = written(tmp_path, 1)
+    file = tmp_path / segment.path("exposures")
+    pq.write_table(pq.read_table(file, partitioning=None).replace_schema_metadata(None), file)
+    with pytest.raises(Damaged, match="not a segment of this application"):
+        segments.read_footer(LocalStore(tmp_path), segment)
