@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from tests.support.engine.fake_engine import Answer, FakeEngine, frame, stream
+from tests.support.engine.fake_engine import Answer, FakeEngine
+from tests.support.engine.other_answers import message_with, response_of
 
 COMMAND = "printf loop-%s 42"
 PRINTED = "loop-42"
@@ -31,47 +32,26 @@ def scripted(engine: FakeEngine) -> Answer:
         shells = [tool for tool in body.get("tools") or () if tool.get("name") in _SHELLS]
         shell = None if is_called or not shells else shells[0]
         text = SAID if PRINTED in conversation else "Nothing was printed."
-        return _sent(_response(shell, text) if path == "/v1/responses" else _message(shell, text))
+        return response_of(_events(shell, text)) if path == "/v1/responses" else _message(body, shell, text)
 
     return answer
 
 
-def _arguments(shell: Mapping[str, Any]) -> str:
+def _arguments(shell: Mapping[str, Any]) -> dict[str, Any]:
     parameters = shell.get("input_schema") or shell["parameters"]
     name = "cmd" if "cmd" in parameters["properties"] else "command"
     is_list = parameters["properties"][name].get("type") == "array"
-    return json.dumps({name: ["sh", "-c", COMMAND] if is_list else COMMAND})
+    return {name: ["sh", "-c", COMMAND] if is_list else COMMAND}
 
 
-def _message(shell: Mapping[str, Any] | None, text: str) -> Iterator[dict[str, Any]]:
-    head: dict[str, Any] = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [],
-        "stop_reason": None,
-    }
-    usage = {"input_tokens": 9, "output_tokens": 3}
-    yield {"type": "message_start", "message": {**head, "usage": usage}}
+def _message(body: dict[str, Any], shell: Mapping[str, Any] | None, text: str) -> Response:
     if shell is None:
-        block: dict[str, Any] = {"type": "text", "text": ""}
-        delta = {"type": "text_delta", "text": text}
-    else:
-        block = {"type": "tool_use", "id": "toolu_1", "name": shell["name"], "input": {}}
-        delta = {"type": "input_json_delta", "partial_json": _arguments(shell)}
-    yield {"type": "content_block_start", "index": 0, "content_block": block}
-    yield {"type": "content_block_delta", "index": 0, "delta": delta}
-    yield {"type": "content_block_stop", "index": 0}
-    yield {
-        "type": "message_delta",
-        "delta": {"stop_reason": "end_turn" if shell is None else "tool_use"},
-        "usage": usage,
-    }
-    yield {"type": "message_stop"}
+        return message_with(body, {"type": "text", "text": text})
+    call = {"type": "tool_use", "id": "toolu_1", "name": shell["name"], "input": _arguments(shell)}
+    return message_with(body, call, stop_reason="tool_use")
 
 
-def _response(shell: Mapping[str, Any] | None, said: str) -> Iterator[dict[str, Any]]:
+def _events(shell: Mapping[str, Any] | None, said: str) -> Iterator[dict[str, Any]]:
     response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "output": [], "tools": []}
     yield {"type": "response.created", "response": {**response, "status": "in_progress"}}
     about: dict[str, Any] = {"output_index": 0, "item_id": "item_1"}
@@ -82,7 +62,7 @@ def _response(shell: Mapping[str, Any] | None, said: str) -> Iterator[dict[str, 
         yield {"type": "response.output_text.delta", **about, "content_index": 0, "delta": said}
     else:
         item = {"type": "function_call", "id": "item_1", "call_id": "call_1", "name": shell["name"]}
-        item["arguments"] = _arguments(shell)
+        item["arguments"] = json.dumps(_arguments(shell))
         yield {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}}
         yield {"type": "response.function_call_arguments.delta", **about, "delta": item["arguments"]}
     item["status"] = "completed"
@@ -92,12 +72,3 @@ def _response(shell: Mapping[str, Any] | None, said: str) -> Iterator[dict[str, 
         "type": "response.completed",
         "response": {**response, "status": "completed", "output": [item], "usage": usage},
     }
-
-
-def _sent(events: Iterator[dict[str, Any]]) -> Response:
-    return stream(
-        [
-            f"event: {event['type']}\n{frame({**event, 'sequence_number': number})}"
-            for number, event in enumerate(events)
-        ]
-    )

@@ -9,12 +9,10 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import frame, stream
+from tests.support.engine.other_answers import message_with
 
 USER: Any = [{"role": "user", "content": "hi"}]
 TOOL: Any = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
-MESSAGE: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "blue-model"}
-USAGE = {"input_tokens": 9, "output_tokens": 3}
 
 
 @pytest.fixture
@@ -23,25 +21,9 @@ def client(rig: Rig) -> Iterator[anthropic.Anthropic]:
         yield sdk
 
 
-def event(value: dict[str, Any]) -> str:
-    """One event as vLLM sends it."""
-    return f"event: {value['type']}\n{frame(value)}"
-
-
 def calls_a_tool(body: dict[str, Any]) -> Response:
     """vLLM's answer when `tool_choice` names the tool: it has `end_turn`."""
-    block = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}
-    if not body.get("stream"):
-        return JSONResponse({**MESSAGE, "content": [block], "stop_reason": "end_turn", "usage": USAGE})
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None, "usage": USAGE}},
-        {"type": "content_block_start", "index": 0, "content_block": block},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": USAGE},
-        {"type": "message_stop"},
-    ]
-    return stream([event(value) for value in events])
+    return message_with(body, {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}})
 
 
 def test_an_answer_that_calls_the_named_tool_stops_with_tool_use(rig: Rig, client: anthropic.Anthropic) -> None:

@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from app.engine.model import Model
 from tests.router.conftest import Rig
 from tests.support.clients.samples import tokenizer
-from tests.support.engine.fake_engine import CARD, CONTEXT, chat, frame, refuse, speaks, stream
+from tests.support.engine.fake_engine import CARD, CONTEXT, chat, refuse, speaks, stream
+from tests.support.engine.other_answers import message_with, response_of
 
 TEXT = "hello 日本 😀 there"
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
@@ -431,28 +432,12 @@ def respond(body: dict[str, Any]) -> Response:
         {"type": "response.output_item.done", **about, "item": SAID},
         {"type": "response.completed", "response": response},
     ]
-    return stream(
-        [f"event: {event['type']}\n" + frame({**event, "sequence_number": n}) for n, event in enumerate(events)]
-    )
+    return response_of(events)
 
 
 def reply(body: dict[str, Any]) -> Response:
     """A message, as vLLM sends it in Anthropic's format."""
-    text, stop = {"type": "text", "text": "Hello"}, {"stop_reason": "end_turn", "stop_sequence": None}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [text], **stop}
-    counts = {"input_tokens": 9, "output_tokens": 3}
-    if not body.get("stream"):
-        return JSONResponse({**message, "usage": counts})
-    begun = {**message, "content": [], "stop_reason": None, "usage": {**counts, "output_tokens": 0}}
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": begun},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": stop, "usage": counts},
-        {"type": "message_stop"},
-    ]
-    return stream([f"event: {event['type']}\n" + frame(event) for event in events])
+    return message_with(body, {"type": "text", "text": "Hello"})
 
 
 @KINDS

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import USAGE, frame, refuse, stream
+from tests.support.engine.other_answers import response_of
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -136,9 +137,7 @@ def calls_two(body: dict[str, Any]) -> Response:
             {"type": "response.output_item.done", **about, "item": item},
         ]
     events.append({"type": "response.completed", "response": response})
-    return stream(
-        [f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)],
-    )
+    return response_of(events)
 
 
 @pytest.mark.parametrize(("parallel", "names"), [(True, ["call_0", "call_1"]), (False, ["call_0"])])

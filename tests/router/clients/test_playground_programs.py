@@ -20,7 +20,7 @@ from tests.support.clients.page_modules import call
 from tests.support.clients.program_runner import ProgramFailed, ProgramRunner, program_runner
 from tests.support.clients.samples import tokenizer
 from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, FakeEngine, chunk, frame, speaks, stream
-from tests.support.engine.other_answers import HELLO, response
+from tests.support.engine.other_answers import HELLO, message_with, response
 
 URL = "http://router"
 TOKENS = list(range(9))
@@ -83,26 +83,8 @@ def runner() -> Iterator[ProgramRunner]:
 def answers(engine: FakeEngine) -> Any:
     """An engine that answers every route as vLLM does, as far as the SDKs read the answers."""
 
-    def message(body: Mapping[str, Any]) -> Response:
-        start: dict[str, Any] = {
-            "id": "m",
-            "type": "message",
-            "role": "assistant",
-            "model": "m",
-            "content": [],
-            "stop_reason": None,
-        }
-        usage = {"input_tokens": 9, "output_tokens": 3}
-        block = {"type": "text", "text": ""}
-        events: list[dict[str, Any]] = [
-            {"type": "message_start", "message": {**start, "usage": usage}},
-            {"type": "content_block_start", "index": 0, "content_block": block},
-            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hello"}},
-            {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
-            {"type": "message_stop"},
-        ]
-        return stream([f"event: {it['type']}\n{frame(it)}" for it in events])
+    def message(body: dict[str, Any]) -> Response:
+        return message_with(body, {"type": "text", "text": "hello"})
 
     def chat(body: Mapping[str, Any]) -> Response:
         if body.get("stream"):

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import USAGE, frame, stream
+from tests.support.engine.other_answers import message_with, response_of
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 MARKUP = '<tool_call>\n{"name": "add", "arguments": {"a": 12, "b": "x'
@@ -72,6 +73,14 @@ def test_other_chats_are_not_collected(rig: Rig) -> None:
     assert [request.get("stream", False) for request in rig.blue.requests] == [False, False]
 
 
+def test_a_streamed_call_that_the_model_chose_and_the_limit_cut_ends_with_length(rig: Rig) -> None:
+    rig.blue.answer = cut_chat
+    fields = {"model": "chat", **FORCED, "tool_choice": "auto", "stream": True}
+    text = httpx.post(rig.url + PATHS["openai"], json=fields).raise_for_status().text
+    assert '"finish_reason":"length"' in text
+    assert '"finish_reason":"tool_calls"' not in text
+
+
 def test_a_stream_that_breaks_off_is_retried_on_another_deployment(rig: Rig) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = lambda body: stream([chunk({"role": "assistant", "content": ""})])
@@ -83,23 +92,11 @@ def test_a_stream_that_breaks_off_is_retried_on_another_deployment(rig: Rig) -> 
 
 def cut_message(body: dict[str, Any]) -> Response:
     """The same at `/v1/messages`: `max_tokens` ends a call of a named tool, `tool_use` a call of any tool."""
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
-    usage = {"input_tokens": 9, "output_tokens": 3}
     if not body.get("stream"):
-        text = {"type": "text", "text": MARKUP}
-        return JSONResponse({**message, "content": [text], "stop_reason": "max_tokens", "usage": usage})
-    block = {"type": "tool_use", "id": "call_1", "name": "add", "input": {}}
-    end = {"stop_reason": "tool_use" if body["tool_choice"]["type"] == "any" else "max_tokens"}
-    deltas = [{"type": "input_json_delta", "partial_json": part} for part in ARGUMENTS]
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**message, "content": [], "stop_reason": None, "usage": usage}},
-        {"type": "content_block_start", "index": 0, "content_block": block},
-        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": end, "usage": usage},
-        {"type": "message_stop"},
-    ]
-    return stream([f"event: {event['type']}\n{frame(event)}" for event in events])
+        return message_with(body, {"type": "text", "text": MARKUP}, stop_reason="max_tokens")
+    block = {"type": "tool_use", "id": "call_1", "name": "add", "input": ARGUMENTS}
+    is_named = body["tool_choice"]["type"] == "tool"
+    return message_with(body, block, stop_reason="max_tokens" if is_named else "tool_use")
 
 
 @pytest.mark.parametrize("choice", ["any", "tool"])
@@ -138,7 +135,7 @@ def cut_response(body: dict[str, Any]) -> Response:
         {"type": "response.output_item.done", "output_index": 0, "item": done},
         {"type": "response.completed", "response": whole},
     ]
-    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+    return response_of(events)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/serving-endpoints/responses"])

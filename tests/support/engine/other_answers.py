@@ -1,6 +1,8 @@
 """A fake vLLM's answers at `/v1/messages`, `/v1/responses`, `/v1/completions` and `/v1/embeddings`, and at
 every route."""
 
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -12,18 +14,31 @@ HELLO = "Hello blue-model"
 
 
 def message(body: dict[str, Any]) -> Response:
-    """Anthropic's answer, streamed or whole, as vLLM has it at `/v1/messages`."""
+    """A message with the text `HELLO`."""
+    return message_with(body, {"type": "text", "text": HELLO})
+
+
+def message_with(body: dict[str, Any], block: Mapping[str, Any], *, stop_reason: str = "end_turn") -> Response:
+    """A message of one content block, streamed or whole, as vLLM has it at `/v1/messages`.
+
+    A block of type `tool_use` may have its input as a list of pieces of JSON, which is how the stream sends it.
+    """
     usage = {"input_tokens": 9, "output_tokens": 3}
-    whole: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"]}
-    whole |= {"content": [{"type": "text", "text": HELLO}], "stop_reason": "end_turn", "usage": usage}
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"]}
     if not body.get("stream"):
-        return JSONResponse(whole)
+        return JSONResponse({**head, "content": [block], "stop_reason": stop_reason, "usage": usage})
+    if block["type"] == "text":
+        begun, deltas = {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    else:
+        pieces = block["input"] if isinstance(block["input"], list) else [json.dumps(block["input"])]
+        begun = {**block, "input": {}}
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
     events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": HELLO}},
+        {"type": "message_start", "message": {**head, "content": [], "stop_reason": None, "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": begun},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+        {"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": usage},
         {"type": "message_stop"},
     ]
     return stream([f"event: {event['type']}\n{frame(event)}" for event in events])
@@ -39,11 +54,17 @@ def response(body: dict[str, Any]) -> Response:
     if not body.get("stream"):
         return JSONResponse(done)
     part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.output_text.delta", **part, "delta": HELLO, "logprobs": []},
-        {"type": "response.completed", "response": done},
-    ]
+    return response_of(
+        [
+            {"type": "response.created", "response": begun},
+            {"type": "response.output_text.delta", **part, "delta": HELLO, "logprobs": []},
+            {"type": "response.completed", "response": done},
+        ]
+    )
+
+
+def response_of(events: Iterable[Mapping[str, Any]]) -> Response:
+    """The stream of a response with these events, which vLLM numbers."""
     return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
 
 
