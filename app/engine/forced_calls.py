@@ -1,8 +1,9 @@
-"""Tool calls that a request forces, and that `max_tokens` may cut short.
+"""Tool calls that `max_tokens` may cut short.
 
 vLLM's whole answers show a call that is not complete as text, in the model's markup; its streams show the call as far
-as it got, but end as if it were complete. So these whole answers are collected from streams, and the streams' ends are
-corrected. Contract: vLLM 0.29, `parser/abstract_parser.py`, `tool_parsers`, `entrypoints/openai/chat_completion`.
+as it got, but end as if it were complete. So whole answers with a forced call are collected from streams, and the ends
+of all streams with calls are corrected. Contract: vLLM 0.29, `parser/abstract_parser.py`, `tool_parsers`,
+`entrypoints/openai/chat_completion`.
 """
 
 from collections import defaultdict
@@ -46,9 +47,12 @@ class CutCalls:
     """Corrects the end of one stream: a call whose arguments are not complete was cut short.
 
     vLLM's chats call that `tool_calls`, and its messages `tool_use`, unless the request names the tool.
+    `is_forced`: a call without any arguments was cut, too. Where the model chose to call, some parsers send none for a
+    function without parameters.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_forced: bool = True) -> None:
+        self._is_forced = is_forced
         self._correct = self._message if path == "/v1/messages" else self._chat
         self._framer = Framer()
         self._arguments: defaultdict[int, str] = defaultdict(str)
@@ -96,7 +100,7 @@ class CutCalls:
         try:
             from_json(text)
         except ValueError:
-            return not text or _is_a_beginning(text)
+            return _is_a_beginning(text) if text else self._is_forced
         return False
 
 
@@ -109,8 +113,16 @@ def _is_a_beginning(text: str) -> bool:
 
 
 def cut_calls(path: str, body: Mapping[str, Any]) -> CutCalls | None:
-    """The correction of the stream of a vLLM request that forces a call; None for any other stream."""
-    return CutCalls(path) if path in _MISNAMED and forces_a_call(body) else None
+    """The correction of the stream of a vLLM request whose answer may have calls; None for any other stream."""
+    is_forced = forces_a_call(body)
+    if path not in _MISNAMED or not (is_forced or _may_call(body)):
+        return None
+    return CutCalls(path, is_forced=is_forced)
+
+
+def _may_call(body: Mapping[str, Any]) -> bool:
+    choice = body.get("tool_choice")
+    return bool(body.get("tools")) and (choice.get("type") if isinstance(choice, dict) else choice) != "none"
 
 
 _MISNAMED = frozenset({"/v1/chat/completions", "/v1/messages"})

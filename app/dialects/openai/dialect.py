@@ -15,7 +15,7 @@ from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
 from app.dialects.openai import azure_ml, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
-from app.dialects.openai.translations import PARSERS, ResponsesTranslation
+from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
 from app.dialects.openapi_schemas import Body
 from app.errors import NotFound, SwitchyardError
 
@@ -99,11 +99,11 @@ class OpenAI:
 
     @staticmethod
     def _parse(operation: str, body: dict[str, Any], request: Request, config: Config) -> Call:
-        if operation != "responses":
-            return PARSERS[operation](body)
+        if (parser := PARSERS.get(operation)) is not None:
+            return parser(body)
         endpoint = config.endpoint_of(request.params.get("deployment") or body.get("model"), "responses")
         drop = endpoint is None or endpoint.unsupported_tools == "drop"
-        return ResponsesTranslation.parse(body, drop_tools=drop)
+        return PARSERS_OF_RESPONSES[operation](body, drop_tools=drop)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}

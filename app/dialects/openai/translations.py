@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic_core import from_json
 
@@ -164,9 +164,9 @@ class ResponsesTranslation(DirectTranslation):
         return ResponseStream(EVENTS, single_tool_call=self.single_tool_call)
 
 
-def _parse_input_tokens(body: dict[str, Any]) -> Call:
+def _parse_input_tokens(body: dict[str, Any], *, drop_tools: bool) -> Call:
     request = _checked(body, fields.InputTokens, PASSED)
-    settle_tools(body, drop=True)
+    settle_tools(body, drop=drop_tools)
     if isinstance(request.input, list):
         body["input"] = readable_items(request.input)
     return Call("responses", body, CountTranslation("/tokenize", tokenized(body)), request.model)
@@ -212,12 +212,21 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "rerank_v2": _parse_rerank_v2,
     "score": _parse_score,
     "tokenize": TokenizeTranslation.parse,
-    "input_tokens": _parse_input_tokens,
     "invocations": _parse_invocation,
 }
-"""Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body.
+"""Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body."""
 
-`ResponsesTranslation.parse` also needs a setting of the endpoint."""
+
+class ResponsesParser(Protocol):
+    """A parser of a body with the tools of Responses; `drop_tools` is a setting of the endpoint, see `settle_tools`."""
+
+    def __call__(self, body: dict[str, Any], *, drop_tools: bool) -> Call: ...
+
+
+PARSERS_OF_RESPONSES: Mapping[str, ResponsesParser] = {
+    "responses": ResponsesTranslation.parse,
+    "input_tokens": _parse_input_tokens,
+}
 
 
 def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:

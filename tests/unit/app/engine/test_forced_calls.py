@@ -313,11 +313,26 @@ def test_frames_that_are_no_events_pass() -> None:
     [
         (CHAT, "required", True),
         (CHAT, NAMED, True),
-        (CHAT, "auto", False),
+        (CHAT, "auto", True),
+        (CHAT, None, True),
+        (CHAT, "none", False),
         (MESSAGES, {"type": "any"}, True),
-        (MESSAGES, {"type": "auto"}, False),
+        (MESSAGES, {"type": "auto"}, True),
+        (MESSAGES, {"type": "none"}, False),
         (RESPONSES, "required", False),
     ],
 )
-def test_only_streams_of_forced_calls_are_corrected(path: str, choice: Any, is_corrected: bool) -> None:
-    assert (cut_calls(path, {"tool_choice": choice}) is not None) == is_corrected
+def test_streams_that_may_have_calls_are_corrected(path: str, choice: Any, is_corrected: bool) -> None:
+    assert (cut_calls(path, {"tools": [{}], "tool_choice": choice}) is not None) == is_corrected
+    assert cut_calls(path, {"tools": []}) is None
+
+
+@pytest.mark.parametrize(("path", "made"), [(CHAT, chat_of), (MESSAGES, message_of)])
+@given(length=st.integers(0, len(ARGUMENTS)))
+def test_a_call_that_the_model_chose_is_cut_once_it_has_arguments(path: str, made: Any, length: int) -> None:
+    """With `auto`: a parser may send no arguments for a function without parameters."""
+    cut, stream, complete = made(ARGUMENTS[:length])
+    end = complete if length in (0, len(ARGUMENTS)) else cut
+    correction = cut_calls(path, {"tools": [{}], "tool_choice": "auto" if path == CHAT else {"type": "auto"}})
+    assert correction is not None
+    assert f'_reason":"{end}"'.encode() in correction.feed(stream).replace(b" ", b"")

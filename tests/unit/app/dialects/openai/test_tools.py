@@ -45,6 +45,16 @@ def chat(**fields: Any) -> Call:
     return OpenAI().parse("chat", Request("POST", "/v1/chat/completions", json.dumps(body).encode()), CONTEXT)
 
 
+@pytest.mark.parametrize("operation", ["responses", "input_tokens"])
+@pytest.mark.parametrize("other", SERVERS)
+def test_an_endpoint_that_refuses_them_refuses_and_counts_no_servers_tool(operation: str, other: Any) -> None:
+    request = Request("POST", "/", json.dumps({"model": "chat", "input": "hi", "tools": [FUNCTION, other]}).encode())
+    OpenAI().parse(operation, request, CONTEXT)
+    with pytest.raises(BadRequest) as raised:
+        OpenAI().parse(operation, request, REFUSING)
+    assert raised.value.param == "tools[1]"
+
+
 @pytest.mark.parametrize(("own", "other"), [*product([FUNCTION, NAMESPACE], SERVERS)])
 def test_beside_functions_a_servers_tool_is_left_out(own: dict[str, Any], other: dict[str, Any]) -> None:
     assert parse(tools=[other, own]).body["tools"] == [own]
