@@ -1,5 +1,6 @@
 """``python -m tests.simulation FILE [RUNS]``: the full tables, as Markdown, with the design's own numbers."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -8,7 +9,6 @@ from pathlib import Path
 
 from tests.simulation import (
     alarms,
-    conversations,
     delays,
     false_positives,
     feedback,
@@ -16,6 +16,7 @@ from tests.simulation import (
     plans,
     quantiles,
     ramps,
+    reports,
     sample_ratios,
     shadows,
     verdicts,
@@ -211,15 +212,29 @@ def shadow_table(executor: Executor, count: int) -> Iterator[str]:
 def conversation_table(executor: Executor, count: int) -> Iterator[str]:
     yield (
         "## Prompts that hold the arm's own answers\n\n"
-        f"{count} runs of {conversations.CONVERSATIONS:,} conversations of "
-        f"{conversations.TURNS} turns, without a design of their own. The treatment is 15 % faster for a prompt of the "
+        f"{count} runs of {reports.CONVERSATIONS:,} conversations of "
+        f"{reports.TURNS} turns, without a design of their own. The treatment is 15 % faster for a prompt of the "
         "same size and writes twice as much, so that its users wait "
-        f"{100 * conversations.truth():.1f} % longer. Missed: the interval of any look excludes that.\n"
+        f"{100 * reports.truth():.1f} % longer. Missed: the interval of any look excludes that.\n"
     )
     rows: list[list[Cell]] = []
     for strata in ([], ["prompt_bytes"], ["prompt_bytes", "hour"]):
-        rows.append([", ".join(strata) or "none", *astuple(conversations.said(executor, strata, count))])
+        rows.append([", ".join(strata) or "none", *astuple(reports.said(executor, strata, count))])
     yield table(["strata", "missed", "ever better", "worse at the end"], rows, "{:.3f}")
+
+
+def answer_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Answers that are still running, or lost\n\n{count} runs of {reports.OBSERVED_S:,.0f} s with "
+        f"{reports.ANSWERS_PER_S:.0f} whole answers a second of 400 users, half of which take less than "
+        f"{reports.MEDIAN_S:.0f} s, and a look every {reports.EVERY_S:.0f} s. Wrong: any look had the wrong sign, or "
+        "found a difference where there is none.\n"
+    )
+    rows: list[list[Cell]] = []
+    for answers in reports.ANSWERS:
+        wrong, found = reports.verdicts_on_answers(executor, answers, count)
+        rows.append([answers.name, f"{math.expm1(answers.effect):+.0%}", wrong, found])
+    yield table(["the treatment", "true effect", "wrong", "better or worse"], rows, "{:.3f}")
 
 
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
@@ -232,8 +247,9 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     delay_table,
     shadow_table,
     conversation_table,
+    answer_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85]
+SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25]
 """The number of runs of each table, as a share of the first table's."""
 
 

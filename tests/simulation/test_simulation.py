@@ -8,7 +8,6 @@ import pytest
 
 from tests.simulation import (
     alarms,
-    conversations,
     delays,
     false_positives,
     feedback,
@@ -16,6 +15,7 @@ from tests.simulation import (
     plans,
     quantiles,
     ramps,
+    reports,
     sample_ratios,
     shadows,
     verdicts,
@@ -201,7 +201,15 @@ def test_the_real_controller_stops_a_bad_treatment_as_soon(executor: Executor, i
 def test_prompts_that_hold_the_arms_own_answers_are_no_stratum(executor: Executor) -> None:
     """The treatment is faster for a prompt of the same size, and slower for its users: 8.8 % later."""
     for strata in ([], ["prompt_bytes"]):
-        said = conversations.said(executor, strata, 100)
+        said = reports.said(executor, strata, 100)
         assert said.missed <= 0.05
         assert said.better == 0
         assert said.worse >= 0.6
+
+
+@pytest.mark.parametrize("answers", reports.ANSWERS, ids=lambda answers: answers.name)
+def test_requests_that_are_running_or_lost_make_no_verdict_false(executor: Executor, answers: reports.Answers) -> None:
+    wrong, found = reports.verdicts_on_answers(executor, answers, 20)
+    assert wrong <= 0.05
+    if abs(answers.effect) > 0:
+        assert found >= 0.9

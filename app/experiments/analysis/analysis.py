@@ -6,6 +6,7 @@ by what is known of their beginning. A restarted controller adds the stored expo
 `state`.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from app.experiments.acting.facts import Interventions
 from app.experiments.analysis import watching
 from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Mask
+from app.experiments.analysis.evidence.arrivals import Arrivals
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.evidence.metrics import facts_of, measures_of
@@ -57,6 +59,7 @@ class Analysis:
         self._config = config
         returning = config.endpoints[experiment.endpoint].sticky is not None
         self._arms = Arms(name, experiment, tables, started_at)
+        self._arrivals = Arrivals(len(self._arms.names))
         measures = measures_of(experiment)
         self._collected = Collected(
             measures, self._arms, facts_of(config, tables), experiment.strata, returning=returning
@@ -97,7 +100,9 @@ class Analysis:
     def add_starts(self, starts: StartColumns) -> None:
         """Draws of an arm, of any endpoint."""
         starts, placed = self._belonging(starts)
-        self._watched.add_starts(starts, placed, _random(starts), _analysed(starts))
+        analysed = _analysed(starts)
+        self._watched.add_starts(starts, placed, _random(starts), analysed)
+        self._arrivals.start(starts.take(analysed), placed.take(analysed))
 
     def add_rows(self, rows: RowColumns) -> None:
         """Requests that have ended, of any endpoint."""
@@ -109,10 +114,19 @@ class Analysis:
         if not analysed.any():
             return
         rows, placed = rows.take(analysed), placed.take(analysed)
-        stratum, values = self._collected.add(rows, placed)
-        self._watched.add_values(rows, placed, values)
-        self._feedback.add_rows(rows, stratum, placed.arm)
-        self._version += 1
+        self._feedback.add_rows(rows, self._collected.strata.of(rows, placed.weights), placed.arm)
+        self._arrivals.end(rows, placed)
+        self._count_arrivals()
+
+    def _count_arrivals(self, now: float = -math.inf) -> None:
+        """Counts the requests that no earlier one holds up."""
+        before = self._collected.unknown
+        ended = self._arrivals.release(now)
+        self._collected.unknown, self._collected.running = self._arrivals.unknown, self._arrivals.running
+        if ended is not None:
+            self._watched.add_values(*ended, self._collected.add(*ended))
+        if ended is not None or (before != self._collected.unknown).any():
+            self._version += 1
 
     def add_late(self, late: LateColumns) -> None:
         """Requests that are late, of any endpoint."""
@@ -166,6 +180,7 @@ class Analysis:
         return new
 
     def _advance(self, now: float) -> None:
+        self._count_arrivals(now)
         self._count_feedback(now)
         self._occurrences += self._watched.raise_alarms(now)
         if self._pace.allows():
@@ -212,6 +227,7 @@ class Analysis:
         """Everything that is known. Every comparison has a look; those that the pace does not allow to repeat are
         older.
         """
+        self._count_arrivals(now)
         for comparing in self._comparing:
             if comparing.looked_version < 0:
                 self._look_at(comparing, now)

@@ -7,6 +7,7 @@ import msgspec
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.verdicts import sentences
@@ -112,13 +113,15 @@ def _decisions(
     decisions = {}
     for number, treatment in enumerate(experiment.treatments, 1):
         rails = [watch for watch in watched.guardrails if watch.treatment == number]
-        columns = [it.column for it in comparing if it.measure.role == "primary" and it.treatment == number]
+        its = [it for it in comparing if it.treatment == number]
+        deciding = [it for it in its if it.measure.role == "primary"]
         decisions[treatment] = decision_of(
             [it for it in primary if it.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
-            changed=any(it.changes.has_flipped for it in comparing if it.treatment == number),
-            invalid=any(watched.invalidates(column, number) for column in columns),
+            changed=any(it.changes.has_flipped for it in its),
+            settled=all(it.known.settled for it in deciding),
+            invalid=any(watched.invalidates(it.column, number) for it in deciding),
             long_enough=long_enough,
         )
     return decisions
@@ -164,6 +167,12 @@ def _warnings(
     for what, share in (("metrics", collected.share), ("quantiles", collected.quantiles_share)):
         if share < 1:
             warnings.append(f"There are many units: {what} are computed from {100 * share:g} % of them, drawn by hash.")
+    if unknown := int(collected.unknown.sum()):
+        have = "request has" if unknown == 1 else "requests have"
+        warnings.append(
+            f"{unknown:,} {have} run for more than {HORIZON_S / 60:g} minutes, or the records were lost: intervals "
+            "allow for any outcome."
+        )
     counts = watched.sample_ratio.units
     if sum(counts):
         warnings += [

@@ -53,6 +53,26 @@ class Lines(NamedTuple):
     """The sum of their denominators: n, unless the metric is a ratio of sums."""
 
 
+class Slack(NamedTuple):
+    """The most by which an estimate's true value may be below, and above, what is known: because of missing values."""
+
+    down: float = 0.0
+    up: float = 0.0
+
+    def shrink(self, est: float) -> float:
+        """The possible estimate that is nearest to 0."""
+        return max(est - self.down, 0.0) if est > 0 else min(est + self.up, 0.0)
+
+    def widen(self, interval: Interval | None) -> Interval | None:
+        """The interval with what the missing values allow; None if they allow everything."""
+        if interval is None or not math.isfinite(self.down + self.up):
+            return None
+        return Interval(interval.lower - self.down, interval.upper + self.up)
+
+
+NO_SLACK = Slack()
+
+
 class Moments(NamedTuple):
     """Moments of each stratum and arm where the request is the unit: arrays of shape (strata, 2)."""
 
@@ -98,13 +118,16 @@ class Look:
         """Whether both arms have the units that a claim needs."""
         return min(self.units) >= MIN_UNITS
 
-    def ln_e(self, *, effect: float, alpha: float) -> float:
+    def ln_e(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> float:
         """The evidence against "no effect"; 0 before both arms have enough units."""
-        return float(ln_e_mix(self.est, self.se, self.nu, effect=effect, alpha=alpha)) if self.enough else 0.0
+        est = slack.shrink(self.est)
+        return float(ln_e_mix(est, self.se, self.nu, effect=effect, alpha=alpha)) if self.enough else 0.0
 
-    def interval(self, *, effect: float, alpha: float) -> Interval | None:
+    def interval(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> Interval | None:
         """The confidence sequence at this look; None before both arms have enough units."""
-        return confidence_sequence(self.est, self.se, self.nu, effect=effect, alpha=alpha) if self.enough else None
+        if not self.enough:
+            return None
+        return slack.widen(confidence_sequence(self.est, self.se, self.nu, effect=effect, alpha=alpha))
 
 
 class _Cells(NamedTuple):

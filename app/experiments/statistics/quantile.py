@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.experiments.statistics.look import MIN_UNITS, Codes, Floats, sum_of_squares
+from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Codes, Floats, Slack, sum_of_squares
 from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
 
 MIN_ABOVE = 30
@@ -125,20 +125,20 @@ class QuantileLook:
         """The test of "no shift": its difference of proportions in standard errors."""
         return self._test.z(0.0)
 
-    def ln_e(self, *, effect: float, alpha: float) -> float:
+    def ln_e(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> float:
         """The evidence against "no shift", by the test at 0; it reaches ln(1/alpha) where `interval` excludes 0."""
         z = self.z
         if not self.enough or not math.isfinite(z):
             return 0.0
-        return float(ln_e_mix(z * self.se, self.se, self.nu, effect=effect, alpha=alpha))
+        return float(ln_e_mix(slack.shrink(z * self.se), self.se, self.nu, effect=effect, alpha=alpha))
 
-    def interval(self, *, effect: float, alpha: float) -> Interval | None:
+    def interval(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> Interval | None:
         """The confidence sequence; None before both arms have enough units, or if an end is beyond ±FARTHEST."""
         k = float(boundary(self.se, self.nu, effect=effect, alpha=alpha))
         if not self.enough or not math.isfinite(k):
             return None
         lower, upper = self._crossing(k), self._crossing(-k)
-        return None if lower is None or upper is None else Interval(lower[0], upper[1])
+        return None if lower is None or upper is None else slack.widen(Interval(lower[0], upper[1]))
 
     def _crossing(self, k: float) -> tuple[float, float] | None:
         """Searches first where a normal estimate has it."""
@@ -162,3 +162,15 @@ def quantile_shift(values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: f
         return None
     se = 0.5 * (upper[1] - lower[0])
     return QuantileLook(0.5 * (centre[0] + centre[1]), se, test.nu, test.units, test)
+
+
+def reach_of_quantile(values: Floats, p: float, unknown: float, least: float, most: float) -> Slack:
+    """How far quantile `p` of `values` and so many unknown ones, each between `least` and `most`, may be from that of
+    `values` alone.
+    """
+    count = len(values)
+    low, high = (p * (count + unknown) - unknown) / count, p * (count + unknown) / count
+    known = float(np.quantile(values, p))
+    lowest = float(np.quantile(values, low)) if low > 0 else least
+    highest = float(np.quantile(values, high)) if high < 1 else most
+    return Slack(known - lowest, highest - known)

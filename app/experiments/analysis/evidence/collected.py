@@ -1,13 +1,15 @@
 """The analysed exposures of one experiment, summed up for every measure; and looks at them."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.config.experiments import Stratum
+from app.config.experiments import LATENCIES, Stratum
 from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
+from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
 from app.experiments.analysis.evidence.distributions import Distributions
@@ -16,8 +18,8 @@ from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Meas
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
 from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata
 from app.experiments.columns import I32, RowColumns
-from app.experiments.statistics.look import Lines, Look, LookScale, look, look_of_requests
-from app.experiments.statistics.quantile import QuantileLook, quantile_shift
+from app.experiments.statistics.look import NO_SLACK, Lines, Look, LookScale, Slack, look, look_of_requests
+from app.experiments.statistics.quantile import QuantileLook, quantile_shift, reach_of_quantile
 
 AnyLook = Look | QuantileLook
 
@@ -43,6 +45,11 @@ class Collected:
         self._facts = facts
         self._returning = returning
         size = len(measures)
+        self.unknown: Ints = np.zeros(len(arms.names), np.int64)
+        self.running: Ints = np.zeros(len(arms.names), np.int64)
+        """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
+        self._least, self._most = np.full((2, size), np.inf), np.full((2, size), -np.inf)
+        """The range of each measure's numerators, and of its denominators."""
         self._per_stratum = Growing(np.float64)
         self._totals = Totals(size, len(arms.names))
         self._cells = Cells(size) if returning else Cells(size, _SAMPLED_REQUESTS)
@@ -52,9 +59,8 @@ class Collected:
         self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
 
-    def add(self, rows: RowColumns, placed: Placement) -> tuple[I32, list[Values | None]]:
-        """Adds analysed rows. Returns their strata, and each measure's values for them (None: feedback, which comes
-        later).
+    def add(self, rows: RowColumns, placed: Placement) -> list[Values | None]:
+        """Adds analysed rows. Returns each measure's values for them (None: feedback, which comes later).
 
         Every row belongs to the experiment.
         """
@@ -66,6 +72,7 @@ class Collected:
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
+        self._extend_range(values)
         np.add.at(self._per_stratum.values, stratum, 1.0)
         self._totals.add(block)
         self._cells.add(block)
@@ -80,7 +87,14 @@ class Collected:
                 here = known.valid
                 raw = (known.x[here], rows.unit[here], stratum[here], placed.arm[here], rows.at[here])
                 self._raw[measure.metric].add(*raw)
-        return stratum, values
+        return values
+
+    def _extend_range(self, values: Sequence[Values | None]) -> None:
+        for column, known in enumerate(values):
+            if known is not None and known.valid.any():
+                seen = np.stack([known.x[known.valid], known.d[known.valid]])
+                self._least[:, column] = np.minimum(self._least[:, column], seen.min(axis=1))
+                self._most[:, column] = np.maximum(self._most[:, column], seen.max(axis=1))
 
     def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
         """Exposures whose window for a feedback metric is over."""
@@ -119,6 +133,7 @@ class Collected:
 
     def strata_for(self, treatment: int) -> I32:
         """For each recorded stratum, the one in which control and a treatment are compared."""
+        self._per_stratum.resize(len(self.strata))
         return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
 
     @property
@@ -186,6 +201,34 @@ class Collected:
         """Requests with a value, their numerators and their denominators."""
         n, x, d = self._totals.of_arms(column)[arm, :3].tolist()
         return n, x, d
+
+    def slack(self, column: int, treatment: int, missing: Ints) -> Slack:
+        """How far a comparison may be off because of so many requests of each arm without a row.
+
+        Each may have any value that was ever seen, and a latency of up to `HORIZON_S`.
+        """
+        control = self._reach(column, 0, int(missing[0]))
+        treated = self._reach(column, treatment, int(missing[treatment]))
+        return Slack(treated.down + control.up, treated.up + control.down)
+
+    def _reach(self, column: int, arm: int, missing: int) -> Slack:
+        n, x, d = self.sums(column, arm)
+        measure = self.measures[column]
+        if not missing or measure.feedback or not n:
+            return NO_SLACK
+        (x_least, d_least), (x_most, d_most) = self._least[:, column], self._most[:, column]
+        if measure.metric in LATENCIES:
+            longest = math.log(HORIZON_S) if measure.on_logarithms else HORIZON_S
+            x_most = max(x_most, longest)
+        elif measure.kind == "proportion":
+            x_least, x_most = 0.0, 1.0
+        if measure.kind == "quantile":
+            raw = self._raw[measure.metric].of_arm(arm)
+            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, x_least, x_most)
+        low, high = (x + missing * x_least) / (d + missing * d_most), (x + missing * x_most) / (d + missing * d_least)
+        if measure.on_differences:
+            return Slack(x / d - low, high - x / d)
+        return Slack(math.log(x / d / low), math.log(high * d / x)) if low > 0 < x else Slack(math.inf, math.inf)
 
     def requests_with_value(self, column: int, arm: int) -> int:
         """Requests of an arm that have a value."""

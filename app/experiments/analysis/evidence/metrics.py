@@ -62,6 +62,11 @@ class Measure:
         """Whether the estimate is a difference of means (of logarithms, or of feedback numbers)."""
         return self.kind == "geometric_mean" or self.scale == "absolute"
 
+    @property
+    def on_logarithms(self) -> bool:
+        """Whether each request's numerator is the ln of its value."""
+        return self.kind in ("geometric_mean", "quantile")
+
 
 class Values(NamedTuple):
     """One measure's values, for each row. `x` and `d` are 0 where there is no value."""
@@ -179,7 +184,7 @@ def _value(measure: Measure, rows: RowColumns, facts: Facts) -> Floats:
     if measure.metric == "goodput":
         return _good(rows, measure.within).astype(np.float64)
     value = _NUMBERS[measure.metric](rows, facts)
-    if measure.kind in ("geometric_mean", "quantile"):
+    if measure.on_logarithms:
         return np.asarray(np.log(np.maximum(value, SHORTEST_S)), np.float64)
     return np.minimum(value, facts.total_s) if measure.metric in LATENCIES else value
 

@@ -17,7 +17,7 @@ from app.experiments.analysis.verdicts.history import EffectWatch, History
 from app.experiments.analysis.verdicts.rules import WORDS, effect_of, is_not_worse, verdict_of
 from app.experiments.analysis.watch.rare_events import FEW, RareEvents
 from app.experiments.report import ArmValue, Comparison, Effect, Verdict
-from app.experiments.statistics.look import MIN_UNITS, Look
+from app.experiments.statistics.look import MIN_UNITS, Look, Slack
 from app.experiments.statistics.planner import information_needed
 from app.experiments.statistics.sequences import effect_size
 
@@ -40,6 +40,8 @@ class LatestLook:
     design_effect: float | None = None
     without_cold: Effect | None = None
     units: tuple[int, int] = (0, 0)
+    settled: bool = True
+    """Whether the requests that are still running cannot change the verdict."""
 
 
 @dataclass
@@ -103,7 +105,7 @@ class Comparator:
             reason = f"{few[0]} unit{'' if few[0] == 1 else 's'} on {few[1]} so far, {MIN_UNITS} are needed"
             return LatestLook(verdict="invalid", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
-            return self._exact(rare, sets, units)
+            return self._exact(rare, collected, sets, units)
         if look is None:
             return LatestLook(reason="no estimate yet: too few requests, or values that do not differ", units=units)
         return self._interval(look, collected, units)
@@ -116,26 +118,34 @@ class Comparator:
         events = [collected.sums(self.column, arm)[1] for arm in (0, self.treatment)]
         return f"fewer than {FEW} events in an arm" if min(events) < FEW else ""
 
-    def _exact(self, reason: str, sets: Ints, units: tuple[int, int]) -> LatestLook:
+    def _exact(self, reason: str, collected: Collected, sets: Ints, units: tuple[int, int]) -> LatestLook:
         if self.rare is None or not self.rare.applies:
             return LatestLook(reason=reason, units=units)
+        if missing := int(collected.unknown[[0, self.treatment]].sum()):
+            return LatestLook(reason=f"{reason}, and {missing} requests have no end", units=units)
         effect, ln_e = self.rare.effect(sets, self.alpha)
         return LatestLook(
             ln_e=ln_e, verdict=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
         )
 
     def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> LatestLook:
-        bounds = look.interval(effect=self.delta, alpha=self.alpha)
-        effect = effect_of(look.est, bounds, self.measure.scale)
+        slack = collected.slack(self.column, self.treatment, collected.unknown)
+        effect = self._effect(look, slack)
+        after_all = self._effect(look, collected.slack(self.column, self.treatment, collected.running))
         return LatestLook(
             effect=effect,
-            ln_e=look.ln_e(effect=self.delta, alpha=self.alpha),
+            ln_e=look.ln_e(effect=self.delta, alpha=self.alpha, slack=slack),
             verdict=verdict_of(effect, self.measure),
             look=look,
             design_effect=collected.design_effect(self.column, self.treatment, look),
             without_cold=self._without_cold(collected),
             units=units,
+            settled=_allows(effect, self.measure) == _allows(after_all, self.measure),
         )
+
+    def _effect(self, look: AnyLook, slack: Slack) -> Effect:
+        bounds = look.interval(effect=self.delta, alpha=self.alpha, slack=slack)
+        return effect_of(look.est, bounds, self.measure.scale)
 
     def _without_cold(self, collected: Collected) -> Effect | None:
         if self.measure.feedback or not collected.has_cold_minutes:
@@ -143,7 +153,7 @@ class Comparator:
         look = collected.look(self.column, self.treatment, without_cold=True)
         if look is None:
             return NO_EFFECT
-        return effect_of(look.est, look.interval(effect=self.delta, alpha=self.alpha), self.measure.scale)
+        return self._effect(look, collected.slack(self.column, self.treatment, collected.unknown))
 
     def reach(self) -> bool:
         """Notes the present word, while nothing makes it invalid. Returns whether it is the first time."""
@@ -228,6 +238,10 @@ class Comparator:
             self.word, self.reached, self.counted = state["word"], list(state["reached"]), state["counted"]
             self.changes.restore(state["changes"])
         self.history.restore(state["history"])
+
+
+def _allows(effect: Effect, measure: Measure) -> tuple[Verdict, bool]:
+    return verdict_of(effect, measure), is_not_worse(effect, measure)
 
 
 def clusters(look: AnyLook) -> int:

@@ -47,14 +47,22 @@ def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
 
 
 def decision_of(
-    primary: Sequence[Comparison], *, acted: bool, quiet: bool, changed: bool, invalid: bool, long_enough: bool
+    primary: Sequence[Comparison],
+    *,
+    acted: bool,
+    quiet: bool,
+    changed: bool,
+    settled: bool,
+    invalid: bool,
+    long_enough: bool,
 ) -> Decision:
     """The decision on one treatment, from its primary metrics.
 
     `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has an alarm, and
-    control keeps every absolute limit; `changed`: a primary effect has changed during the run; `invalid`: something
-    about the traffic makes a primary verdict invalid; `long_enough`: the shortest duration before a promotion is over.
-    Guardrails come first: a treatment that fails lacks values, too.
+    control keeps every absolute limit; `changed`: a primary effect has changed during the run; `settled`: requests that
+    are still running cannot change a primary verdict; `invalid`: something about the traffic makes a primary verdict
+    invalid; `long_enough`: the shortest duration before a promotion is over. Guardrails come first: a treatment that
+    fails lacks values, too.
     """
     if acted:
         return "do_not_ship"
@@ -63,4 +71,4 @@ def decision_of(
     if any(it.verdict == "worse" for it in primary):
         return "do_not_ship"
     good = all(it.not_worse for it in primary) and any(it.verdict == "better" for it in primary)
-    return "ship" if good and quiet and long_enough and not changed else "keep_going"
+    return "ship" if good and quiet and settled and long_enough and not changed else "keep_going"

@@ -91,8 +91,49 @@ def test_unfinished_requests_alarm_before_they_end_and_nothing_ships(action: str
     replace(recorded, late=late).tell(analysis)
     assert [it.detail["kind"] for it in analysis.tick(NOW) if it.kind == "alarm"] == ["guardrail"]
     report = analysis.report(NOW)
-    assert report.primary[0].verdict == "better"
+    assert report.primary[0].verdict == "undecided", "those that hang may take longer than all others"
     assert report.guardrails[0].alarm
+    assert report.decision == decision
+
+
+def test_requests_are_counted_in_the_order_of_their_arrival() -> None:
+    world = World(users=200)
+    recorded = world.requests(1000, hours=0.1)
+    analysis = analysis_of(world, config())
+    running = recorded.rows.seq == recorded.rows.seq[600]
+    analysis.add_starts(recorded.starts)
+    analysis.add_rows(recorded.rows.take(~running))
+    assert sum(analysis.standing(START + 400).requests.values()) == 600
+    analysis.tick(START + 2000)
+    late = analysis.standing(START + 2000)
+    assert sum(late.requests.values()) == 999, "it has run for longer than others wait for it"
+    analysis.add_rows(recorded.rows.take(running))
+    analysis.tick(START + 2001)
+    ended, at_once = analysis.standing(START + 2001), analysis_of(world, config())
+    recorded.tell(at_once)
+    at_once.tick(START + 2001)
+    assert ended.requests == at_once.standing(START + 2001).requests
+    assert ended.primary[0].effect.lower == pytest.approx(at_once.standing(START + 2001).primary[0].effect.lower)
+    assert "1 request has run for more than 10 minutes" in late.warnings[-1]
+    assert _width(late.primary[0]) > _width(ended.primary[0]), "it may have had any time"
+
+
+def _width(comparison: Comparison) -> float:
+    assert comparison.effect.upper is not None
+    assert comparison.effect.lower is not None
+    return comparison.effect.upper - comparison.effect.lower
+
+
+@pytest.mark.parametrize(("running", "decision"), [(0, "ship"), (400, "keep_going")])
+def test_nothing_ships_while_running_requests_could_change_the_sign(running: int, decision: str) -> None:
+    world = World(slower=0.85, users=3000)
+    analysis = analysis_of(world, config())
+    world.requests(20_000).tell(analysis)
+    latest = world.requests(running + 1, hours=0.1, since=NOW - 360)
+    analysis.add_starts(latest.starts)
+    analysis.tick(NOW)
+    report = analysis.standing(NOW)
+    assert report.primary[0].verdict == "better"
     assert report.decision == decision
 
 

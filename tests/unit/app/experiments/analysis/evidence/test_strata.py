@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.config.experiments import Stratum
 from app.experiments.analysis.evidence.strata import MAX_SHARES, FirstRequests, Strata
-from tests.simulation import conversations
+from tests.simulation import reports
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.exposures import NAMES
 
@@ -91,7 +91,7 @@ def test_nothing_after_a_units_first_request_changes_its_strata(
 
 def test_prompts_that_hold_the_arms_own_answers_are_no_stratum() -> None:
     """The treatment is faster for a prompt of the same size, and slower for its users."""
-    missed, better, worse = conversations.run(["prompt_bytes"], conversations.truth(), 2)
+    missed, better, worse = reports.converse(["prompt_bytes"], reports.truth(), 2)
     assert not missed
     assert not better
     assert worse

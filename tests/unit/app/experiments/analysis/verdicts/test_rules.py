@@ -77,6 +77,8 @@ BETTER, SAME, OPEN = (
         ([compared("worse")], {"quiet": False}, "do_not_ship"),
         ([BETTER], {"long_enough": False}, "keep_going"),
         ([BETTER], {"changed": True}, "keep_going"),
+        ([BETTER], {"settled": False}, "keep_going"),
+        ([compared("worse")], {"settled": False}, "do_not_ship"),
         ([compared("worse")], {"changed": True}, "do_not_ship"),
         ([BETTER], {"invalid": True}, "invalid"),
         ([compared("worse")], {"invalid": True}, "invalid"),
@@ -86,5 +88,8 @@ BETTER, SAME, OPEN = (
 def test_the_decision_follows_from_the_primary_metrics_and_the_state(
     primary: list[Comparison], facts: dict[str, bool], decision: Decision
 ) -> None:
-    everything = {"acted": False, "quiet": True, "changed": False, "invalid": False, "long_enough": True} | facts
-    assert decision_of(primary, **everything) == decision
+    everything = {
+        **{"acted": False, "quiet": True, "changed": False},
+        **{"settled": True, "invalid": False, "long_enough": True},
+    }
+    assert decision_of(primary, **(everything | facts)) == decision

@@ -1,0 +1,193 @@
+"""Worlds as routers record them, through the whole analysis: what reports say at every look.
+
+Conversations whose later prompts hold the arm's own answers: green is 15 % faster for a prompt of the same size, and
+writes twice as much, so that its users wait longer. And whole answers of which some are still running at each look, or
+are lost.
+"""
+
+import math
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.experiments.analysis.evidence.arrays import Floats
+from tests.simulation.pool import generator, spread
+from tests.support.experiments.world import DAY_S, START, Recorded, World, analysis_of, config
+
+# Conversations.
+
+CONVERSATIONS = 1200
+TURNS = 6
+FASTER = 0.85
+_LOOKS = 4
+
+
+def _conversations(conversations: int, treated: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Bytes of each prompt and seconds to its first token: shape (conversations, TURNS)."""
+    shape = (conversations, TURNS)
+    first = np.exp(rng.normal(5.5, 1.0, (conversations, 1)))
+    answers = np.exp(rng.normal(6.0, 0.5, shape)) * np.where(treated, 2.0, 1.0)[:, None]
+    questions = np.exp(rng.normal(4.5, 0.5, shape))
+    prompt = first + np.cumsum(np.hstack([np.zeros((conversations, 1)), (answers + questions)[:, :-1]]), axis=1)
+    ln_time = -5.0 + 0.6 * np.log(prompt) + rng.normal(0, 0.3, (conversations, 1)) + rng.normal(0, 0.3, shape)
+    return prompt, np.exp(ln_time) * np.where(treated, FASTER, 1.0)[:, None]
+
+
+@cache
+def truth() -> float:
+    """The true lift of the geometric mean of ttft."""
+    rng = np.random.default_rng(1)
+    means = [np.log(_conversations(400_000, np.full(400_000, arm), rng)[1]).mean() for arm in (False, True)]
+    return math.expm1(means[1] - means[0])
+
+
+@dataclass(frozen=True)
+class Said:
+    """Shares of runs: the interval of any look missed the truth; any look said `better`; the last said `worse`."""
+
+    missed: float
+    better: float
+    worse: float
+
+
+def _conversations_part(strata: list[str], true_lift: float, seeds: range) -> list[tuple[bool, bool, bool]]:
+    return [converse(strata, true_lift, seed) for seed in seeds]
+
+
+def converse(strata: list[str], true_lift: float, seed: int) -> tuple[bool, bool, bool]:
+    """Of one run: an interval missed the true lift, a look said `better`, the last said `worse`."""
+    rng = generator("conversations", seed)
+    treated = rng.random(CONVERSATIONS) < 0.5
+    prompt, ttft = _conversations(CONVERSATIONS, treated, rng)
+    at = START + np.sort(rng.random(CONVERSATIONS))[:, None] * DAY_S + 60.0 * np.arange(TURNS)
+    order = np.argsort(at.ravel(), kind="stable")
+    world = World()
+    recorded = world.answered(
+        at.ravel()[order],
+        order // TURNS,
+        treated[order // TURNS],
+        turn=order % TURNS,
+        prompt_bytes=prompt.ravel()[order],
+        ttft_s=ttft.ravel()[order],
+        duration_s=ttft.ravel()[order] + 1.0,
+    )
+    declared = config(sticky="conversation", strata=strata)
+    analysis = analysis_of(world, declared)
+    verdicts, missed = [], False
+    for part in np.array_split(np.arange(len(order)), _LOOKS):
+        analysis.add_starts(recorded.starts.take(part))
+        analysis.add_rows(recorded.rows.take(part))
+        now = float(recorded.rows.at[part[-1]]) + 3600.0
+        analysis.tick(now)
+        compared = analysis.standing(now).primary[0]
+        effect = compared.effect
+        if effect.lower is not None and effect.upper is not None:
+            missed |= not effect.lower <= true_lift <= effect.upper
+        verdicts.append(compared.verdict)
+    return missed, "better" in verdicts, verdicts[-1] == "worse"
+
+
+def said(executor: Executor, strata: list[str], count: int) -> Said:
+    """Of `count` runs."""
+    runs = np.array(
+        [run for part in spread(executor, partial(_conversations_part, strata, truth()), count) for run in part]
+    )
+    return Said(*runs.mean(axis=0).tolist())
+
+
+# Requests that are still running.
+
+ANSWERS_PER_S = 10.0
+OBSERVED_S = 1500.0
+MEDIAN_S = 2.0
+HANGING_S = 280.0
+EVERY_S = 100.0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Whole answers of 400 users."""
+
+    name: str
+    faster: float = 1.0
+    """The treatment's times by control's."""
+    hanging: tuple[float, float] = (0.0, 0.0)
+    """The share of control's and of the treatment's answers that take HANGING_S."""
+    spread: float = 0.5
+    """The standard deviation of ln of time between a user's answers."""
+    lost: float = 0.0
+    """The share of the treatment's rows, its slowest, that no router sends."""
+    statistic: str = "geometric_mean"
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """The verdicts that are false."""
+        effect = self.effect
+        return ("better", "worse") if effect == 0 else ("better",) if effect > 0 else ("worse",)
+
+    @property
+    def effect(self) -> float:
+        """The treatment's mean of ln of time, less control's."""
+        hang = math.log(HANGING_S / MEDIAN_S)
+        control, treated = self.hanging
+        return (1 - treated) * math.log(self.faster) + (treated - control) * hang
+
+
+ANSWERS = (
+    Answers("16 % faster on 92 %, 280 s on 8 %", faster=0.844, hanging=(0.0, 0.08)),
+    Answers("280 s on 8 % of both", hanging=(0.08, 0.08)),
+    Answers("alike, the slowest 0.5 % of the treatment's rows lost", spread=1.0, lost=0.005, statistic="mean"),
+    Answers("alike, the slowest 1 % of the treatment's rows lost", spread=1.0, lost=0.01, statistic="mean"),
+    Answers("20 % faster", faster=0.8),
+)
+
+
+def _answered(world: World, answers: Answers, rng: np.random.Generator) -> tuple[Recorded, NDArray[np.bool_]]:
+    """Records, and which rows are sent."""
+    count = int(ANSWERS_PER_S * OBSERVED_S)
+    users = 400
+    user = rng.integers(0, users, count)
+    green = (rng.random(users) < 0.5)[user]
+    ln_time = math.log(MEDIAN_S) + rng.normal(0, 0.3, users)[user] + rng.normal(0, answers.spread, count)
+    duration = np.exp(ln_time) * np.where(green, answers.faster, 1.0)
+    duration = np.where(rng.random(count) < np.where(green, *answers.hanging[::-1]), HANGING_S, duration)
+    slowest = green & (duration > np.quantile(duration[green], 1 - answers.lost))
+    at = START + np.sort(rng.random(count)) * OBSERVED_S
+    recorded = world.answered(
+        at, user, green, stream=False, ttft_s=np.nan, itl_mean_s=np.nan, itl_max_s=np.nan, duration_s=duration
+    )
+    return recorded, ~slowest
+
+
+def watch(answers: Answers, seed: int) -> list[str]:
+    """The verdict of each look of one run."""
+    rng = generator(answers.name, seed)
+    world = World()
+    recorded, sent = _answered(world, answers, rng)
+    primary = {"metric": "duration", "statistic": answers.statistic, "minimal_effect": 0.05}
+    analysis = analysis_of(world, config(primary=[primary]))
+    starts, rows = recorded.starts, recorded.rows
+    ends = np.where(sent, rows.at + rows.duration_s, np.inf)
+    verdicts: list[str] = []
+    for since in (np.arange(0.0, OBSERVED_S, EVERY_S) + START).tolist():
+        now = since + EVERY_S
+        analysis.add_starts(starts.take((starts.at > since) & (starts.at <= now)))
+        analysis.add_rows(rows.take((ends > since) & (ends <= now)))
+        analysis.tick(now)
+        verdicts.append(analysis.standing(now).primary[0].verdict)
+    return verdicts
+
+
+def _answers_part(answers: Answers, seeds: range) -> list[tuple[bool, bool]]:
+    found = [set(watch(answers, seed)) for seed in seeds]
+    return [(bool(verdicts & set(answers.wrong)), bool(verdicts & {"better", "worse"})) for verdicts in found]
+
+
+def verdicts_on_answers(executor: Executor, answers: Answers, count: int) -> tuple[float, float]:
+    """The shares of `count` runs in which any look was wrong, and in which any was `better` or `worse`."""
+    runs = np.array([run for part in spread(executor, partial(_answers_part, answers), count) for run in part])
+    wrong, found = runs.mean(axis=0).tolist()
+    return wrong, found

@@ -1,0 +1,94 @@
+import random
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.experiments.analysis.evidence import arrivals
+from app.experiments.analysis.evidence.arms import Placement
+from app.experiments.analysis.evidence.arrivals import HORIZON_S, Arrivals
+from app.experiments.columns import DTYPES, RowColumns, StartColumns
+
+REQUESTS = st.lists(st.tuples(st.integers(0, 1000), st.booleans(), st.booleans()), max_size=30)
+"""Of each request: its arrival, whether it has ended, and whether it is on the treatment."""
+
+
+C = TypeVar("C", StartColumns, RowColumns)
+Request = tuple[int, bool, bool]
+
+
+def columns(kind: type[C], seq: list[int], at: list[int]) -> C:
+    empty = {name: np.zeros(len(seq), DTYPES[name]) for name in kind.names()}
+    return replace(kind(**empty), seq=np.array(seq, np.uint64), at=np.array(at, np.float64))
+
+
+def placed(treated: list[bool]) -> Placement:
+    arm = np.array(treated, np.int8)
+    return Placement(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int32))
+
+
+@given(REQUESTS, st.integers(1, 7), st.randoms(use_true_random=False), st.integers(0, 3000))
+def test_exactly_the_requests_before_every_running_one_are_released_each_once(
+    requests: list[Request], size: int, order: random.Random, later: int
+) -> None:
+    latest = max((at for at, _, _ in requests), default=0)
+    now = latest + later
+    holding = [at for at, ended, _ in requests if not ended and at >= now - HORIZON_S]
+    tested = Arrivals(2)
+    numbers = list(range(len(requests)))
+    tested.start(columns(StartColumns, numbers, [at for at, *_ in requests]), placed([it[2] for it in requests]))
+    ended = [number for number in numbers if requests[number][1]]
+    order.shuffle(ended)
+    released: list[int] = []
+    for start in range(0, len(ended), size):
+        part = ended[start : start + size]
+        tested.end(columns(RowColumns, part, [requests[n][0] for n in part]), placed([requests[n][2] for n in part]))
+        if start == 0 and (early := tested.release()) is not None:
+            released += early.rows.seq.tolist()
+    for _ in range(2):
+        if (last := tested.release(now)) is not None:
+            assert last.placed.arm.tolist() == [requests[number][2] for number in last.rows.seq.tolist()]
+            released += last.rows.seq.tolist()
+    assert sorted(released) == [n for n in sorted(ended) if requests[n][0] < min(holding, default=np.inf)]
+    for arm in (0, 1):
+        running = [at for at, has_ended, treated in requests if not has_ended and treated == arm]
+        assert tested.running[arm] == len(running)
+        assert tested.unknown[arm] == sum(at < now - HORIZON_S for at in running)
+
+
+def test_a_start_that_comes_after_its_row_is_not_running() -> None:
+    tested = Arrivals(2)
+    tested.end(columns(RowColumns, [1], [5]), placed([False]))
+    tested.start(columns(StartColumns, [1], [5]), placed([False]))
+    assert tested.running.sum() == 0
+
+
+def test_memory_is_bounded_and_what_was_never_heard_of_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_LEAST_KEPT", 100)
+    tested = Arrivals(2)
+    for hour in range(40):
+        numbers = list(range(1000 * hour, 1000 * hour + 100))
+        tested.start(columns(StartColumns, numbers, [3600 * hour] * 100), placed([True] * 100))
+        tested.end(columns(RowColumns, numbers[1:], [3600 * hour] * 99), placed([True] * 99))
+        tested.release()
+    assert len(tested._index) <= 500
+    assert tested.running.tolist() == [0, 40]
+    assert tested.unknown.tolist() == [0, 39]
+
+
+def test_too_many_waiting_requests_are_released_and_the_running_one_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MAX_WAITING", 50)
+    tested = Arrivals(2)
+    numbers = list(range(100))
+    tested.start(columns(StartColumns, numbers, numbers), placed([False] * 100))
+    tested.end(columns(RowColumns, numbers[1:41], numbers[1:41]), placed([False] * 40))
+    assert tested.release() is None
+    assert tested.unknown.sum() == 0
+    tested.end(columns(RowColumns, numbers[41:], numbers[41:]), placed([False] * 59))
+    ended = tested.release()
+    assert ended is not None
+    assert len(ended.rows) == 99
+    assert tested.unknown.tolist() == [1, 0]
