@@ -7,7 +7,8 @@ as the largest value that fits.
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
@@ -28,11 +29,11 @@ Bool = npt.NDArray[np.bool_]
 DTYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("router", "seq", "request", "answer", "unit", "caller"), np.uint64),
     **dict.fromkeys(("plan", "assigned", "served", "dialect", "task", "metric", "primary", "shadow"), np.int32),
-    **dict.fromkeys(("at", "above_s", "value", "max_tokens", "prompt_tokens", "completion_tokens"), np.float64),
+    **dict.fromkeys(("arrived", "at", "above_s", "value"), np.float64),
+    **dict.fromkeys(("max_tokens", "prompt_tokens", "completion_tokens", "tokens"), np.float64),
     **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s", "tokens_per_s", "cosine"), np.float32),
     **dict.fromkeys(("equal", "equal_words", "same_finish", "same_tools", "length_ratio"), np.float32),
     **dict.fromkeys(("valid", "primary_valid", "visible", "primary_visible"), np.float32),
-    "tokens": np.float64,
     **dict.fromkeys(("batch", "prompt_bytes"), np.uint32),
     **dict.fromkeys(("status", "turn", "in_flight", "flags"), np.uint16),
     **dict.fromkeys(("kind", "reason", "error", "attempts", "finish", "primary_finish", "skipped"), np.uint8),
@@ -70,10 +71,13 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of all kinds of records. `router` is the hash of the router's id, `batch` the number of its batch."""
+    """Columns of all kinds of records. `router` is the hash of the router's id, `batch` the number of its batch,
+    `arrived` the time at which the controller took that, in Unix seconds; NaN if that was not recorded.
+    """
 
     router: U64
     batch: U32
+    arrived: F64
     at: F64
 
     def __len__(self) -> int:
@@ -224,6 +228,35 @@ class Exposures(NamedTuple):
             PairColumns.concat([part.pairs for part in parts]),
         )
 
+    def until(self, at: float) -> "Exposures":
+        """The records that had arrived by the Unix time `at`; those without that time, if their router had them."""
+        ended = (
+            self.starts.at,
+            self.rows.at + self.rows.duration_s,
+            self.late.at + self.late.above_s,
+            self.feedback.at,
+            self.pairs.at,
+        )
+        parts: list[Any] = [
+            it.take(np.where(np.isnan(it.arrived), sent, it.arrived) <= at)
+            for it, sent in zip(self, ended, strict=True)
+        ]
+        return Exposures(*parts)
+
+    def in_order(self) -> Iterator["Exposures"]:
+        """The same in pieces, such that late records come among the others in the order of arrival: detectors of late
+        regressions take events as they come.
+        """
+        columns = [it.take(np.argsort(it.arrived, kind="stable")) for it in self]
+        cuts = [cut for cut in np.unique(self.late.arrived).tolist() if not math.isnan(cut)]
+        ends = [[int(it.arrived.searchsorted(cut, "right")) for it in columns] for cut in cuts]
+        begins = [0] * len(columns)
+        for end in [*ends, [len(it) for it in columns]]:
+            spans = zip(columns, begins, end, strict=True)
+            parts: list[Any] = [it.take(slice(first, last)) for it, first, last in spans]
+            yield Exposures(*parts)
+            begins = end
+
     @property
     def size(self) -> int:
         """Records of all kinds."""
@@ -235,15 +268,15 @@ def router_hash(router: str) -> int:
     return int.from_bytes(hashlib.blake2b(router.encode(), digest_size=8).digest(), "big")
 
 
-def from_batch(batch: Batch, tables: Tables) -> Exposures:
-    """The batch's records as columns, with the controller's codes.
+def from_batch(batch: Batch, tables: Tables, arrived: float = math.nan) -> Exposures:
+    """The batch's records as columns, with the controller's codes. `arrived` as in `Columns`.
 
     Raises ValueError for an index outside the batch's names and plans, or a value that no column can hold.
     """
     try:
         names = np.array([tables.name(name) for name in batch.names], np.int32)
         plans = np.array([tables.plan(plan) for plan in batch.plans], np.int32)
-        source = {"router": router_hash(batch.router), "batch": batch.number}
+        source = {"router": router_hash(batch.router), "batch": batch.number, "arrived": arrived}
         return Exposures(
             StartColumns(**_arrays(batch.starts, Start._fields, names, plans, source)),
             RowColumns(**_arrays(batch.rows, Row._fields, names, plans, source)),
@@ -256,7 +289,7 @@ def from_batch(batch: Batch, tables: Tables) -> Exposures:
 
 
 def _arrays(
-    records: Sequence[tuple[Any, ...]], names: Sequence[str], name_codes: I32, plan_codes: I32, source: dict[str, int]
+    records: Sequence[tuple[Any, ...]], names: Sequence[str], name_codes: I32, plan_codes: I32, source: dict[str, float]
 ) -> dict[str, npt.NDArray[Any]]:
     columns = zip(*records, strict=True) if records else ((),) * len(names)
     arrays = {name: _array(column, DTYPES[name]) for name, column in zip(names, columns, strict=True)}
@@ -278,7 +311,7 @@ def _feedback(items: Sequence[FeedbackItem], tables: Tables) -> dict[str, npt.ND
     return {name: _array(column, DTYPES[name]) for name, column in values.items()}
 
 
-def _source(source: dict[str, int], length: int) -> dict[str, npt.NDArray[Any]]:
+def _source(source: dict[str, float], length: int) -> dict[str, npt.NDArray[Any]]:
     return {name: np.full(length, value, DTYPES[name]) for name, value in source.items()}
 
 

@@ -36,7 +36,7 @@ from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, live, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.entry import Entry
+from app.experiments.storage.entry import LOAD, LOST, OBSTACLES, Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import open_store
 from app.experiments.storage.write_ahead import WriteAhead
@@ -100,6 +100,8 @@ class Controller:
         self._knows_runs = False
         """Whether runs have been read from the journal; until then, new ones take their place."""
         self._retry_at = 0.0
+        self._facts: dict[str, dict[str, Any]] = {}
+        """Facts that no record has, as the journal has them, by the kind of their entry."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
         self._keeper.journal([Entry(clock(), "controller_started")])
@@ -112,10 +114,12 @@ class Controller:
         self._actions.settled = settled
         self._actions.seen_turns = self._actions.turns if turns is None else turns
         if config == self._config:
+            self._note(OBSTACLES, self._actions.obstacles())
             return
         self._config = config
         self._keeper.settings = config.ledger
         self._recover()
+        self._note(OBSTACLES, self._actions.obstacles())
         self._write(self.now())  # a run whose beginning is not on disk begins later if the controller dies
 
     def ingest(self, data: bytes) -> bytes:
@@ -136,7 +140,7 @@ class Controller:
         if batch.number and batch.number not in router.held:
             plans = len(self.tables.plans)
             try:
-                exposures = from_batch(batch, self.tables)
+                exposures = from_batch(batch, self.tables, now)
             except ValueError as error:
                 raise InvalidBatch(str(error)) from error
             self.wants_configuration |= len(self.tables.plans) > plans
@@ -165,7 +169,9 @@ class Controller:
         self._write(now)
         self._tell_losses()
         self._judges.set_gaps()
-        self._judges.observe_load(live(self._keeper.waiting.routers, now), self._replicas_of_deployments())
+        routers, replicas = live(self._keeper.waiting.routers, now), self._replicas_of_deployments()
+        self._judges.observe_load(routers, replicas)
+        self._note(LOAD, {"routers": routers, "replicas": replicas})
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
 
@@ -193,6 +199,7 @@ class Controller:
     def changed(self, change: Change, refusal: str | None) -> None:
         """Records that a change was made, or the reason why not; then it is tried again later."""
         self._actions.tried(change, refusal, self.now())
+        self._note(OBSTACLES, self._actions.obstacles())
 
     def close(self) -> None:
         """Writes everything that waits."""
@@ -292,9 +299,17 @@ class Controller:
         for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)
             self._keeper.journal([Entry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences])
+            self._keeper.journal(judged.new_landmarks(now))
             is_new |= bool(occurrences)
         if is_new:
             self._act(now)
+        self._note(OBSTACLES, self._actions.obstacles())
+
+    def _note(self, kind: str, facts: dict[str, Any]) -> None:
+        """Puts facts into the journal if they are new, so that a report of this time can be made again."""
+        if self._knows_runs and self._facts.get(kind) != facts:
+            self._facts[kind] = facts
+            self._keeper.journal([Entry(self.now(), kind, None, facts)])
 
     def _act(self, now: float) -> None:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""
@@ -345,6 +360,8 @@ class Controller:
         if lost != self._lost:
             self._lost = lost
             self._judges.set_lost(lost)
+        if lost:
+            self._note(LOST, {"rows": [[*key, rows] for key, rows in sorted(lost.items())]})
 
     def _lost_of(self, name: str, config: Config) -> dict[str, int]:
         """Rows that routers have lost of the experiment's endpoint, by deployment."""

@@ -172,7 +172,7 @@ class Keeper:
         if batch.number in router.held:
             return
         try:
-            exposures = from_batch(batch, self._tables)
+            exposures = from_batch(batch, self._tables, now)
         except ValueError:  # the controller that was killed had refused it, too
             router.stored.add(batch.number)
             return

@@ -3,31 +3,33 @@
 The journal holds the runs, their times, and the traffic, prices and timeouts in force; the segments hold the records.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from app.config.base import ConfigError
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.errors import BadRequest, Conflict
+from app.experiments.acting.actions import Actions, Journal
 from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
 from app.experiments.audit import AuditTrail
-from app.experiments.columns import Exposures, Tables
+from app.experiments.columns import Tables
 from app.experiments.judging.evidence import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.plain import exposures_of, scored
+from app.experiments.plan_history import history
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
 from app.experiments.runs import Run, runs_of
-from app.experiments.stand_in import evenly, stand_in
+from app.experiments.stand_in import of_run
 from app.experiments.storage import reading
-from app.experiments.storage.entry import Entry
-from app.experiments.storage.reading import Contents
+from app.experiments.storage.entry import LOAD, LOST, OBSTACLES, Entry
 from app.experiments.storage.store import Missing, open_store
-from app.experiments.summary import Foreseen
+from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Waiting
 
 REPLAYED = "replayed"
@@ -36,6 +38,9 @@ REPLAYED = "replayed"
 
 class RecordedLedger:
     """The content of a directory, until the Unix time `at` if given. `url` is as `ledger.url`, relative to `base`.
+
+    A report of that time says what the controller showed then, word for word, except for warnings about its machine
+    (clocks, a failing directory), quantiles, which it looks at each minute, and looks that a busy controller put off.
 
     Raises StoreError if the directory cannot be read, Missing if it holds no ledger.
     """
@@ -61,7 +66,11 @@ class RecordedLedger:
             if entry.kind == "configuration":
                 traffic = {**self._settings["traffic"], **entry.detail.get("traffic", {})}
                 self._settings |= {**entry.detail, "traffic": traffic}
-        self._entries, self._runs = entries, runs_of(entries)
+        self._entries, self._runs, self._gaps = entries, runs_of(entries), contents.gaps
+        self._actions = Actions(Journal(len, lambda: 0, lambda: False), can_move=False)
+        self._actions.restore(entries)
+        if (obstacles := self._fact(OBSTACLES)) is not None:
+            self._actions.meet(obstacles)
         self._judged: dict[str, Evidence] = {}
 
     def now(self) -> float:
@@ -78,11 +87,15 @@ class RecordedLedger:
         if run is None:
             return None
         if name not in self._judged:
-            self._judged[name] = Evidence(self._replayed(run), self._warnings)
+            self._judged[name] = Evidence(self._replayed(run), self._warnings, self._amended)
         return self._judged[name]
 
-    def acting(self, report: Report) -> None:
-        """None: nothing acts on recorded exposures."""
+    def acting(self, report: Report) -> Acting | None:
+        """The state of acting at that time; None if nothing acted on it, or the journal does not tell."""
+        run = self._runs[report.experiment]
+        if self._fact(OBSTACLES) is None:
+            return None
+        return self._actions.acting(run, self._config_of(run), report, self.now())
 
     def decide(self, report: Report, request: Request) -> None:
         """Raises Conflict."""
@@ -118,59 +131,70 @@ class RecordedLedger:
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
-        for exposures in reading.history(self._store, run.started_at, tables, {}, self._contents.gaps):
-            judged.count(exposures if self._at is None else _until(exposures, self._at), tables)
-        judged.set_lost(_lost(self._contents, self._at))
-        judged.set_gaps(self._contents.gaps)
+        for exposures in reading.history(self._store, run.started_at, tables, {}, self._gaps):
+            judged.count_again(exposures if self._at is None else exposures.until(self._at), tables)
+        judged.set_lost(self._lost())
+        judged.set_gaps(self._gaps)
+        if (load := self._fact(LOAD)) is not None:
+            analysis.observe_load(load["routers"], load["replicas"])
         state = self._contents.snapshots.get(run.name)
         is_of_this_run = state is not None and state.started_at == run.started_at
-        if state is not None and is_of_this_run and (self._at is None or state.at <= self._at):
-            analysis.restore(state.state)
+        is_early = state is not None and (self._at is None or state.at <= self._at)
+        judged.resume(state.state if state is not None and is_of_this_run and is_early else None, self._entries)
         analysis.tick(self.now())  # counts the feedback whose window is over, before the first look
         return analysis
 
+    def _amended(self, report: Report) -> Report:
+        """The report with the next step and the arms' traffic, as the controller showed them."""
+        if self._fact(OBSTACLES) is None:
+            return report
+        run = self._runs[report.experiment]
+        config, now = self._config_of(run), self.now()
+        next_ = self._actions.next_sentence(run, config, report, now)
+        return replace(report, next=next_, weights=self._actions.weights(run, config, report))
+
+    def _fact(self, kind: str) -> dict[str, Any] | None:
+        """The last entry of a kind, by that time."""
+        return next((it.detail for it in reversed(self._entries) if it.kind == kind), None)
+
+    def _lost(self) -> dict[tuple[str, str], int]:
+        if (told := self._fact(LOST)) is not None:
+            return {(endpoint, deployment): rows for endpoint, deployment, rows in told["rows"]}
+        waiting = Waiting()  # of a version that did not journal them
+        for footer in self._contents.footers.values():
+            if self._at is None or footer.written_at <= self._at:
+                waiting.resume(footer)
+        return total_lost(waiting.routers)
+
     def _warnings(self) -> list[str]:
         notes = [note for entry in self._entries if entry.kind == REPLAYED for note in entry.detail.get("notes", ())]
-        if self._at is None:
+        if self._at is None or not self._gaps.lacking["arrived"]:
             return notes
-        return [*notes, "Computed now, from what had been recorded by then: verdicts have the time of this one look."]
+        return [*notes, "Some records of that time do not say when they arrived: those count that had ended by then."]
 
     def _config_of(self, run: Run) -> Config:
         """A configuration of this one experiment, as far as its analysis needs it."""
-        experiment = _section(run)
-        names = experiment.arms if experiment.mode == "ab" else (experiment.control,)
+        endpoint = run.experiment.endpoint
+        traffic = self._settings["traffic"].get(endpoint)
         try:
-            return stand_in(
-                run.name,
-                experiment,
-                traffic=self._settings["traffic"].get(experiment.endpoint) or evenly(list(dict.fromkeys(names))),
-                sticky=json.loads(run.unit) if run.unit else None,
+            return of_run(
+                run,
+                traffic=traffic,
                 prices=self._settings["prices"],
                 total_s=self._settings.get("total_s"),
+                plan=self._plan(endpoint, traffic),
             )
         except ConfigError as error:
             raise BadRequest(f"The journal lacks settings of '{run.name}' to judge it: {error}") from None
 
+    def _plan(self, endpoint: str, traffic: Mapping[str, int] | None) -> dict[str, Any]:
+        """The author of the endpoint's plan and its end, if the plan was made by that traffic."""
+        plan = next(iter(history(self._entries, endpoint)), None)
+        if plan is None or plan.weights != traffic:
+            return {}
+        expires = {"at": plan.expires, "generation": 0, "weights": traffic} if plan.expires is not None else None
+        return {"by": plan.by, "expires": expires}
+
 
 def _section(run: Run) -> Experiment:
     return run.experiment if run.stopped_at is None else run.experiment.model_copy(update={"state": "stopped"})
-
-
-def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
-    waiting = Waiting()
-    for footer in contents.footers.values():
-        if at is None or footer.written_at <= at:
-            waiting.resume(footer)
-    return total_lost(waiting.routers)
-
-
-def _until(exposures: Exposures, at: float) -> Exposures:
-    """The exposures that a controller had by the Unix time `at`, give or take a router's second."""
-    starts, rows, late, feedback, pairs = exposures
-    return Exposures(
-        starts.take(starts.at <= at),
-        rows.take(rows.at + rows.duration_s <= at),
-        late.take(late.at + late.above_s <= at),
-        feedback.take(feedback.at <= at),
-        pairs.take(pairs.at <= at),
-    )

@@ -7,6 +7,7 @@ hurts and a repeated stop does not.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app.config.schema import Config
 from app.errors import Conflict, PreconditionFailed
@@ -76,6 +77,19 @@ class Actions:
             known = self._states.get(name)
             if known is None or known.revision < state.revision:
                 self._states[name] = state
+
+    def obstacles(self) -> dict[str, Any]:
+        """What besides the states decides on the next step, as plain data: whether there is a control plane, whether
+        every router has its configuration, and why a change was refused.
+        """
+        trouble = {name: course.trouble for name, course in self._courses.items() if course.trouble}
+        return {"can_move": self._can_move, "settled": self.settled, "trouble": trouble}
+
+    def meet(self, obstacles: Mapping[str, Any]) -> None:
+        """Takes the `obstacles` of a journal, to tell what was next then."""
+        self._can_move, self.settled = obstacles["can_move"], obstacles["settled"]
+        for name, trouble in obstacles["trouble"].items():
+            self._course(name).trouble = trouble
 
     def learn(self, entries: Iterable[Entry], runs: Mapping[str, Run]) -> None:
         """Takes another controller's entries about the same runs. A controller's own runs have their own states."""

@@ -294,8 +294,15 @@ class Analysis:
             "alarms": self._watched.alarms.state(),
         }
 
+    def landmarks(self) -> dict[str, Any]:
+        """The part of the state on which the words of reports rest: it changes only with them."""
+        return {
+            "comparisons": {comparing.key: comparing.landmarks() for comparing in self._comparing},
+            "alarms": self._watched.alarms.state(),
+        }
+
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state`; of metrics and alarms that it does not know, nothing changes."""
+        """Continues from a `state`, or from `landmarks`. What they do not know stays as it is."""
         for comparing in self._comparing:
             if known := state.get("comparisons", {}).get(comparing.key):
                 comparing.restore(known)

@@ -178,8 +178,8 @@ def _warnings(
         warnings += [
             f"{name} has no units." for name, units in zip(watched.arms.names, counts, strict=True) if not units
         ]
-    if watched.lacking:
-        columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(watched.lacking.items()))
+    if lacking := {name: records for name, records in watched.lacking.items() if name != "arrived"}:
+        columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(lacking.items()))
         warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
     if feedback.late:
         warnings.append(f"{feedback.late:,} scores came after their window and do not count.")

@@ -1,7 +1,7 @@
 """The analyses of a controller: one for each experiment that has a run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -20,6 +20,8 @@ from app.experiments.columns import (
 )
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
 from app.experiments.runs import Run
+from app.experiments.stand_in import of_run
+from app.experiments.storage.entry import JUDGED, Entry
 from app.experiments.storage.reading import Gaps
 from app.ledger.wire import FeedbackItem
 
@@ -71,7 +73,11 @@ class Analysis(Protocol):
     def state(self) -> dict[str, Any]:
         """State that cannot be recomputed from exposures, as plain data."""
 
-    def restore(self, state: Mapping[str, Any]) -> None: ...
+    def landmarks(self) -> dict[str, Any]:
+        """The part of the state on which the words of reports rest: it changes only with them."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state`, or from `landmarks`."""
 
 
 AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
@@ -87,6 +93,31 @@ class RunAnalysis:
     run: Run
     basis: Any
     analysis: Analysis
+    landmarks: Mapping[str, Any] = field(default_factory=dict)
+    """Those that the journal has."""
+
+    def new_landmarks(self, now: float) -> list[Entry]:
+        """The analysis's landmarks as an entry of the journal, if they have changed."""
+        landmarks = self.analysis.landmarks()
+        if landmarks == self.landmarks:
+            return []
+        self.landmarks = landmarks
+        return [Entry(now, JUDGED, self.run.name, {"started_at": self.run.started_at, **landmarks})]
+
+    def resume(self, state: Mapping[str, Any] | None, entries: Iterable[Entry]) -> None:
+        """Continues from a saved state of the run's analysis, if there is one, and the landmarks of the journal."""
+        if state is not None:
+            self.analysis.restore(state)
+        known = [it.detail for it in entries if it.kind == JUDGED and it.experiment == self.run.name]
+        mine = [detail for detail in known if detail.get("started_at") == self.run.started_at]
+        if mine:
+            self.landmarks = {name: value for name, value in mine[-1].items() if name != "started_at"}
+            self.analysis.restore(self.landmarks)
+
+    def count_again(self, exposures: Exposures, tables: Tables) -> None:
+        """Adds stored exposures, in the order in which they came."""
+        for piece in exposures.in_order():
+            self.count(piece, tables)
 
     def count(self, exposures: Exposures, tables: Tables) -> None:
         """Adds the exposures of the run; the analysis leaves out other endpoints and earlier exposures."""
@@ -151,11 +182,25 @@ class Evidence:
         return self._analysis.false_verdicts()
 
 
-def basis_of(name: str, run: Run, config: Config) -> Any:
-    """Everything that the experiment's analysis is built from; its traffic and state may change later."""
-    experiment = config.experiments[name].model_copy(update={"state": "running"})
+def basis_of(run: Run, config: Config) -> Any:
+    """Everything that the experiment's analysis is built from; its traffic and state may change later. `config` as by
+    `config_of`.
+    """
+    experiment = config.experiments[run.name].model_copy(update={"state": "running"})
     prices = [config.deployments[arm].price for arm in experiment.arms if arm in config.deployments]
     return run.started_at, experiment, run.unit, config.timeouts.total_s, prices
+
+
+def config_of(run: Run, config: Config) -> Config:
+    """The configuration by which a run is judged. One that was stopped keeps its section and its units, whatever the
+    file says of its name or its endpoint later.
+    """
+    if run.stopped_at is None:
+        return config
+    endpoint = config.endpoints.get(run.experiment.endpoint)
+    prices = {name: it.price.model_dump() for name, it in config.deployments.items() if it.price is not None}
+    traffic = endpoint.traffic if endpoint is not None else None
+    return of_run(run, traffic=traffic, prices=prices, total_s=config.timeouts.total_s)
 
 
 def _within(columns: C, mask: Bool | None) -> C:

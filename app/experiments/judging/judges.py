@@ -9,7 +9,7 @@ from typing import Any
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
 from app.experiments.columns import Exposures, Tables
-from app.experiments.judging.evidence import AnalysisFactory, RunAnalysis, basis_of
+from app.experiments.judging.evidence import AnalysisFactory, RunAnalysis, basis_of, config_of
 from app.experiments.keeper import Keeper
 from app.experiments.runs import Run
 from app.experiments.shadows.judge import ShadowJudge
@@ -74,22 +74,22 @@ class Judges:
             self.shadows.forget()
         former = {name: judged for name, judged in self.of.items() if name in config.experiments}
         new: dict[str, RunAnalysis] = {}
-        for name, experiment in config.experiments.items():
+        for name in config.experiments:
             run = runs.get(name)
             if run is None:
                 continue
-            basis = basis_of(name, run, config)
+            own = config_of(run, config)
+            basis = basis_of(run, own)
             if everything or name not in former or former[name].basis != basis:
-                analysis = self._new_analysis(name, experiment, config, self._tables, run.started_at)
+                analysis = self._new_analysis(name, own.experiments[name], own, self._tables, run.started_at)
                 analysis.intervene(interventions(run))
                 new[name] = RunAnalysis(run, basis, analysis)
             else:
                 former[name].run = run
-                former[name].analysis.update(config)
+                former[name].analysis.update(own)
         self.has_counted_all = self._replay(list(new.values()), shadows=everything) and self._keeper.is_open
         for name, judged in new.items():
-            if (state := self._state_of(judged.run, former.get(name))) is not None:
-                judged.analysis.restore(state)
+            judged.resume(self._state_of(judged.run, former.get(name)), self._keeper.entries)
             judged.set_lost(lost)
             judged.set_gaps(self._keeper.gaps)
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
@@ -104,7 +104,7 @@ class Judges:
         try:
             for exposures in self._keeper.history(min(begins)):
                 for judged in new:
-                    judged.count(exposures, self._tables)
+                    judged.count_again(exposures, self._tables)
                 if shadows:
                     self.shadows.count(exposures.pairs)
         except StoreError:

@@ -84,6 +84,11 @@ def from_arrow(table: pa.Table, kind: type[C], tables: Tables) -> C:
     return kind(**arrays)
 
 
+def has_null(name: str) -> bool:
+    """Whether the column can tell that there is no value."""
+    return name in NAMES or issubclass(DTYPES[name], np.floating)
+
+
 def _no_value(name: str) -> float:
     if name in NAMES:
         return -1

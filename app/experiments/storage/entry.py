@@ -4,6 +4,10 @@ from typing import Any
 
 import msgspec
 
+FACTS = JUDGED, LOAD, OBSTACLES, LOST = ("judged", "load", "obstacles", "lost")
+"""Kinds of entries with facts that no exposure has, written whenever they change, so that a report of any time can be
+made again: an analysis's landmarks, routers and replicas, what holds up steps, rows that routers have lost."""
+
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened, at a Unix time."""

@@ -10,6 +10,7 @@ import msgspec
 
 from app.experiments.columns import Exposures, Tables
 from app.experiments.storage import journal, segments, snapshots, write_ahead
+from app.experiments.storage.arrow import has_null
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
@@ -57,7 +58,7 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
 
 def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer | None:
     """Writes the sources as one segment, each batch once, then deletes them. None: nothing is left to merge. Sources
-    that are damaged, or lack columns, stay as they are.
+    that are damaged, or lack columns that cannot be null, stay as they are.
 
     Raises StoreError; then nothing is lost, though records may be stored twice.
     """
@@ -67,7 +68,7 @@ def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer |
             content = segments.read(store, source, tables)
         except UNREADABLE:
             continue
-        if not content.lacking:
+        if all(has_null(name) for name in content.lacking):
             parts.append(segments.fresh(content.exposures, known))
             segments.known_by(content.footer, known)
             read[source] = content.footer

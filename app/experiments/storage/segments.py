@@ -44,7 +44,7 @@ KINDS = (EXPOSURES, "starts", "late", "feedback", "pairs")
 _FOOTER = b"switchyard"
 _NONE = Numbers()
 _ENUMS = ("flags", "status", "reason", "finish", "primary_finish", "skipped")
-_FEW_VALUES = [*NAMES, "endpoint", "plan", "weights", "router", "batch", *_ENUMS]
+_FEW_VALUES = [*NAMES, "endpoint", "plan", "weights", "router", "batch", "arrived", *_ENUMS]
 _PATH = re.compile(r"[a-z]+/date=(\d{4}-\d\d-\d\d)/([^/]+)\.parquet")
 
 

@@ -114,6 +114,9 @@ class FakeAnalysis:
     def state(self) -> dict[str, Any]:
         return {"largest": self.largest}
 
+    def landmarks(self) -> dict[str, Any]:
+        return {}
+
     def restore(self, state: Mapping[str, Any]) -> None:
         self.restored, self.largest = state, state["largest"]
 

@@ -67,14 +67,15 @@ class Clock:
         return self.now
 
 
+def unpaced(*arguments: Any) -> Analysis:
+    """An analysis that looks whenever there is something new."""
+    return Analysis(*arguments, pace=Unpaced())
+
+
 def controller_of(directory: Path, config: Config, clock: Clock) -> Controller:
     """A controller on a local directory."""
-
-    def analysis(*arguments: Any) -> Analysis:
-        return Analysis(*arguments, pace=Unpaced())
-
     controller = Controller(
-        LedgerSettings(url="ledger"), base=directory, analysis_factory=analysis, same_run=same_run, clock=clock
+        LedgerSettings(url="ledger"), base=directory, analysis_factory=unpaced, same_run=same_run, clock=clock
     )
     controller.configure(config)
     return controller
@@ -85,7 +86,7 @@ def recorded_ledger(directory: Path, world: World, config: Config, requests: int
     clock = Clock()
     controller = controller_of(directory, config, clock)
     scored = next(iter(config.experiments["green-float32"].feedback), None)
-    for batch in batches(world.tables, world.requests(requests, hours), scored=scored):
+    for batch in batches(world.tables, world.requests(requests, hours), 250, scored=scored):
         clock.now = max(clock.now, *(row.at + row.duration_s for row in batch.rows))
         controller.ingest(encode(batch))
         controller.tick()

@@ -120,6 +120,7 @@ class World:
         values: dict[str, Any] = {
             "router": 1,
             "batch": 1,
+            "arrived": at,
             "seq": number + 1,
             "at": at,
             "unit": _hashed(user, 11),

@@ -228,8 +228,18 @@ class Comparator:
             "history": self.history.state(),
         }
 
+    def landmarks(self) -> dict[str, Any]:
+        """The part of the state on which the words of reports rest, as plain data; it changes only with them."""
+        return {
+            "word": self.word,
+            "since": self.since,
+            "counted": 0,
+            "reached": list(self.reached),
+            "changes": self.changes.landmarks(),
+        }
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from a `state`."""
+        """Continues from a `state`, or from `landmarks`."""
         self.since = state["since"]
         if "verdict" in state:  # of a version in which the first word was final
             self.word = state["verdict"]
@@ -237,7 +247,8 @@ class Comparator:
         else:
             self.word, self.reached, self.counted = state["word"], list(state["reached"]), state["counted"]
             self.changes.restore(state["changes"])
-        self.history.restore(state["history"])
+        if "history" in state:
+            self.history.restore(state["history"])
 
 
 def _allows(effect: Effect, measure: Measure) -> tuple[Verdict, bool]:

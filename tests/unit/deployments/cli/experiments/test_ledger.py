@@ -106,7 +106,6 @@ def test_a_report_of_an_earlier_time_has_what_was_recorded_by_then(shell: Shell)
     assert code == 0
     assert report["at"] == noon
     assert 0.4 * REQUESTS < sum(report["requests"].values()) < 0.6 * REQUESTS
-    assert any("by then" in warning for warning in report["warnings"])
     assert shell("report", NAME, "--at", str(START - 60))[2] == f"No experiment '{NAME}'; declared: none\n"
 
 

@@ -1,0 +1,141 @@
+"""A report of the past says what was shown then: it rests on ledger and journal up to that time, on nothing later."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.config.schema import Config
+from app.errors import ClientError
+from app.experiments.acting.decisions import Request
+from app.experiments.answers import Answers
+from app.experiments.controller import Controller
+from app.experiments.recorded import RecordedLedger
+from app.ledger.wire import Late, Lost, encode
+from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
+from tests.support.experiments.world import START, World, config
+
+NAME = "green-float32"
+SIZE = 100
+"""Requests of a batch."""
+
+
+def declared(weights: tuple[int, int] = (50, 50), sticky: str = "user", **experiment: Any) -> Config:
+    given = {
+        "guardrails": [{"event": "error", "action": "pause"}, {"event": "slow", "ttft_above_s": 10.0}],
+        "min_duration_s": 600,
+        "ramp": {"steps": [5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 7200},
+    }
+    return config(weights, sticky, **(given | experiment))
+
+
+REDEPLOYED = (
+    declared(),
+    declared((90, 10)),
+    declared((100, 0)),
+    declared(sticky="conversation"),
+    declared(state="stopped"),
+    declared(sticky="conversation", state="stopped"),
+    declared((90, 10), state="draft", treatments=["green"], primary=[{"metric": "itl", "minimal_effect": 0.05}]),
+    declared(state="paused"),
+    declared(secondary=[{"metric": "error", "minimal_effect": 0.2}, {"metric": "duration", "minimal_effect": 0.05}]),
+    declared(primary=[{"metric": "duration", "minimal_effect": 0.02}]),
+)
+DECISIONS = ("pause", "resume", "rollback", "stop", "advance")
+
+
+class Life:
+    """A controller that lives through a history, and what its reports said when."""
+
+    def __init__(self, directory: Path, world: World, requests: int) -> None:
+        self.directory, self.clock = directory, Clock()
+        self._batches = batches(world.tables, world.requests(requests, hours=8.0), SIZE)
+        self._config = declared()
+        self.controller = self._started()
+        self._late: list[Late] = []
+        """Records of requests that hang, until they are late."""
+        self.shown: list[tuple[float, str]] = []
+
+    def _started(self) -> Controller:
+        return controller_of(self.directory, self._config, self.clock)
+
+    def traffic(self, count: int, lost: int) -> None:
+        """The next batches arrive, the last one with news of lost rows."""
+        for _ in range(count):
+            batch = next(self._batches, None)
+            if batch is None:
+                return
+            self.clock.now = max(self.clock.now + 1, *(row.at + row.duration_s + 1 for row in batch.rows))
+            self._late += batch.late
+            late = [it for it in self._late if it.at + it.above_s < self.clock.now]
+            self._late = [it for it in self._late if it not in late]
+            lost_rows = [Lost("chat", "green", lost)]
+            self.controller.ingest(encode(replace(batch, sent_at=self.clock.now, late=late, lost=lost_rows)))
+            self.controller.tick()
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.controller.tick()
+
+    def redeploy(self, number: int) -> None:
+        self._config = REDEPLOYED[number]
+        self.controller.configure(self._config)
+        self.controller.tick()
+
+    def restart(self) -> None:
+        self.controller.close()
+        self.controller = self._started()
+        self.controller.tick()
+
+    def decide(self, action: Any) -> None:
+        evidence = self.controller.analysis(NAME)
+        try:
+            assert evidence is not None
+            self.controller.decide(evidence.report(self.clock()), Request(action=action, reason="as wanted", by="boss"))
+        except (ClientError, AssertionError):
+            return  # not applicable now
+
+    def look(self) -> None:
+        """Reads the report, and goes on a second later."""
+        self.shown.append((self.clock.now, said(Answers(self.controller))))
+        self.clock.now += 1
+
+
+def said(answers: Answers) -> str:
+    answer = answers.answer("GET", f"/experiments/{NAME}/report", {"format": "text"}, b"")
+    return answer.body.decode()
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("traffic"), st.integers(1, 5), st.sampled_from([0, 3, 900])),
+    st.tuples(st.just("wait"), st.sampled_from([5.0, 300.0, 7200.0])),
+    st.tuples(st.just("redeploy"), st.integers(0, len(REDEPLOYED) - 1)),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("decide"), st.sampled_from(DECISIONS)),
+)
+
+
+@settings(deadline=None, max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    steps=st.lists(STEPS, min_size=3, max_size=14),
+    slower=st.sampled_from([1.0, 1.6]),
+    errors=st.sampled_from([0.005, 0.1]),
+    hangs=st.sampled_from([0.0, 0.05]),
+)
+def test_a_report_of_the_past_says_what_was_shown_then(
+    steps: list[tuple[Any, ...]], slower: float, errors: float, hangs: float
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(slower=slower, error_rate=(0.005, errors), hangs=hangs)
+        life = Life(Path(directory), world, 4000)
+        life.traffic(3, 0)
+        life.look()
+        for name, *arguments in steps:
+            getattr(life, name)(*arguments)
+            life.look()
+        life.controller.close()
+        for at, shown in life.shown:
+            assert said(Answers(RecordedLedger("ledger", Path(directory), unpaced, at=at))) == shown, f"at {at - START}"
