@@ -13,6 +13,7 @@ import msgspec
 from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
 from app.experiments.acting.decisions import Request
+from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
 from app.experiments.feed.entries import recent_actions
@@ -31,6 +32,7 @@ from app.experiments.shadows.series import shadow_series
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
+from app.ledger.wire import FeedbackItem
 
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
@@ -49,8 +51,8 @@ class ReadableAnalysis(Protocol):
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
 
-    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+    def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
+        """What each score belongs to."""
 
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
@@ -224,11 +226,14 @@ class Answers:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
 
     def _pending(self, query: Query, body: bytes) -> Answer:
-        """The number of (request hash, caller) pairs in the body that match no exposure waiting for feedback."""
-        scores = msgspec.json.decode(body, type=list[tuple[int, int]])
+        """The numbers of scores in the body that match no exposure, and that come after its window."""
+        items = msgspec.json.decode(body, type=list[FeedbackItem])
         analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
-        known = [any(found) for found in zip(*(it.knows(scores) for it in analyses), strict=True)]
-        return Answer(200, _json({"pending": len(scores) - sum(known)}))
+        matches = [{*found} for found in zip(*(it.matches(items) for it in analyses), strict=True)] or [set()] * len(
+            items
+        )
+        late = sum("late" in it and "waiting" not in it for it in matches)
+        return Answer(200, _json({"pending": sum(not it - {"unknown"} for it in matches), "late": late}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
         found: list[Series] = []

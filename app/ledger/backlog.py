@@ -1,7 +1,8 @@
 """The batches that a router keeps until they are durable at the controller, within a bound.
 
-Beyond the bound the oldest whole batch is dropped, which is blind to arms, and its rows are counted as lost. A batch
-that the controller has received but not yet made durable is lost, too, when it is dropped: it cannot be sent again.
+Beyond the bound the oldest whole batch is dropped, which is blind to arms, and its rows are counted as lost. Those of a
+batch that the controller had received are at risk instead: it cannot be sent again, and is lost if the controller
+restarts, or takes back that it has it, before a later batch is durable. A controller stores batches in order.
 """
 
 from collections import Counter, deque
@@ -33,6 +34,9 @@ class Backlog:
         """The size in bytes."""
         self._kept: deque[_Kept] = deque()
         self._received = 0
+        self._at_risk: Counter[Arm] = Counter()
+        self._controller: str | None = None
+        """The process that sent the last acknowledgement."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -62,9 +66,14 @@ class Backlog:
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Drops durable batches. `received` may go back: the controller has restarted."""
-        self._received = acknowledgement.received
+        has_restarted = self._controller not in (None, acknowledgement.controller)
+        if has_restarted or acknowledgement.received < self._received:
+            self.lost.update(self._at_risk)
+            self._at_risk.clear()
+        self._received, self._controller = acknowledgement.received, acknowledgement.controller
         while self._kept and self._kept[0].batch.number <= acknowledgement.durable:
             self.size -= self._kept.popleft().batch.size
+            self._at_risk.clear()
 
     def _drop_oldest(self) -> bool:
         at = next((at for at, it in enumerate(self._kept) if it.batch.number != self.in_flight), None)
@@ -73,5 +82,5 @@ class Backlog:
         dropped = self._kept[at]
         del self._kept[at]
         self.size -= dropped.batch.size
-        self.lost.update(dropped.arms)
+        (self._at_risk if dropped.batch.number <= self._received else self.lost).update(dropped.arms)
         return True

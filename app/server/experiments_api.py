@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -271,18 +271,19 @@ class ExperimentsApi:
             if hashes is None:
                 raise Unavailable("Nothing is recorded on this router: no controller of experiments runs beside it")
             self._ledger.feedback(items)
-        pending = await self._pending(items) if items else 0
-        return Reply(dump({"accepted": len(items), "pending": pending, "unknown_metric": unknown}), 202)
+        matches = await self._matches(items) if items else {"pending": 0, "late": 0}
+        return Reply(dump({"accepted": len(items), **matches, "unknown_metric": unknown}), 202)
 
-    async def _pending(self, items: Sequence[FeedbackItem]) -> int | None:
-        """The number of items that match no answer waiting for feedback; None if the controller does not answer."""
+    async def _matches(self, items: Sequence[FeedbackItem]) -> Mapping[str, int | None]:
+        """The numbers of items that match no known answer, and that come after their answer's window; None if the
+        controller does not answer.
+        """
         try:
-            scores = msgspec.json.encode([(it.request, it.caller) for it in items])
-            answer = await ask(self._controller, "POST", "/feedback/pending", body=scores)
+            answer = await ask(self._controller, "POST", "/feedback/pending", body=msgspec.json.encode(items))
         except SwitchyardError:
-            return None
-        pending: int = json.loads(answer.body)["pending"]
-        return pending
+            return {"pending": None, "late": None}
+        found: Mapping[str, int] = json.loads(answer.body)
+        return {"pending": found["pending"], "late": found.get("late", 0)}
 
     def _require_operator(self, name: str, what: str, context: OperationContext) -> None:
         """Raises Forbidden if the caller may not do `what` with the experiment."""

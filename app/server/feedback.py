@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
+from pydantic_core import from_json, to_json
 
 from app.config.experiment_checks import is_active
 from app.config.experiments import Feedback as Declaration
@@ -29,7 +29,9 @@ class Feedback(BaseModel):
     metric: Annotated[str, Field(max_length=63)] = Field(
         description="A name below `feedback` of a running experiment of an endpoint that the caller may use."
     )
-    value: bool | float = Field(description="True or false, or a number within the metric's bounds, as declared.")
+    value: Annotated[object, WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "number"}]})] = Field(
+        description="True or false (or 1 or 0), or a number within the metric's bounds, as declared."
+    )
 
 
 class FeedbackList(RootModel[Annotated[list[Feedback], Field(min_length=1, max_length=MOST_ITEMS)]]):
@@ -80,21 +82,28 @@ def _declared(config: Config) -> dict[str, list[Declaration]]:
     return declared
 
 
-def _value(value: bool | float, declared: Iterable[Declaration], path: str) -> float:
+def _value(value: object, declared: Iterable[Declaration], path: str) -> float:
     """The value as a number, if any of the declarations accepts it."""
     expected = []
     for it in declared:
         if it.type == "boolean":
-            if isinstance(value, bool):
+            if isinstance(value, bool | int | float) and value in (0, 1):
                 return float(value)
             expected.append("true or false")
         else:
             assert it.min is not None, "the configuration checks it"
             assert it.max is not None
-            if not isinstance(value, bool) and it.min <= value <= it.max:
+            if isinstance(value, int | float) and not isinstance(value, bool) and it.min <= value <= it.max:
                 return float(value)
             expected.append(f"a number from {it.min:g} to {it.max:g}")
-    raise BadRequest(f"{path}: must be {' or '.join(dict.fromkeys(expected))}", param=path)
+    raise BadRequest(f"{path}: must be {' or '.join(dict.fromkeys(expected))}, not {_shown(value)}", param=path)
+
+
+def _shown(value: object) -> str:
+    """The value as JSON where it is short, else its type."""
+    if isinstance(value, str):
+        return "a text"
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else to_json(value).decode()
 
 
 def _validated(model: type[Checked], content: Any) -> Checked:

@@ -21,7 +21,7 @@ from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.arrivals import Arrivals
 from app.experiments.analysis.evidence.collected import Collected
-from app.experiments.analysis.evidence.feedback import PendingFeedback
+from app.experiments.analysis.evidence.feedback import Match, PendingFeedback
 from app.experiments.analysis.evidence.metrics import facts_of, measures_of
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.pace import Pace
@@ -137,9 +137,9 @@ class Analysis:
         """Scores of any answers."""
         self._feedback.add(items)
 
-    def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
-        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
-        return self._feedback.knows(scored)
+    def matches(self, items: Sequence[FeedbackItem]) -> list[Match]:
+        """What each score belongs to."""
+        return self._feedback.matches(items)
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the endpoint that routers dropped since the start, by deployment."""

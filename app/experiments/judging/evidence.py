@@ -9,6 +9,7 @@ import msgspec
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
+from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.columns import (
     Bool,
     Columns,
@@ -35,8 +36,8 @@ class Analysis(Protocol):
     def add_rows(self, rows: RowColumns) -> None: ...
     def add_late(self, late: LateColumns) -> None: ...
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None: ...
-    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+    def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
+        """What each score belongs to."""
 
     def is_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that `tick` has still to raise."""
@@ -167,9 +168,9 @@ class Evidence:
         """A comparison's stored looks."""
         return self._analysis.history(metric, treatment)
 
-    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """For each score, whether it belongs to an exposure that waits for feedback."""
-        return self._analysis.knows(scored)
+    def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
+        """What each score belongs to."""
+        return self._analysis.matches(items)
 
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None

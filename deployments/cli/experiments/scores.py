@@ -47,12 +47,13 @@ def summary(answers: list[dict[str, Any]]) -> str:
     pending = [answer["pending"] for answer in answers]
     unknown = dict.fromkeys(name for answer in answers for name in answer["unknown_metric"])
     parts = [f"Accepted {accepted}"]
+    late = sum(answer["late"] or 0 for answer in answers)
+    if late:
+        parts.append(f"{late} of them came late, after their answer's window, and do not count")
     if None in pending:
         parts.append("the controller does not answer: they are sent later")
     elif total := sum(pending):
-        parts.append(
-            f"{total} of them match no answer that waits for feedback; those of answers under way are kept for a minute"
-        )
+        parts.append(f"{total} of them match no answer; those of answers under way are kept for a minute")
     if unknown:
         parts.append(f"no running experiment declares {', '.join(unknown)}")
     return "; ".join(parts) + "."

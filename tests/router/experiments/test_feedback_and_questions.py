@@ -104,14 +104,14 @@ async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: FeedbackR
         await calls.live.report_of(60)
         ids = [body_id(it) if number % 2 else request_id(it) for number, it in enumerate(outcomes)]
         mine = await ann.post("/api/feedback", json=[score(id, True) for id in ids[:50]])
-        assert mine.json() == {"accepted": 50, "pending": 0, "unknown_metric": []}
+        assert mine.json() == {"accepted": 50, "pending": 0, "late": 0, "unknown_metric": []}
         others = await bob.post("/api/feedback", json=[score(id, False) for id in ids])
-        assert others.json() == {"accepted": 60, "pending": 60, "unknown_metric": []}
+        assert others.json() == {"accepted": 60, "pending": 60, "late": 0, "unknown_metric": []}
         await eve.post("/api/feedback", json=[score(id, False) for id in ids[:10]])
         unknown = await ann.post(
             "/api/feedback", json=[score(ids[0], True), {**score(ids[0], True), "metric": "stars"}]
         )
-        assert unknown.json() == {"accepted": 1, "pending": 0, "unknown_metric": ["stars"]}
+        assert unknown.json() == {"accepted": 1, "pending": 0, "late": 0, "unknown_metric": ["stars"]}
         wrong = await ann.post("/api/feedback", json={**score(ids[0], True), "value": 3})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "value")
     outcomes += await calls.requests(1)

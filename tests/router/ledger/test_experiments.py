@@ -164,6 +164,7 @@ def test_feedback_counts_once_its_window_is_over(live: LedgerRig) -> None:
     assert live.call("POST", "/api/feedback", "team a", json=by_answer).json() == {
         "accepted": 1,
         "pending": 0,
+        "late": 0,
         "unknown_metric": [],
     }
     rest = [{"request_id": id, "metric": "thumbs", "value": False} for id in ids[1:]]

@@ -7,6 +7,7 @@ from typing import Any
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
+from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
 from app.ledger.wire import FeedbackItem
@@ -41,8 +42,8 @@ class FakeAnalysis:
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
         self.feedback += items
 
-    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        return [False] * len(scored)
+    def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
+        return ["unknown"] * len(items)
 
     def is_alarmed(self) -> bool:
         return self.alarmed

@@ -8,12 +8,14 @@ import msgspec
 from app.config.experiments import Experiment
 from app.errors import ClientError
 from app.experiments.acting.decisions import Request
+from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.audit import AuditTrail
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.store import Store, StoreError
 from app.experiments.summary import Acting, Foreseen
+from app.ledger.wire import FeedbackItem
 from tests.support.experiments.reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -60,8 +62,8 @@ class FixedEvidence:
             for minute in range(3)
         ]
 
-    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        return [request in self.requests for request, _ in scored]
+    def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
+        return ["waiting" if it.request in self.requests else "unknown" for it in items]
 
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None

@@ -5,7 +5,7 @@ score that it has by then, or with none. Later scores are counted as late and ch
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,12 @@ UNKNOWN_S = 60.0
 """The time for which a score of an unknown answer is kept: its request may still run."""
 
 _MAX_WAITING = 100_000
+_MAX_ENDED = 1_000_000
+"""Keys of exposures whose windows are over, in each of two generations: a score of one of them is late, and of another
+unknown. Four for each exposure."""
+
+Match = Literal["waiting", "late", "unknown"]
+"""What a score belongs to: an exposure that waits for it, one whose window is over, or none that is remembered."""
 
 
 class MaturedExposures(NamedTuple):
@@ -65,10 +71,12 @@ class PendingFeedback:
         self._value = Growing(np.float64, len(self._metrics))
         self._scored_at = Growing(np.float64, len(self._metrics))
         self._waiting: list[_Waiting] = []
+        self._ended, self._ended_before = HashIndex(), HashIndex()
+        """Keys of exposures that were forgotten, by caller and for managers."""
         self.late = 0
-        """Scores that came after their window, as long as their exposure is remembered."""
+        """Scores that came after their window."""
         self.unmatched = 0
-        """Scores of no answer that waits for feedback: unknown, another caller's, or forgotten since its window."""
+        """Scores of no answer that is remembered: unknown, or another caller's."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -143,6 +151,8 @@ class PendingFeedback:
         for (item, since), row in zip(waiting, self._rows_of([_who(it.item) for it in waiting]), strict=True):
             if row >= 0:
                 self._score(row, item)
+            elif self._has_ended(item):
+                self.late += 1
             elif since is not None and now - since > UNKNOWN_S:
                 self.unmatched += 1
             else:
@@ -157,9 +167,24 @@ class PendingFeedback:
             self._scored_at.values[row, column] = item.at
             self._value.values[row, column] = item.value
 
-    def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
-        """Returns whether each (request, caller) of a score is an exposure that waits for feedback."""
-        return [row >= 0 for row in self._rows_of(scored)]
+    def matches(self, items: Sequence[FeedbackItem]) -> list[Match]:
+        """What each score belongs to; scores of metrics that are not compared to nothing."""
+        return [self._match_of(item, row) for item, row in zip(items, self._rows_of([*map(_who, items)]), strict=True)]
+
+    def _match_of(self, item: FeedbackItem, row: int) -> Match:
+        if item.metric not in self._metrics:
+            return "unknown"
+        if row < 0:
+            return "late" if self._has_ended(item) else "unknown"
+        column = self._metrics.index(item.metric)
+        in_time = item.at <= self._at.values[row] + self._windows[column] and self._open.values[row, column]
+        return "waiting" if in_time else "late"
+
+    def _has_ended(self, item: FeedbackItem) -> bool:
+        key = np.array([item.request], np.uint64)
+        if item.caller:
+            key = _of_caller(key, np.array([item.caller], np.uint64))
+        return any(ended.find(key)[0] >= 0 for ended in (self._ended, self._ended_before))
 
     def _rows_of(self, scored: Sequence[tuple[int, int]]) -> list[int]:
         """The index of each (request, caller)'s exposure; -1 if it is unknown, or another caller's."""
@@ -179,6 +204,7 @@ class PendingFeedback:
         waiting = np.asarray(self._open.values.any(axis=1))
         if 2 * int(waiting.sum()) > len(waiting) or waiting.all():
             return
+        self._remember_ended(np.flatnonzero(~waiting))
         for column in (
             *(self._at, self._unit, self._caller, self._request, self._answer, self._stratum, self._arm),
             *(self._open, self._value, self._scored_at),
@@ -186,6 +212,15 @@ class PendingFeedback:
             column.keep(waiting)
         self._keys, self._latest = HashIndex(), Growing(np.int64)
         self._index(np.arange(len(self)))
+
+    def _remember_ended(self, exposures: Ints) -> None:
+        """Keeps the keys of exposures that are dropped, up to a bound."""
+        request, answer = self._request.values[exposures], self._answer.values[exposures]
+        caller = self._caller.values[exposures]
+        keys = np.unique(np.concatenate([request, answer, _of_caller(request, caller), _of_caller(answer, caller)]))
+        if len(self._ended) + len(keys) > _MAX_ENDED:
+            self._ended, self._ended_before = HashIndex(), self._ended
+        self._ended.add(keys[keys != 0])
 
 
 def _who(item: FeedbackItem) -> tuple[int, int]:

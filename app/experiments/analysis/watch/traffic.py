@@ -109,6 +109,7 @@ class Traffic:
             ("lost rows", self._lost, self._lost + self._rows),
             ("requests without a row", open_, self._starts),
             ("requests that did not end in time", self._unfinished, self._starts),
+            ("requests that no deployment answered", self._unanswered, self._rows),
             ("requests answered by a fallback", self._fallbacks, self._rows),
             ("requests that were refused (4xx)", self._refused, self._rows),
             ("clients that disconnected", self._gone, self._rows),

@@ -51,7 +51,7 @@ class Controller:
     def __init__(self) -> None:
         self.received: dict[int, Batch] = {}
         self.durable: dict[int, Batch] = {}
-        self.calls = 0
+        self.calls = self.restarts = 0
 
     def flush(self) -> None:
         self.durable |= self.received
@@ -59,13 +59,15 @@ class Controller:
 
     def restart(self) -> None:
         self.received = {}
+        self.restarts += 1
 
     def take(self, data: bytes) -> bytes:
         self.calls += 1
         batch = decode_batch(data)
         if batch.number not in self.durable:
             self.received[batch.number] = batch
-        return encode_acknowledgement(Acknowledgement(self._up_to(batch, self.kept), self._up_to(batch, self.durable)))
+        received, durable = self._up_to(batch, self.kept), self._up_to(batch, self.durable)
+        return encode_acknowledgement(Acknowledgement(received, durable, controller=f"process {self.restarts}"))
 
     def _up_to(self, batch: Batch, kept: Any) -> int:
         """The last number before the first gap that the router can still fill."""
@@ -317,3 +319,37 @@ def test_rows_kept_and_rows_lost_are_the_rows_recorded(steps: Sequence[tuple[str
     if ends_well:
         assert len(durable) >= recorded - lost
         assert len(ledger.backlog) == 0 or waiting <= durable
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.booleans(), st.booleans()), min_size=1, max_size=15))
+def test_with_a_small_buffer_only_rows_that_the_controller_does_not_keep_are_lost(
+    rounds: Sequence[tuple[int, bool, bool]],
+) -> None:
+    """Received batches that are dropped before they are durable are lost only if the controller restarts first."""
+    recorder, controller = Recorder(buffer_bytes=BOUND), Controller()
+    recorder.ledger.backlog.limit_bytes = 2**11
+    ledger = recorder.ledger
+
+    async def send(data: bytes) -> bytes:
+        return controller.take(data)
+
+    async def run() -> None:
+        one = sender(recorder, send, Counts(), clock=lambda: 0.0)
+        for rows, flushes, restarts in rounds:
+            recorder.record(rows)
+            await one.round()
+            if flushes:
+                controller.flush()
+            if restarts:
+                controller.restart()
+        recorder.record(1)
+        await one.round()
+
+    asyncio.run(run())
+    kept = {row.seq for row in controller.rows}
+    waiting = {row.seq for batch in ledger.backlog for row in decode_batch(ledger.encoded(batch)).rows}
+    recorded = sum(rows for rows, _, _ in rounds) + 1
+    lost = sum(ledger.backlog.lost.values())
+    assert lost >= recorded - len(kept | waiting), "no loss is hidden"
+    if not any(restarts for _, _, restarts in rounds):
+        assert lost == recorded - len(kept | waiting), "none is invented"

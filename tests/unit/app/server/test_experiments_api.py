@@ -128,7 +128,7 @@ def score(metric: str = "thumbs", value: Any = True) -> dict[str, Any]:
 
 def test_feedback_goes_into_the_ledger_with_the_callers_hash(rig: Rig) -> None:
     answer = rig.call("POST", "/api/feedback", "chat team", json=score())
-    assert (answer.status_code, answer.json()) == (202, {"accepted": 1, "pending": 1, "unknown_metric": []})
+    assert (answer.status_code, answer.json()) == (202, {"accepted": 1, "pending": 1, "late": 0, "unknown_metric": []})
     (item,) = rig.ledger.items
     assert (item.request, item.metric, item.value) == (request_hash("r1"), "thumbs", 1.0)
     assert item.caller == HASHES.caller(rig.id_of("chat team"))
@@ -151,6 +151,7 @@ def test_feedback_is_kept_while_the_controller_is_away(rig: Rig) -> None:
     assert rig.call("POST", "/api/feedback", json=score()).json() == {
         "accepted": 1,
         "pending": None,
+        "late": None,
         "unknown_metric": [],
     }
     assert len(rig.ledger.items) == 1
@@ -164,9 +165,31 @@ def test_unknown_metrics_are_reported_and_the_others_count(rig: Rig) -> None:
 
 def test_wrong_feedback_is_refused_as_a_whole(rig: Rig) -> None:
     answer = rig.call("POST", "/api/feedback", json=[score(), score("stars", 9)])
-    assert refusal(answer) == (400, "[1].value: must be a number from 1 to 5", "[1].value")
+    assert refusal(answer) == (400, "[1].value: must be a number from 1 to 5, not 9", "[1].value")
     assert rig.ledger.items == []
     assert refusal(rig.call("POST", "/api/feedback", "", json=score()))[0] == 401
+
+
+@pytest.mark.parametrize(("value", "stored"), [(True, 1.0), (False, 0.0), (1, 1.0), (0, 0.0), (1.0, 1.0)])
+def test_a_boolean_metric_takes_1_and_0_too(rig: Rig, value: Any, stored: float) -> None:
+    assert rig.call("POST", "/api/feedback", json=score(value=value)).status_code == 202
+    assert rig.ledger.items[0].value == stored
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "message"),
+    [
+        ("thumbs", 2, "must be true or false, not 2"),
+        ("thumbs", "yes", "must be true or false, not a text"),
+        ("stars", "yes", "must be a number from 1 to 5, not a text"),
+        ("stars", True, "must be a number from 1 to 5, not true"),
+        ("stars", None, "must be a number from 1 to 5, not null"),
+        ("stars", [3], "must be a number from 1 to 5, not a list"),
+    ],
+)
+def test_the_error_names_the_type_that_the_metric_has(rig: Rig, metric: str, value: Any, message: str) -> None:
+    answer = rig.call("POST", "/api/feedback", json=score(metric, value))
+    assert refusal(answer) == (400, f"value: {message}", "value")
 
 
 def test_where_nothing_is_recorded_feedback_is_a_503(rig: Rig) -> None:

@@ -119,16 +119,29 @@ def test_a_score_of_an_unknown_answer_waits_a_minute() -> None:
     assert values(found) == [None, None]
 
 
-def test_answers_waiting_for_feedback_are_known_to_their_caller_and_managers() -> None:
+SCORED = [(1, ALICE), (11, ALICE), (1, BOB), (1, MANAGER), (2, ALICE)]
+
+
+def test_scores_match_answers_of_their_caller_and_for_managers_all() -> None:
     found = pending({"request": 1, "answer": 11})
-    assert found.knows([(1, ALICE), (11, ALICE), (1, BOB), (1, MANAGER), (2, ALICE)]) == [
-        True,
-        True,
-        False,
-        True,
-        False,
-    ]
-    assert PendingFeedback(METRICS).knows([(1, ALICE)]) == [False]
+    items = [item(request, caller=caller) for request, caller in SCORED]
+    assert found.matches(items) == ["waiting", "waiting", "unknown", "waiting", "unknown"]
+    assert found.matches([item(1, metric="other")]) == ["unknown"]
+    assert PendingFeedback(METRICS).matches([item(1)]) == ["unknown"]
+
+
+def test_a_score_after_the_window_is_late_even_when_the_exposure_is_forgotten() -> None:
+    found = pending({"request": 1, "answer": 11})
+    after = 1000.0 + 2 * WINDOW
+    assert found.matches([item(1, at=after)]) == ["late"]
+    found.mature(after)
+    assert len(found) == 0
+    items = [item(request, at=after, caller=caller) for request, caller in SCORED]
+    assert found.matches(items) == ["late", "late", "unknown", "late", "unknown"]
+    found.add([item(1, at=after), item(11, at=after, caller=BOB)])
+    found.mature(after + 1)
+    found.mature(after + 2 + UNKNOWN_S)
+    assert (found.late, found.unmatched) == (1, 1)
 
 
 def test_scores_of_other_metrics_are_not_kept() -> None:

@@ -69,3 +69,9 @@ def test_differences_that_chance_explains_are_left_out() -> None:
         *fields(9, status=429, assigned=1, served=1),
     )
     assert rig.traffic.differences() == []
+
+
+def test_requests_that_no_deployment_answered_are_compared() -> None:
+    rig = Rig()
+    rig.rows(*fields(200), *fields(160, assigned=1, served=1), *fields(40, assigned=1, served=-1))
+    assert rig.traffic.differences() == ["Requests that no deployment answered: blue 0.0 % (0), green 20.0 % (40)."]
