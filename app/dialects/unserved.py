@@ -24,7 +24,6 @@ _ADMINISTRATION = _Missing("administration by API", "the configuration's `access
 _OTHER_MEDIA = "another server: this one has chat, completions, embeddings and reranking"
 _FILES = _Missing("files", "the content itself in the request: text, or images as data: URLs")
 _CLASSIFICATION = _Missing("classification", "a chat whose `structured_outputs` has the classes as `choice`")
-_EMBEDDING = _Missing("route of this name", "`POST /v1/embeddings`")
 
 _OPENAI: Mapping[str, _Missing] = {
     "agents|vaults|chatkit": _OWN_AGENTS,
@@ -38,13 +37,15 @@ _OPENAI: Mapping[str, _Missing] = {
     "conversations": _Missing("conversations", "`input`, with all items of the conversation"),
     "decisions|safety|content_provenance_checks": _Missing("records of safety", "`content_filter` of an endpoint"),
     "deployments": _Missing("list of this form", "`GET /openai/models`"),
-    "detokenize|tokenizer_info": _Missing("route of this name", "`POST /v1/detokenize` and `POST /tokenize`"),
-    "embed|embed_all|embed_sparse|pooling|feature-extraction": _EMBEDDING,
+    "detokenize": _Missing("such route here", "`POST /detokenize`"),
+    "embed|embed_all|embed_sparse|pooling|feature-extraction": _Missing(
+        "such route here", "`POST /v1/embeddings`, `POST /pooling`, `POST /embed` or `POST /v2/embed`"
+    ),
     "evals": _Missing("evaluations", "experiments (`GET /api/experiments`)"),
     "files|uploads": _FILES,
     "fine_tuning|fine-tunes": _Missing("fine-tuning", "a tuned model, or its LoRA adapter, as a deployment"),
     "images": _Missing("images", _OTHER_MEDIA),
-    "load|server_info|version": _Missing("route of this name", "`GET /metrics` and `GET /ready`"),
+    "load": _Missing("load of one engine", "`GET /metrics`: `http_server_active_requests` has each deployment's"),
     "load_lora_adapter|unload_lora_adapter": _Missing(
         "loading of adapters", "the configuration, with a deployment for each adapter"
     ),
@@ -54,7 +55,10 @@ _OPENAI: Mapping[str, _Missing] = {
     "realtime|live": _Missing("realtime sessions", "`stream` in `POST /v1/responses` or `POST /v1/chat/completions`"),
     "responses/compact": _Missing("compaction", "an `input` with fewer items"),
     "responses": _Missing("stored responses", "`input`, with all items of the conversation"),
+    "server_info|version": _Missing("one version: each deployment has its own engine", "`GET /ready`"),
+    "similarity": _Missing("such route here", "`POST /rerank` or `POST /score`"),
     "skills": _Missing("skills", "`instructions`, or a system message"),
+    "tokenizer_info": _Missing("tokenizer's settings", "`POST /tokenize` and `POST /detokenize`"),
     "vector_stores": _Missing("vector stores", "`POST /v1/embeddings`, `POST /v1/rerank` and a store of your own"),
     "videos": _Missing("videos", _OTHER_MEDIA),
     "webhooks|webhook_endpoints|webhook_event_types": _Missing("webhooks", "the answers of the requests"),
@@ -83,7 +87,7 @@ _DATABRICKS: Mapping[str, _Missing] = {
 }
 
 _AZURE: Mapping[str, _Missing] = {
-    "score|swagger.json": _Missing("scoring route of an endpoint", "`POST /endpoints/{endpoint}/chat/completions`"),
+    "score|swagger.json": _Missing("scoring route here", "`POST /endpoints/{endpoint}/score`"),
 }
 
 _FRIENDLI: Mapping[str, _Missing] = {

@@ -45,6 +45,8 @@ _WHOLE: Mapping[str, SchemaValidator] = {
         "/v1/messages": _object(content=_list(_object())),
         "/v1/messages/count_tokens": _object(input_tokens=_COUNT),
         "/tokenize": _object(tokens=_list(_COUNT)),
+        "/detokenize": _object(prompt=_TEXT),
+        "/pooling": _object(data=_list(_object(), least=1)),
     }.items()
 }
 """Path to what every whole answer has; other paths answer with any object."""

@@ -185,10 +185,7 @@ class Forwarder:
             health.succeeded(name)
             if self.observation.exposure is not None:
                 self.observation.exposure.served = name
-            param = error.param or field_named_in(error.message, self.call.body)
-            error.param, error.value = param, value_at(self.call.body, param)
-            if error.param is not None and error.message.startswith(NOT_FETCHED):
-                error.message = f"{error.param}: {error.message}"  # some dialects have no other place for the field
+            self._name_field(error)
             raise
         except UpstreamError as error:
             await self._blame(name, error)
@@ -200,6 +197,19 @@ class Forwarder:
                 self._failed(name, failure)
             elif self.writer.finished and not self.call.translation.is_shared:
                 health.succeeded(name)
+
+    def _name_field(self, error: Rejected) -> None:
+        """Finds the field that the engine rejects, and gives it the client's name."""
+        param = error.param or field_named_in(error.message, self.call.body)
+        error.param, error.value = param, value_at(self.call.body, param)
+        if param is None:
+            return
+        own = self.call.field_names.get(param, param)
+        if error.message.startswith(NOT_FETCHED):
+            error.message = f"{own}: {error.message}"  # some dialects have no other place for the field
+        elif error.message.startswith(f"{param}:"):
+            error.message = own + error.message.removeprefix(param)
+        error.param = own
 
     async def _blame(self, name: str, error: UpstreamError) -> None:
         """Reports an attempt that failed before the first byte; raises BadRequest if the request itself is to blame.

@@ -9,6 +9,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingChatInputRequest, EmbeddingCompletionRequest
+from vllm.entrypoints.pooling.pooling.protocol import PoolingChatRequest, PoolingCompletionRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest, TokenizeCompletionRequest
 
@@ -27,6 +28,7 @@ def test_the_names_of_vllms_fields_are_current() -> None:
     assert names(CompletionRequest) == openai.ENGINE_COMPLETIONS
     assert names(ResponsesRequest) == openai.ENGINE_RESPONSES
     assert names(EmbeddingChatInputRequest, EmbeddingCompletionRequest) == openai.ENGINE_EMBEDDINGS
+    assert names(PoolingCompletionRequest, PoolingChatRequest) | {"input"} == openai.ENGINE_POOLING
     assert names(RerankRequest) == openai.ENGINE_RERANK
     assert names(*get_args(ScoreRequest)) == openai.ENGINE_SCORE
     assert names(AnthropicMessagesRequest) == anthropic.ENGINE

@@ -4,6 +4,7 @@ The client wraps a chat in `input_data`, and reads the text from `output`. Contr
 deployed to managed online endpoints, and LangChain's `AzureMLChatOnlineEndpoint`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.fields import NonEmptyList
 from app.dialects.json_body import dump
 from app.dialects.openai.fields import Message, Request
+from app.dialects.openapi_schemas import Body, Schemas, content
 from app.errors import BadRequest
 
 _MESSAGES, _PARAMETERS = "input_data.input_string", "input_data.parameters"
@@ -36,6 +38,25 @@ class WrappedChat(Request):
         description="Azure ML's form of a chat: the messages are in `input_string`, and chat's fields in `parameters`, "
         "where `max_new_tokens` is `max_tokens`, and `do_sample` false is greedy; the answer has the text as `output`"
     )
+
+
+def swagger(endpoint: str, bodies: Sequence[Body]) -> dict[str, Any]:
+    """What `GET /swagger.json` says of an endpoint: its route, and the bodies that this takes."""
+    schemas = Schemas()
+    requests = content(schemas.references("openai", bodies))
+    answers = {"200": {"description": "The answer", "content": {"application/json": {"schema": {"type": "object"}}}}}
+    operation = {
+        "operationId": "RunMLService",
+        "description": "A chat, or texts to score",
+        "requestBody": {"required": True, "content": requests},
+        "responses": answers,
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": endpoint, "version": "1"},
+        "paths": {"/score": {"post": operation}},
+        "components": {"schemas": schemas.components},
+    }
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.openai import azure_ml, fields, input_tokens, scoring, vllm_fields
+from app.dialects.openai import azure_ml, cohere, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
 from app.dialects.openapi_schemas import Body
@@ -46,6 +46,7 @@ _CHAT = Body(fields.Chat, vllm_fields.ENGINE_CHAT)
 _COMPLETIONS = Body(fields.Completions, vllm_fields.ENGINE_COMPLETIONS)
 
 _RERANK = Body(scoring.Rerank, vllm_fields.ENGINE_RERANK)
+_SCORE = (Body(scoring.Score, vllm_fields.ENGINE_SCORE), Body(azure_ml.WrappedChat))
 
 
 class OpenAI:
@@ -62,22 +63,31 @@ class OpenAI:
         *(route for prefix in MOUNTS for route in _responses_routes(prefix)),
         # vLLM's own and SageMaker's; TGI's dialect claims its requests there.
         Route("POST", "/tokenize", "tokenize"),
+        Route("POST", "/detokenize", "detokenize"),
+        Route("POST", "/pooling", "pooling"),
+        Route("POST", "/v2/embed", "cohere_embed"),
         Route("POST", "/rerank", "rerank"),
         Route("POST", "/v1/rerank", "rerank"),
         Route("POST", "/v2/rerank", "rerank_v2"),
         Route("POST", "/score", "score"),
         Route("POST", "/v1/score", "score"),
+        # Azure ML's managed endpoints have these two.
+        Route("POST", "/endpoints/{endpoint}/score", "score"),
+        *(Route("GET", f"{prefix}/swagger.json", "swagger", local=True) for prefix in ("", "/endpoints/{endpoint}")),
         Route("POST", "/invocations", "invocations"),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "chat": [_CHAT],
         "completions": [_COMPLETIONS],
         "embeddings": [Body(fields.Embeddings, vllm_fields.ENGINE_EMBEDDINGS)],
+        "pooling": [Body(fields.Pooling, vllm_fields.ENGINE_POOLING)],
+        "cohere_embed": [Body(cohere.Embed, frozenset({"model"}))],
         "rerank": [_RERANK],
         "rerank_v2": [_RERANK],
-        "score": [Body(scoring.Score, vllm_fields.ENGINE_SCORE), Body(azure_ml.WrappedChat)],
+        "score": _SCORE,
         "responses": [Body(fields.Responses, vllm_fields.ENGINE_RESPONSES)],
         "tokenize": [Body(fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)],
+        "detokenize": [Body(fields.Detokenize, frozenset({"model", "tokens"}))],
         "input_tokens": [Body(fields.InputTokens, input_tokens.PASSED)],
         "invocations": [_CHAT, _COMPLETIONS],
     }
@@ -108,7 +118,7 @@ class OpenAI:
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
         body = error_body(error)
-        if operation == "rerank_v2":  # where Cohere's clients look for it
+        if operation in ("cohere_embed", "rerank_v2"):  # where Cohere's clients look for it
             body["message"] = error.message
         return Reply(dump(body), error.status, headers=headers)
 
@@ -120,6 +130,11 @@ class OpenAI:
             if name not in model_names(config):
                 raise NotFound(f"The model '{name}' does not exist", param="model")
             return Reply(dump(model_card(config, name, request.configured_at)))
+        if operation == "swagger":
+            name = request.params.get("endpoint") or config.defaults.get("chat", "")
+            if name not in config.endpoints:
+                raise NotFound(f"There is no endpoint '{name}'")
+            return Reply(dump(azure_ml.swagger(name, [*_SCORE, _CHAT])))
         raise NotFound(
             f"Response '{request.params['id']}' not found: this server stores no responses; "
             "send the conversation's items in `input`",

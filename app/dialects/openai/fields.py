@@ -228,6 +228,25 @@ class Embeddings(Recorded):
         return self
 
 
+class Pooling(Embeddings):
+    """vLLM's POST /pooling: the vectors of the model's pooler, or of every token."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        **Embeddings.refused,
+        "data": "the engines have no plugins for it; send the text as `input`",
+    }
+
+    task: Literal["embed", "token_embed"] | None = Field(
+        default=None, description="vLLM's; `classify` and `score` are other routes'"
+    )
+
+
+class Detokenize(Request):
+    """vLLM's POST /detokenize."""
+
+    tokens: list[Annotated[int, Field(ge=0, lt=2**63)]]
+
+
 class Tokenize(Request):
     """vLLM's POST /tokenize: a prompt or a conversation."""
 

@@ -14,7 +14,7 @@ from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
-from app.dialects.openai import azure_ml, fields, functions, scoring, vllm_fields
+from app.dialects.openai import azure_ml, cohere, fields, functions, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
 from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
@@ -94,6 +94,18 @@ class EmbeddingsTranslation(DirectTranslation):
         sent = _without(body, fields.NOT_SENT)
         translation = cls("/v1/embeddings", sent)
         return _call("embeddings", sent, translation, request)
+
+
+def _parse_pooling(body: dict[str, Any]) -> Call:
+    """vLLM's POST /pooling."""
+    request = _checked(body, fields.Pooling, vllm_fields.ENGINE_POOLING)
+    sent = _without(body, fields.NOT_SENT)
+    return _call("embeddings", sent, DirectTranslation("/pooling", sent), request)
+
+
+def _parse_cohere_embed(body: dict[str, Any]) -> Call:
+    translation = cohere.EmbedTranslation.of(request := _checked(body, cohere.Embed, frozenset()))
+    return Call("embeddings", translation.body, translation, request.model, field_names=cohere.FIELD_NAMES)
 
 
 @dataclass(frozen=True)
@@ -185,6 +197,18 @@ class TokenizeTranslation(DirectTranslation):
         return Call(task, body, cls("/tokenize", body), request.model)
 
 
+@dataclass(frozen=True)
+class DetokenizeTranslation(DirectTranslation):
+    """vLLM's POST /detokenize."""
+
+    generates = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, fields.Detokenize, frozenset({"model", "tokens"}))
+        return Call("completions", body, cls("/detokenize", body), request.model)
+
+
 def _parse_score(body: dict[str, Any]) -> Call:
     """Pairs of texts, or a chat: Azure ML's clients have this route for both."""
     if "messages" in body:
@@ -208,10 +232,13 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "chat": ChatTranslation.parse,
     "completions": CompletionsTranslation.parse,
     "embeddings": EmbeddingsTranslation.parse,
+    "cohere_embed": _parse_cohere_embed,
+    "pooling": _parse_pooling,
     "rerank": RerankTranslation.parse,
     "rerank_v2": _parse_rerank_v2,
     "score": _parse_score,
     "tokenize": TokenizeTranslation.parse,
+    "detokenize": DetokenizeTranslation.parse,
     "invocations": _parse_invocation,
 }
 """Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body."""

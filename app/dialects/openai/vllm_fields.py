@@ -32,6 +32,8 @@ _SCORING = frozenset(
     "padding priority request_id truncate_prompt_tokens truncation_side use_activation user".split()
 )
 
+ENGINE_POOLING = ENGINE_EMBEDDINGS | {"task"}
+
 ENGINE_RERANK = _SCORING | frozenset({"documents", "query", "top_n"})
 
 ENGINE_SCORE = _SCORING | frozenset("data_1 data_2 documents items queries text_1 text_2".split())

@@ -1,4 +1,4 @@
-"""Text Generation Inference (TGI), and MindIE's profile of it, on vLLM's completions.
+"""Text Generation Inference (TGI), and MindIE's profile of it, on vLLM's completions; `tei` is its sibling.
 
 Contract: TGI's router v3 (its OpenAPI description and its texts), MindIE's description of its TGI interface, and what
 `huggingface_hub` and `text-generation` send and expect. `profile` has what differs between the two descriptions.
@@ -19,6 +19,7 @@ from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import peek
 from app.dialects.mounts import INFO_PATHS
 from app.dialects.openapi_schemas import Body
+from app.dialects.tgi import tei
 from app.dialects.tgi.addressing import names_no_model
 from app.dialects.tgi.chat.chat import ChatCompletion
 from app.dialects.tgi.chat.completions import Completion
@@ -34,6 +35,7 @@ from app.dialects.tgi.vertex import Instances, Vertex
 from app.errors import SwitchyardError
 
 _MOUNTS = ("", "/tgi", "/tgi/{endpoint}")
+_TEI_MOUNTS = ("", "/tgi/{endpoint}")
 _STREAM_FIELD = frozenset({"root", "invocations", "chat", "completions"})
 """Operations that stream if the body's `stream` is true."""
 
@@ -77,6 +79,9 @@ class TGI:
     routes: ClassVar[Sequence[Route]] = (
         *(route for mount in _MOUNTS for route in _routes(mount)),
         *(Route("GET", path, "info", open=True) for path in INFO_PATHS),
+        # Not below `/tgi`, where an endpoint may have these names.
+        *(Route("POST", f"{mount}/embed", "embed", default="embeddings") for mount in _TEI_MOUNTS),
+        *(Route("POST", f"{mount}/rerank", "rerank", default="rerank") for mount in _TEI_MOUNTS),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "generate": [_GENERATE],
@@ -87,20 +92,24 @@ class TGI:
         "invocations": [_GENERATE, _CHAT, _COMPLETIONS],
         "vertex": [Body(Instances)],
         "tokenize": [Body(GenerateRequest, used=frozenset({"inputs", "parameters", "truncate"}), nested=_NESTED)],
+        "embed": [Body(tei.Embed)],
+        "rerank": [Body(tei.Rerank)],
         "chat_tokenize": [Body(Chat, used=frozenset({"guideline", "messages", "model", "tool_prompt", "tools"}))],
     }
     unknown_fields: ClassVar[str] = "ignored, as in TGI"
 
     def claims(self, route: Route, request: Request) -> bool:
-        """Three of the paths are the OpenAI dialect's too; the body decides."""
+        """Four of the paths are the OpenAI dialect's too; the body decides."""
         if route.path == "/v1/chat/completions":
             return _is_tgi_chat(request)
         if route.path in ("/tokenize", "/invocations"):
             body = peek(request.body)
             return "inputs" in body or not ("messages" in body or "prompt" in body)
-        return True
+        return route.path != "/rerank" or "texts" in peek(request.body)
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
+        if operation == "root" and tei.embeds_only(request, context):
+            operation = "embed"
         call = _PARSERS[operation](request, context)
         endpoint = request.params.get("endpoint")
         return call if endpoint is None else replace(call, model=endpoint)
@@ -137,6 +146,8 @@ _PARSERS: Mapping[str, Callable[[Request, ParseContext], Call]] = {
     "vertex": Vertex.parse,
     "tokenize": Tokenize.parse,
     "chat_tokenize": ChatTokenize.parse,
+    "embed": tei.EmbedTranslation.parse,
+    "rerank": tei.RerankTranslation.parse,
     "chat": ChatCompletion.parse,
     "completions": Completion.parse,
     "info": Info.parse,

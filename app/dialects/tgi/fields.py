@@ -5,7 +5,7 @@ Unknown fields are ignored, as both servers do: their clients send fields of lat
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -19,14 +19,17 @@ MAX_STOP_SEQUENCES = 4
 MAX_TOP_N_TOKENS = 5
 MAX_INPUT_CHARACTERS = 512 * 1024
 MAX_TOP_K, MAX_NEW_TOKENS, MAX_SEED = 2**31 - 1, 2**32 - 1, 2**64 - 1
+_Model = TypeVar("_Model", bound=BaseModel)
 _SAMPLED = "vLLM's, if the engine samples"
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """The base of requests and their parts."""
+
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class Grammar(_Strict):
+class Grammar(Strict):
     """`grammar`, and `response_format` in TGI's form."""
 
     model_config = described_by(
@@ -47,7 +50,7 @@ _POSITIVE: Schema = {"exclusiveMinimum": 0}
 _SHARE: Schema = {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
 
 
-class Parameters(_Strict):
+class Parameters(Strict):
     """`parameters`. The descriptions state how each field is supported."""
 
     # Without `do_sample` these decide whether the engine samples, and only samples can be the best of several.
@@ -127,7 +130,7 @@ def _without_nulls(parameters: Any) -> Any:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-class GenerateRequest(_Strict):
+class GenerateRequest(Strict):
     """A request in TGI's own form."""
 
     inputs: NonEmpty = Field(
@@ -142,7 +145,12 @@ class GenerateRequest(_Strict):
 
 def read(body: Mapping[str, Any]) -> GenerateRequest:
     """`body` with its types checked. Raises BadRequest, naming the field: TGI checks types before anything else."""
-    return validated(GenerateRequest, body, _wrong_type)
+    return checked(GenerateRequest, body)
+
+
+def checked(model: type[_Model], body: Mapping[str, Any]) -> _Model:
+    """The same with the types of `model`."""
+    return validated(model, body, _wrong_type)
 
 
 def _wrong_type(problem: Problem) -> BadRequest:

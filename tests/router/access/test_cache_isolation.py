@@ -45,6 +45,8 @@ CALLS: Mapping[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {
     ("openai", "rerank"): [("/v1/rerank", RANK)],
     ("openai", "rerank_v2"): [("/v2/rerank", RANK)],
     ("openai", "score"): [("/score", SCORE)],
+    ("openai", "pooling"): [("/pooling", EMBED)],
+    ("openai", "cohere_embed"): [("/v2/embed", {"model": "embed", "texts": ["a"]})],
     ("openai", "invocations"): [("/invocations", CHAT)],
     ("anthropic", "messages"): [("/v1/messages", CHAT), ("/v1/messages", {**CHAT, "stream": True})],
     ("azure", "chat"): [(f"/models/chat/completions{VERSION}", CHAT)],
@@ -70,6 +72,8 @@ CALLS: Mapping[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {
     ],
     ("friendli", "embeddings"): [("/dedicated/v1/embeddings", EMBED)],
     ("tgi", "root"): [("/tgi/chat", TEXT)],
+    ("tgi", "embed"): [("/tgi/embed/embed", {"inputs": "hi"}), ("/tgi/embed", {"inputs": ["hi"]})],
+    ("tgi", "rerank"): [("/tgi/embed/rerank", {"query": "a", "texts": ["b"]})],
     ("tgi", "generate"): [("/tgi/chat/generate", TEXT)],
     ("tgi", "generate_stream"): [("/tgi/chat/generate_stream", TEXT)],
     ("tgi", "invocations"): [("/tgi/chat/invocations", TEXT)],
@@ -90,6 +94,7 @@ def engine() -> FakeEngine:
     ranked = {"id": "r", "model": "m", "usage": usage, "results": [{"index": 0, "relevance_score": 0.5}]}
     more: dict[str, Callable[[dict[str, Any]], Response]] = {
         "/v1/rerank": lambda body: JSONResponse(ranked),
+        "/pooling": lambda body: JSONResponse({"data": [{"index": 0, "data": [0.5]}], "usage": usage}),
         "/score": lambda body: JSONResponse({"id": "s", "model": "m", "usage": usage, "data": []}),
     }
 

@@ -318,6 +318,7 @@ def of_hugging_face(rig: Rig) -> Iterator[Row]:
     calls: Mapping[str, Mapping[str, Any]] = {
         "chat_completion": {"messages": MESSAGES},
         "text_generation": {"prompt": "hi"},
+        "feature_extraction": {"text": "hi", "model": f"{rig.url}/tgi/embed"},
         "get_endpoint_info": {"model": url},
         "health_check": {"model": url},
     }

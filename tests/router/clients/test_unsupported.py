@@ -7,6 +7,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from jsonschema import Draft202012Validator
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -71,7 +72,26 @@ def test_a_known_path_says_which_methods_it_has(rig: Rig) -> None:
 def test_azure_mls_route_takes_chats_and_its_header_names_the_deployment(rig: Rig) -> None:
     rig.change(defaults={"chat": "chat"})
     body = {"input_data": {"input_string": [{"role": "user", "content": "hi"}], "parameters": {"max_new_tokens": 5}}}
-    for deployment in ("blue", "green"):
-        answer = httpx.post(f"{rig.url}/score", json=body, headers={"azureml-model-deployment": deployment})
-        assert answer.raise_for_status().json() == {"output": f"Hello {deployment}-model"}
-    assert rig.green.requests[-1]["max_tokens"] == 5
+    for path in ("/score", "/endpoints/chat/score"):
+        for deployment in ("blue", "green"):
+            answer = httpx.post(f"{rig.url}{path}", json=body, headers={"azureml-model-deployment": deployment})
+            assert answer.raise_for_status().json() == {"output": f"Hello {deployment}-model"}
+        assert rig.green.requests[-1]["max_tokens"] == 5
+    plain = {"messages": [{"role": "user", "content": "hi"}], "model": "green"}
+    answer = httpx.post(f"{rig.url}/endpoints/chat/score", json=plain).raise_for_status()
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello green-model"
+
+
+def test_azure_mls_description_says_what_its_route_takes(rig: Rig) -> None:
+    rig.change(defaults={"chat": "chat"})
+    body = {"input_data": {"input_string": [{"role": "user", "content": "hi"}]}}
+    for path in ("/swagger.json", "/endpoints/chat/swagger.json"):
+        document = httpx.get(rig.url + path).raise_for_status().json()
+        assert (document["info"]["title"], list(document["paths"])) == ("chat", ["/score"])
+        request = document["paths"]["/score"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        validator = Draft202012Validator({**request, "components": document["components"]})
+        for valid in (body, {"messages": [{"role": "user", "content": "hi"}]}, {"queries": "a", "documents": ["b"]}):
+            assert validator.is_valid(valid)
+        assert not validator.is_valid({"input_data": {"input_string": []}})
+    missing = httpx.get(f"{rig.url}/endpoints/nope/swagger.json")
+    assert (missing.status_code, missing.json()["error"]["message"]) == (404, "There is no endpoint 'nope'")

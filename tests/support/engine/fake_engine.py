@@ -171,6 +171,8 @@ class FakeEngine:
                 Route("/ping", self._health, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/tokenize", self._call, methods=["POST"]),
+                Route("/detokenize", self._call, methods=["POST"]),
+                Route("/pooling", self._call, methods=["POST"]),
                 Route("/score", self._call, methods=["POST"]),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
                 Route(MODEL_PATH, self._model),

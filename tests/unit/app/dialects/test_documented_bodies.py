@@ -84,6 +84,17 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
         ({"input": "hi"}, {"input": ["a"]}, {"input": [[1]]}, {"messages": HI}),
         ({}, {"input": ""}, {"input": []}, {"input": None}, {"messages": []}),
     ),
+    ("openai", "pooling"): (
+        {"input": "hi"},
+        ({}, {"task": "token_embed"}),
+        ({"input": []}, {"task": "classify"}, {"data": {}}),
+    ),
+    ("openai", "cohere_embed"): (
+        {"texts": ["a"]},
+        ({}, {"max_tokens": 3}, {"max_tokens": 3, "truncate": "START"}, {"embedding_types": ["float", "binary"]}),
+        ({"texts": []}, {"max_tokens": 3, "truncate": "NONE"}, {"embedding_types": ["int8"]}, {"images": ["x"]}),
+    ),
+    ("openai", "detokenize"): ({}, ({"tokens": []}, {"tokens": [1]}), ({}, {"tokens": ["a"]}, {"tokens": [-1]})),
     ("openai", "tokenize"): ({}, ({"prompt": ""}, {"messages": HI}), ({}, {"prompt": "hi", "messages": HI})),
     ("openai", "rerank"): (
         {"query": "q"},

@@ -71,8 +71,11 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "embeddings": {"input": "hi"},
         "rerank": {"query": "hi", "documents": ["hi"]},
         "score": {"queries": "hi", "documents": ["hi"]},
+        "pooling": {"input": "hi"},
+        "cohere_embed": {"texts": ["hi"]},
         "responses": {"input": "hi"},
         "tokenize": {"prompt": "hi"},
+        "detokenize": {"tokens": [1]},
         "input_tokens": {"input": "hi"},
     },
     "anthropic": {
@@ -92,6 +95,8 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "completions": {"prompt": "hello"},
         "vertex": {"instances": [{"inputs": "hello"}]},
         "tokenize": {"inputs": "hello"},
+        "embed": {"inputs": "hello"},
+        "rerank": {"query": "hello", "texts": ["hi"]},
         "chat_tokenize": {"messages": MESSAGES},
     },
     "friendli": {
@@ -123,12 +128,14 @@ VALUES: Mapping[str, Any] = {
     "store": True,
     "stream": True,
     "system": "be brief",
+    "task": "embed",
+    "tokens": [1],
     "tool_choice": "auto",
     "tools": TOOLS,
     "truncation": "auto",
     "usage_context": {"a": "b"},
 }
-TEXTS = ("client_request_id", "input", "prompt_cache_key", "prompt_cache_retention", "service_tier")
+TEXTS = ("client_request_id", "query", "input", "prompt_cache_key", "prompt_cache_retention", "service_tier")
 
 COMPANIONS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("chat", "tool_choice"): {"tools": TOOLS},
