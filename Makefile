@@ -188,8 +188,8 @@ monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in 
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
 
-agents: $(TESTING) $(AGENTS)/.ready  ## run a tool loop of the real Claude Code and Codex (800 MB more) against the router
-	@$(BIN)/python -m pytest -q tests/agents
+agents: $(TESTING) $(AGENTS)/.ready  ## the real Claude Code and Codex (800 MB more): a tool loop with the router, a turn with the default model
+	@$(BIN)/python -m pytest -q tests/agents --timeout 1800
 
 clients: $(TESTING)  ## the table of the clients' methods in docs/clients.md, from the installed clients
 	@WRITE_CLIENTS=1 $(BIN)/python -m pytest -q tests/router/clients/test_conformance.py

@@ -4,9 +4,7 @@
 """
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +12,12 @@ import pytest
 
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.agents.programs import LIMIT_S, claude_code, codex
 from tests.agents.scripted_engine import COMMAND, PRINTED, SAID, scripted
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.processes.servers import serve
 
-PROGRAMS = Path(__file__).parent / "node_modules"
-CLAUDE_CODE = PROGRAMS / "@anthropic-ai" / "claude-code-linux-x64" / "claude"
-CODEX = PROGRAMS / ".bin" / "codex"
 ASKS = "Run the command, and say what it printed."
-LIMIT_S = 300
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
@@ -59,24 +54,6 @@ def site() -> Iterator[Site]:
         yield Site(url, engine, answers)
 
 
-def run(program: Path, *arguments: str, home: Path, **environment: str) -> str:
-    """What a program prints, in a directory and an environment of its own."""
-    assert program.exists(), "`make agents` installs it"
-    variables = {"PATH": os.environ["PATH"], "HOME": str(home), **environment}
-    ended = subprocess.run(
-        [program, *arguments],
-        env=variables,
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
-
-
 def check_loop(site: Site, path: str) -> None:
     """The call went out, its result came back, and nothing was refused."""
     assert {status for _, status in site.answers} == {200}, site.answers
@@ -87,29 +64,13 @@ def check_loop(site: Site, path: str) -> None:
 
 
 def test_claude_code_runs_a_tool_loop_to_its_end(site: Site, tmp_path: Path) -> None:
-    settings = {
-        "ANTHROPIC_BASE_URL": site.url,
-        "ANTHROPIC_AUTH_TOKEN": "unused",
-        "ANTHROPIC_MODEL": "chat",
-        "ANTHROPIC_SMALL_FAST_MODEL": "chat",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "DISABLE_AUTOUPDATER": "1",
-    }
-    arguments = ("-p", ASKS, "--allowedTools", "Bash", "--output-format", "json")
-    result: Mapping[str, Any] = json.loads(run(CLAUDE_CODE, *arguments, home=tmp_path, **settings))
+    result = claude_code(site.url, ASKS, tmp_path, "--allowedTools", "Bash")
     assert (result["result"], result["is_error"], result["num_turns"]) == (SAID, False, 2)
     check_loop(site, "/v1/messages")
 
 
 def test_codex_runs_a_tool_loop_to_its_end(site: Site, tmp_path: Path) -> None:
-    folder = tmp_path / ".codex"
-    folder.mkdir()
-    provider = f'name = "own"\nbase_url = "{site.url}/v1"\nwire_api = "responses"\nenv_key = "OWN_KEY"\n'
-    (folder / "config.toml").write_text(f'model = "chat"\nmodel_provider = "own"\n[model_providers.own]\n{provider}')
-    # Its sandbox needs namespaces that containers seldom allow; the command prints a word.
-    options = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json")
-    printed = run(CODEX, "exec", *options, ASKS, home=tmp_path, OWN_KEY="unused")
-    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    events = codex(site.url, ASKS, tmp_path)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     (command,) = [item for item in items if item["type"] == "command_execution"]
     assert (command["aggregated_output"], command["exit_code"]) == (PRINTED, 0)
