@@ -90,6 +90,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     treatments: list[str]
     headline: str
     decision: Decision | None = None
+    decisions: dict[str, Decision] = {}
+    """The decision on each treatment."""
     next: str = ""
     started_at: float | None = None
     plan: str | None = None
@@ -117,6 +119,7 @@ def summary_of(report: Report, acting: Acting | None = None) -> Summary:
         treatments=report.treatments,
         headline=report.headline,
         decision=report.decision,
+        decisions=report.decisions,
         next=report.next,
         started_at=report.started_at,
         plan=plans[-1].plan if plans else None,

@@ -1,16 +1,15 @@
-"""The exit codes of `switchyard experiments report --check`, for pipelines."""
+"""The exit codes of `switchyard experiments report --check`, for pipelines: none is one of an error's."""
 
 from enum import IntEnum
 
 
 class Check(IntEnum):
-    """A decision as an exit code. Anything that prevents a report exits with 1, a wrong command line with 2."""
+    """A decision as an exit code. Whatever prevents a report has the exit code of its error (`ExitCode`)."""
 
     SHIP = 0
-    NO_REPORT = 1
-    DO_NOT_SHIP = 2
-    KEEP_GOING = 3
-    INVALID = 4
+    DO_NOT_SHIP = 10
+    KEEP_GOING = 11
+    INVALID = 12
 
 
 def check_of(decision: str) -> Check:

@@ -45,12 +45,11 @@ def report(
     """Report verdicts, guardrails, the split, and what was lost.
 
     \b
-    Exit codes with --check:
-      0  ship
-      1  there is no report: no such experiment, no server, no access
-      2  do not ship; also a wrong command line
-      3  keep going: not decided yet
-      4  invalid: no verdict can be trusted, the report says why
+    Exit codes with --check, besides those of errors (1 to 4):
+      0   ship
+      10  do not ship
+      11  keep going: not decided yet
+      12  invalid: no verdict can be trusted, the report says why
 
     \b
     Examples:
@@ -59,26 +58,18 @@ def report(
       switchyard experiments report no-prefix-cache --format markdown > report.md
       switchyard experiments report no-prefix-cache --ledger .run/ledger --at 2026-11-12T16:00
     """
-    from deployments.cli.experiments.check import Check, check_of
+    from deployments.cli.experiments.check import check_of
     from deployments.cli.experiments.source import path_of
 
     path = path_of(name, "/report")
-    try:
-        source = _source(url, key, ledger, at)
-        shown = source.ask("GET", path, {"format": form})
-        if form == "text":  # for this terminal; Markdown and JSON are for readers elsewhere
-            shown = pasteable(shown.decode(), url).encode()
-        if not check:
-            _print(shown)
-            return
-        decision = json.loads(shown if form == "json" else source.ask("GET", path))["decision"]
-    except CommandError as error:
-        if not check or error.exit_code == ExitCode.USAGE:
-            raise
-        typer.echo(error.message, err=True)
-        raise typer.Exit(Check.NO_REPORT) from None
+    source = _source(url, key, ledger, at)
+    shown = source.ask("GET", path, {"format": form})
+    if form == "text":  # for this terminal; Markdown and JSON are for readers elsewhere
+        shown = pasteable(shown.decode(), url).encode()
+    decision = json.loads(shown if form == "json" else source.ask("GET", path))["decision"] if check else ""
     _print(shown)
-    raise typer.Exit(check_of(decision))
+    if check:
+        raise typer.Exit(check_of(decision))
 
 
 @app.command()

@@ -27,7 +27,8 @@ def decide(
     """Decide about an experiment, as a manager.
 
     Shows the present state and the decision's effect, and asks for confirmation. If the experiment has changed
-    meanwhile, nothing is done; with --yes, pause, rollback and stop are done all the same.
+    meanwhile, nothing is done; with --yes, pause, rollback and stop are done all the same. To promote a treatment
+    that the report does not say to ship, type its name; with --yes, give it as --treatment.
 
     \b
     Actions:
@@ -52,7 +53,12 @@ def decide(
     typer.echo(f"{action}: {decisions.consequence(summary, action, treatment)}", err=True)
     if moves:
         typer.echo(moves, err=True)
-    if not (yes or _confirmed()):
+    doubted = decisions.doubted(summary, treatment) if action == "promote" else None
+    if doubted is not None:
+        typer.echo(f"{doubted} {decisions.doubt(summary, doubted)}", err=True)
+        if yes and treatment is None:
+            raise CommandError(f"No decision was made. To promote it all the same: add --treatment {doubted}")
+    if not (yes or _confirmed(doubted)):
         raise CommandError("No decision was made. Without a terminal: add --yes")
     typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment, anyway=yes)))
 
@@ -92,8 +98,11 @@ def watch(
         return
 
 
-def _confirmed() -> bool:
+def _confirmed(name: str | None) -> bool:
+    """Asks, or has `name` typed."""
     try:
+        if name is not None:
+            return bool(typer.prompt(f"Type {name} to promote it", err=True) == name)
         return typer.confirm("Do it?", err=True)
     except typer.Abort:  # no terminal to ask on
         return False

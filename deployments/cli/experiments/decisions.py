@@ -59,6 +59,28 @@ def _resumption(summary: Summary) -> str:
     return f"It continues, but has no ramp: {_names(treatments)} stay at 0 % until you move traffic, as in: {by_hand}"
 
 
+_DOUBTS = {
+    "do_not_ship": "is worse, or exceeds a guardrail: the report says not to ship it.",
+    "keep_going": "is not known to be better: there is no decision on it yet.",
+    "invalid": "cannot be judged: no verdict of this run can be trusted.",
+}
+
+
+def doubted(summary: Summary, treatment: str | None) -> str | None:
+    """The treatment that a promotion is about, if the report does not say to ship it. Of several one must be named."""
+    name = treatment or (summary["treatments"][0] if len(summary["treatments"]) == 1 else None)
+    return name if name is not None and _decision(summary, name) != "ship" else None
+
+
+def doubt(summary: Summary, treatment: str) -> str:
+    """The reason, as the rest of a sentence about it."""
+    return _DOUBTS.get(_decision(summary, treatment), _DOUBTS["keep_going"])
+
+
+def _decision(summary: Summary, treatment: str) -> str:
+    return str(summary.get("decisions", {}).get(treatment, summary["decision"]))
+
+
 def foreseen(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> str:
     """The traffic that the decision moves, a line each; empty if it moves none now. Raises CommandError if it is not
     applicable."""

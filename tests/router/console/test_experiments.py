@@ -9,9 +9,9 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.errors import Conflict
-from app.experiments.report import ArmDistribution, Effect
+from app.experiments.report import ArmDistribution, Decision, Effect
 from app.experiments.storage.entry import Entry
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Cause
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
@@ -219,6 +219,45 @@ async def test_each_of_several_treatments_can_be_promoted(compared: Compared, op
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("main").get_by_text("Promote: done.")).to_be_visible()
     assert [it.get("treatment") for it in compared.controller.decisions] == ["smollm2-red"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "says"),
+    [
+        ("do_not_ship", "is worse, or exceeds a guardrail"),
+        ("keep_going", "is not known to be better"),
+        ("invalid", "cannot be judged"),
+    ],
+)
+async def test_to_promote_what_is_not_to_ship_its_name_must_be_typed(
+    compared: Compared, open_page: OpenPage, decision: Decision, says: str
+) -> None:
+    compared.report(msgspec.structs.replace(SHOWN, decision=decision, decisions={GREEN: decision}))
+    page = await opened(open_page, compared)
+    await page.get_by_role("button", name="Promote").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text(f"{GREEN} {says}")
+    await dialog.get_by_label("Why?").fill("I want it")
+    await dialog.get_by_label(f"Type {GREEN} to confirm").fill(BLUE)
+    await dialog.get_by_role("button", name="Promote").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("This is not the name")
+    assert compared.controller.decisions == []
+    assert await accessibility_problems(page) == []
+    await dialog.get_by_label(f"Type {GREEN} to confirm").fill(GREEN)
+    await dialog.get_by_role("button", name="Promote").click()
+    await expect(page.get_by_role("main").get_by_text("Promote: done.")).to_be_visible()
+    assert [it["treatment"] for it in compared.controller.decisions] == [GREEN]
+
+
+@pytest.mark.parametrize(("cause", "is_primary"), [("alarm", False), ("worse", False), ("decision", True)])
+async def test_resume_is_not_the_usual_next_step_of_a_run_that_failed(
+    compared: Compared, open_page: OpenPage, cause: Cause, is_primary: bool
+) -> None:
+    compared.act(state="paused", cause=cause, text="It was paused.")
+    page = await opened(open_page, compared)
+    resume = page.get_by_role("button", name="Resume")
+    await expect(resume).to_be_visible()
+    assert (await resume.get_attribute("class") == "primary") is is_primary
 
 
 async def test_a_paused_experiment_is_resumed(compared: Compared, open_page: OpenPage) -> None:

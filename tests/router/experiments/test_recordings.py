@@ -163,7 +163,7 @@ async def test_a_replay_gives_the_verdict_of_the_live_experiment(
         assert len(sent) == len(outcomes)
         if text == "full":
             assert {json.dumps(it["messages"]) for it in sent} == {json.dumps(CHAT.body["messages"])}
-    assert await asyncio.to_thread(main, ["experiments", "report", "replay", "--ledger", out, "--check"]) == 2
+    assert await asyncio.to_thread(main, ["experiments", "report", "replay", "--ledger", out, "--check"]) == 10
     capsys.readouterr()
     await live.report(lambda it: sum(it.forced.values()) >= 2 * len(outcomes))
     assert len(await recorded(live, len(outcomes))) == len(outcomes), "a replay is not recorded again"

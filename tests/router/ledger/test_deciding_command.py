@@ -22,6 +22,8 @@ from deployments.invocation import command
 from tests.router.conftest import Rig
 from tests.support.experiments.command import NAME, ExperimentsCommand
 from tests.support.experiments.deciding_controller import DecidingController
+from tests.support.experiments.reader import FixedEvidence
+from tests.support.experiments.reports import SHIP
 from tests.support.processes.servers import ServerPool
 
 
@@ -63,13 +65,34 @@ def test_a_treatment_can_be_named(running: DecidingCommand) -> None:
     assert running.controller.decisions[0]["treatment"] == "green"
 
 
+@pytest.mark.parametrize("decision", ["do_not_ship", "keep_going", "invalid"])
+def test_to_promote_what_is_not_to_ship_its_name_must_be_typed(
+    running: DecidingCommand, monkeypatch: pytest.MonkeyPatch, decision: Any
+) -> None:
+    running.controller.reader.judged = FixedEvidence(msgspec.structs.replace(SHIP, decision=decision, decisions={}))
+    code, _, shown = running.decide("promote", "--yes")
+    assert (code, running.controller.decisions) == (ExitCode.WRONG, [])
+    assert shown.endswith("To promote it all the same: add --treatment smollm2-green\n")
+    for typed, decided in (("y", 0), ("smollm2-blue", 0), ("smollm2-green", 1)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{typed}\n"))
+        shown = running.decide("promote")[2]
+        assert f"smollm2-green {decisions._DOUBTS[decision]}\n" in shown
+        assert len(running.controller.decisions) == decided, typed
+    assert running.decide("promote", "--yes", "--treatment", "smollm2-green")[0] != ExitCode.USAGE
+
+
+def test_what_is_to_ship_is_promoted_without_its_name(running: DecidingCommand) -> None:
+    code, _, shown = running.decide("promote", "--yes")
+    assert (code, "is not known" in shown) == (0, False)
+
+
 def test_without_confirmation_no_decision_is_made(running: DecidingCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())  # no one answers the prompt
     code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
-        monkeypatch.setattr(deciding, "_confirmed", lambda answer=answer: answer)
+        monkeypatch.setattr(deciding, "_confirmed", lambda _, answer=answer: answer)
         running.decide("pause")
         assert len(running.controller.decisions) == decided
 

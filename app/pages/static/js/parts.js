@@ -59,11 +59,12 @@ export function cell(label, content, { number = false, header = false } = {}) {
 
 /**
  * Asks for a reason in a dialog. `explain`: nodes that describe the effect. `act(reason)` makes the change; its errors
- * are shown. Resolves to whether the change was made.
+ * are shown. `typed`: a name that must be typed, too. Resolves to whether the change was made.
  */
-export function askForReason({ title, explain, label, danger = false, act }) {
+export function askForReason({ title, explain, label, danger = false, typed = null, act }) {
   return new Promise((resolve) => {
     let done = false;
+    const name = h("input", { type: "text", id: "typed-name", required: true, autocomplete: "off", spellcheck: "false" });
     const reason = h("input", { type: "text", id: "reason", required: true, maxlength: "300", autocomplete: "off" });
     const problem = h("p", { class: "problem", role: "alert" });
     const button = h("button", { type: "submit", class: danger ? "danger" : "primary" }, label);
@@ -73,8 +74,12 @@ export function askForReason({ title, explain, label, danger = false, act }) {
         on: {
           submit: async (event) => {
             event.preventDefault();
-            button.disabled = true;
             problem.textContent = "";
+            if (typed !== null && name.value.trim() !== typed) {
+              problem.textContent = `This is not the name: type ${typed}.`;
+              return;
+            }
+            button.disabled = true;
             try {
               await act(reason.value.trim());
               done = true;
@@ -91,6 +96,7 @@ export function askForReason({ title, explain, label, danger = false, act }) {
       h("label", { for: "reason" }, "Why?"),
       reason,
       h("p", { class: "hint" }, "It is recorded with the change."),
+      typed === null ? null : [h("label", { for: "typed-name" }, `Type ${typed} to confirm`), name],
       problem,
       h("div", { class: "actions" }, button, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")),
     );

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { list } from "../format.js";
-import { askForReason } from "../parts.js";
+import { askForReason, notice } from "../parts.js";
 import { movesInWords } from "../traffic/moves.js";
 
 /** The actions that are possible now, the usual one first. Only the file resumes what the file paused. */
@@ -21,16 +21,35 @@ export function actions(summary) {
 
 export const LABELS = { resume: "Resume", advance: "Advance", pause: "Pause", rollback: "Roll back", promote: "Promote", stop: "Stop" };
 
+const DOUBTS = {
+  do_not_ship: "is worse, or exceeds a guardrail: the report says not to ship it",
+  keep_going: "is not known to be better: there is no decision on it yet",
+  invalid: "cannot be judged: no verdict of this run can be trusted",
+};
+
+/** Why a treatment should not be promoted now; null if the report says to ship it. */
+function doubt({ decision, decisions }, treatment) {
+  const found = decisions?.[treatment] ?? decision;
+  return found === "ship" ? null : `${treatment} ${DOUBTS[found] ?? DOUBTS.keep_going}.`;
+}
+
+/** Whether it was paused because a treatment failed: to go on is not the usual next step. */
+export function hasFailed({ decision, acting }) {
+  return decision === "do_not_ship" || ["alarm", "worse", "harm"].includes(acting?.cause);
+}
+
 /** Shows the effect, asks for a reason, sends the decision. Resolves to whether it was made. `etag`: the summary's. */
 export async function decide(action, summary, etag, treatment, { api }) {
   const name = summary.experiment;
   const path = `/api/experiments/${encodeURIComponent(name)}/decision`;
   const named = action === "promote" ? { treatment } : {};
+  const doubts = action === "promote" ? doubt(summary, treatment) : null;
   return askForReason({
     title: `${LABELS[action]}: ${name}`,
-    explain: h("div", {}, h("p", {}, inWords(action, summary, treatment)), await dryRun(path, { action, reason: "dry run", ...named }, api)),
+    explain: h("div", {}, doubts ? notice("bad", doubts) : null, h("p", {}, inWords(action, summary, treatment)), await dryRun(path, { action, reason: "dry run", ...named }, api)),
     label: LABELS[action],
-    danger: action === "rollback" || action === "stop",
+    danger: action === "rollback" || action === "stop" || doubts !== null,
+    typed: doubts === null ? null : treatment,
     act: async (reason) => {
       try {
         await api.send("POST", path, { action, reason, ...named }, { "if-match": etag });

@@ -1,6 +1,6 @@
 import { h, morph } from "../dom.js";
 import { chart } from "../experiments/chart.js";
-import { actions, decide, LABELS } from "../experiments/decisions.js";
+import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js";
 import { distribution, legend } from "../experiments/distributions.js";
 import { follow } from "../experiments/events.js";
 import { axis, interval, reach } from "../experiments/interval.js";
@@ -140,7 +140,7 @@ export async function mount(root, context) {
   }
 
   function button(action, index, treatment, label) {
-    return h("button", { type: "button", key: label, class: action === "rollback" ? "danger" : index === 0 ? "primary" : null, on: { click: () => press(action, treatment) } }, label);
+    return h("button", { type: "button", key: label, class: action === "rollback" ? "danger" : index === 0 && !hasFailed(state.summary) ? "primary" : null, on: { click: () => press(action, treatment) } }, label);
   }
 
   function evidence(report) {

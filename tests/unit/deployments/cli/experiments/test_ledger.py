@@ -92,9 +92,13 @@ def test_the_check_exits_by_the_decision(shell: Shell) -> None:
     assert shell("report", NAME, "--check", "--format", "json")[0] == Check.DO_NOT_SHIP
 
 
-def test_a_missing_report_has_an_exit_code_of_its_own(shell: Shell) -> None:
+def test_no_decision_has_the_exit_code_of_an_error() -> None:
+    assert {it.value for it in Check} & {it.value for it in ExitCode} == {0}
+
+
+def test_a_missing_report_has_the_exit_code_of_its_error(shell: Shell) -> None:
     code, out, error = shell("report", "red", "--check")
-    assert (code, out) == (Check.NO_REPORT, "")
+    assert (code, out) == (ExitCode.WRONG, "")
     assert error == f"No experiment 'red'; declared: {NAME}\n"
     assert shell("report", NAME, "--check", "--at", "yesterday")[0] == ExitCode.USAGE
 
