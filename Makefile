@@ -114,6 +114,7 @@ k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they ser
 	@$(BIN)/switchyard k8s render
 
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
+	@$(BIN)/python -m deployments.package_schema app/config/packages.json
 	@$(BIN)/switchyard schema > serve_config.schema.json
 	@$(BIN)/python -m app.config.reference docs/configuration.md
 

@@ -4,10 +4,15 @@ A section is a frozen pydantic model that forbids unknown keys; a problem is one
 ``path: what is wrong; the fix``.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
+
+_SPELLING = "remove it or correct its spelling"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 """The names that endpoints, deployments and experiments may have."""
@@ -28,20 +33,53 @@ class Section(BaseModel):
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:
-    """Every problem that pydantic found in a `root`, one line each. `is_secret`: unknown names are not repeated, since
-    one may be an API key in the wrong place."""
-    for item in error.errors():
+    """Every problem that pydantic found in a `root`, one line each. `is_secret`: unknown names and values are not
+    repeated, since one may be an API key in the wrong place."""
+    found = error.errors()
+    for item in found:
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             yield from cause.problems
-            continue
-        location = [str(part) for part in item["loc"] if part != "[key]"]
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            location = location[:-1] if is_secret else location
-            known = ", ".join(_model_at(root, item["loc"][:-1]).model_fields)
-            message = f"unknown key; remove it or correct its spelling (known: {known})"
-        yield f"{'.'.join(location) or '(top level)'}: {message}"
+        elif not any(_explains(other, item) for other in found):
+            location = [str(part) for part in item["loc"] if part != "[key]"]
+            if item["type"] == "extra_forbidden" and is_secret:
+                location.pop()
+            yield f"{'.'.join(location) or '(top level)'}: {_message(item, root, is_secret=is_secret)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question about what was meant, to append to a problem; empty if nothing known is like it."""
+    names = {it.lower(): it for it in known}
+    found = get_close_matches(name.lower(), names, 1)
+    return f"; did you mean {names[found[0]]}?" if found and names[found[0]] != name else ""
+
+
+def _explains(cause: ErrorDetails, item: ErrorDetails) -> bool:
+    """Whether `cause` is the same mistake: an item of a list that is then too short, a key that is only misspelt."""
+    if item["type"] == "too_short":
+        return cause is not item and cause["loc"][: len(item["loc"])] == item["loc"]
+    if item["type"] != "missing" or cause["type"] != "extra_forbidden" or cause["loc"][:-1] != item["loc"][:-1]:
+        return False
+    return bool(get_close_matches(str(cause["loc"][-1]), [str(item["loc"][-1])]))
+
+
+def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> str:
+    kind, value, message = item["type"], item["input"], item["msg"].removeprefix("Value error, ")
+    around = _model_at(root, item["loc"][:-1])
+    if kind == "extra_forbidden":
+        known = list(around.model_fields)
+        meant = "" if is_secret else nearest(str(item["loc"][-1]), known)
+        return f"unknown key{meant}" if meant else f"unknown key; {_SPELLING} (known: {', '.join(known)})"
+    if kind == "missing":
+        field = around.model_fields.get(str(item["loc"][-1]))
+        return f"{message}: {field.description}" if field is not None and field.description else message
+    if kind in ("model_type", "model_attributes_type"):
+        return f"expected a mapping with {', '.join(_model_at(root, item['loc']).model_fields)}"
+    if not isinstance(value, str) or is_secret:
+        return message
+    if kind in ("int_type", "int_parsing") and (number := value.strip().removesuffix("%").strip()).isdigit():
+        return f"{message}; write {number}{', without %' if '%' in value else ', without quotes'}"
+    return message + nearest(value, re.findall("'([^']+)'", message)) if kind == "literal_error" else message
 
 
 def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:

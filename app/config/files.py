@@ -68,5 +68,24 @@ def parse_yaml(text: str, *, where: str = "", is_secret: bool = False) -> object
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2030-02-31
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError([f"not YAML{line}" if is_secret else f"{where}not YAML: {error}"]) from None
+        if is_secret:
+            raise ConfigError([f"not YAML{f', line {mark.line + 1}' if mark else ''}"]) from None
+        line = f"line {mark.line + 1}: " if mark else ""
+        reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigError([f"{where}{line}not YAML: {reason}{_remedy(reason)}"]) from None
+
+
+def _remedy(reason: str) -> str:
+    return next((f"; {remedy}" for words, remedy in _REMEDIES.items() if words in reason), "")
+
+
+_REMEDIES = {
+    "'\\t'": "indent with spaces, not with a tab",
+    "mapping values are not allowed": "indent the line as its neighbours, and quote a text that has ': ' in it",
+    "expected <block end>": "the indentation differs from that of the lines above",
+    "could not find expected ':'": "a key ends with a colon and a space",
+    "expected ',' or": "close the bracket of the line, or of one above",
+    "found undefined alias": "an anchor (&name) comes before its alias (*name)",
+    "unexpected end of stream": "close the quotes",
+}
+"""PyYAML's reasons, and what mends them."""

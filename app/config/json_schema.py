@@ -1,35 +1,62 @@
+"""The JSON Schema of `serve_config.yaml`: what Ray Serve and vLLM take, and the router's configuration."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from app.config.schema import Config
 
+_APPLICATION, _DEPLOYMENT, _FILE = "ServeApplicationSchema", "DeploymentSchema", "ServeDeploySchema"
+"""Ray Serve's names of the file's parts."""
 
-def schema() -> dict[str, Any]:
-    """JSON Schema of `serve_config.yaml`: Serve's file, with the router's `user_config` spelt out."""
+
+@cache
+def packages() -> Mapping[str, Any]:
+    """The packages' part: `applications`, an `import_path` to the name of its deployment, and `$defs`.
+
+    `deployments.package_schema` writes it.
+    """
+    found: Mapping[str, Any] = json.loads(Path(__file__).with_name("packages.json").read_text())
+    return found
+
+
+def schema(user_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """JSON Schema of `serve_config.yaml`. `user_config`: the schema of the router's part instead of the real one."""
     router = Config.model_json_schema(ref_template="#/$defs/{model}")
-    definitions = router.pop("$defs")
-    deployment = {
-        "type": "object",
-        "required": ["name"],
-        "properties": {"name": {"type": "string"}},
-        "if": {"properties": {"name": {"const": "Router"}}},
-        "then": {"properties": {"user_config": {"$ref": "#/$defs/Config"}}, "required": ["user_config"]},
-    }
-    application = {
-        "type": "object",
+    definitions = {**packages()["$defs"], **router.pop("$defs"), "Config": router}
+    if user_config is not None:
+        definitions["Config"] = user_config
+    applications = packages()["applications"]
+    conditions = [_condition(path, name) for path, name in applications.items()]
+    definitions[_APPLICATION] = {
+        **definitions[_APPLICATION],
         "required": ["name", "import_path"],
-        "properties": {
-            "name": {"type": "string"},
-            "import_path": {"type": "string"},
-            "route_prefix": {"type": ["string", "null"]},
-            "args": {"type": "object"},
-            "deployments": {"type": "array", "items": deployment},
-        },
+        "allOf": conditions,
     }
+    file = definitions.pop(_FILE)
     return {
+        **file,
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Switchyard serve_config.yaml",
-        "type": "object",
-        "required": ["applications"],
-        "properties": {"applications": {"type": "array", "items": application}},
-        "$defs": {**definitions, "Config": router},
+        "$defs": definitions,
     }
+
+
+def _condition(import_path: str, name: str) -> dict[str, Any]:
+    """What holds for the application of an `import_path`: its deployment's name, and its arguments."""
+    deployment: dict[str, Any] = {"name": {"const": name}}
+    properties: dict[str, Any] = {"deployments": {"items": {"properties": deployment}}}
+    if name == "Router":
+        deployment["user_config"] = {"$ref": "#/$defs/Config"}
+    if name == "Engine":
+        llm_config = {"llm_config": {"$ref": "#/$defs/LLMConfig"}}
+        properties["args"] = {
+            "type": "object",
+            "properties": llm_config,
+            "required": ["llm_config"],
+            "additionalProperties": False,
+        }
+    known = {"properties": {"import_path": {"const": import_path}}, "required": ["import_path"]}
+    return {"if": known, "then": {"properties": properties}}

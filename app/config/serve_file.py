@@ -114,15 +114,6 @@ def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> lis
     return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else recorded[:1])]
 
 
-def check_file(path: Path) -> list[str]:
-    """Every problem of the configuration in `path`. Starts nothing."""
-    try:
-        load(path)
-    except ConfigError as error:
-        return error.problems
-    return []
-
-
 def runs_several(deployment: Mapping[str, Any]) -> bool:
     """Whether a Serve deployment may get more than one replica by its configuration."""
     number, autoscaling = deployment.get("num_replicas"), deployment.get("autoscaling_config") or {}

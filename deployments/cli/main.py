@@ -187,27 +187,31 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
       switchyard check my_config.yaml
       switchyard check k8s/overlays/gpu
     """
-    from app.config.base import ConfigError
     from app.config.experiment_checks import experiment_warnings
+    from app.config.file_check import check_file
+    from app.config.files import read_yaml
     from app.config.mirror_checks import mirror_warnings
-    from app.config.serve_file import load
+    from app.config.serve_file import load_document
     from deployments.cli.superseding import superseding_warnings
     from deployments.kubernetes import manifests
+    from deployments.local.fit import misfits, unknown_packages
 
     if manifests.is_cluster(config):
         _check_cluster(config)
         return
     if not config.exists():
         raise CommandError(missing(config, "check"))
-    try:
-        loaded = load(config)
-    except ConfigError as error:
-        raise CommandError("\n".join(error.problems)) from None
+    if problems := check_file(config, unknown_packages):
+        raise CommandError("\n".join(problems))
+    document = read_yaml(config)
+    loaded = load_document(document)
+    assert isinstance(document, dict)
     _warn(
         [
             *experiment_warnings(loaded.experiments, loaded.endpoints),
             *mirror_warnings(loaded.endpoints, loaded.deployments),
             *superseding_warnings(config),
+            *(f"on this machine: {misfit}" for misfit in misfits(document, loaded)),
         ]
     )
     typer.echo(f"{config}: OK")

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
+from app.config.file_check import package_problems
 from app.config.serve_file import host_of, load_document
 from app.config.urls import is_loopback
 from deployments.haproxy import cluster_settings
@@ -31,6 +32,8 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     """Every problem of a RayService, each with its fix."""
     try:
         document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
+        if found := list(package_problems(document)):
+            return [f"serveConfigV2: {problem}" for problem in found]
         load_document(document)
     except yaml.YAMLError as error:
         return [f"serveConfigV2: not YAML: {error}"]

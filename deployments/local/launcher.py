@@ -21,13 +21,15 @@ from typing import Any
 
 import yaml
 
-from app.config.serve_file import check_file, host_of, load_document
+from app.config.file_check import check_file
+from app.config.serve_file import host_of, load_document
 from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes
 from deployments.local.environment import require_closed, set_environment
 from deployments.local.errors import LaunchError, Unanswered
+from deployments.local.fit import LOGICAL_CPUS, misfits, unknown_packages
 from deployments.local.ports import HOST, free_ports, is_free
 from deployments.local.readiness import wait_until_delivered, wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
@@ -45,9 +47,6 @@ EVERYWHERE = "0.0.0.0"
 """All interfaces. No single interface other than loopback is offered: the router reaches the models on loopback,
 through the same port.
 """
-
-LOGICAL_CPUS = 16
-"""Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
 
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
 """The size of the object store: small, since the data plane is HTTP and no payload goes through it."""
@@ -87,7 +86,7 @@ def stop() -> str:
 def _require_valid(config: Path, name: str, consequence: str) -> None:
     if not config.exists():
         raise LaunchError(missing(config, name))
-    if problems := check_file(config):
+    if problems := check_file(config, unknown_packages):
         raise LaunchError("\n".join([f"{config} is invalid{consequence}:", *problems]))
 
 
@@ -108,6 +107,8 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         other = command(f"serve {argument(config)} --port {port + 1}")
         raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")
     document = _document(config)
+    if problems := list(misfits(document, load_document(document))):
+        raise LaunchError("\n".join([f"{config} does not fit this machine:", *problems]))
     host = _host(document)
     files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
     ports = free_ports(port)

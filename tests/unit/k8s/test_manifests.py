@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.config.serve_file import check_file
+from app.config.file_check import check_file
 from deployments.kubernetes import capacity
 from deployments.kubernetes.generated import SERVED
 from deployments.kubernetes.manifests import ray_service

@@ -10,8 +10,8 @@ import yaml
 from app.config.base import ConfigError
 from app.config.experiment_checks import experiment_warnings, is_active, statistics_of
 from app.config.experiments import EVENTS, STATISTICS
+from app.config.file_check import check_file
 from app.config.schema import Config, parse
-from app.config.serve_file import check_file
 
 FOUR_LINES: dict[str, Any] = {
     "endpoint": "chat",
@@ -125,7 +125,7 @@ def test_a_minimal_experiment_has_four_lines() -> None:
         ({"ramp": {"steps": [50, 101]}}, "experiments.first.ramp.steps.1: Input should be less than or equal to 100"),
         ({"mode": "aa"}, "experiments.first.treatments.0: 'green' is a deployment, and in mode aa a treatment is a"),
         ({"mode": "aa", "treatments": ["label"], "ramp": {}}, "experiments.first.ramp: mode aa routes nothing"),
-        ({"primry": []}, "experiments.first.primry: unknown key; remove it or correct its spelling (known: endpoint,"),
+        ({"primry": []}, "experiments.first.primry: unknown key; did you mean primary"),
     ],
 )
 def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, Any], message: str) -> None:
@@ -269,8 +269,12 @@ def test_nothing_rolls_back_in_mode_aa() -> None:
 
 
 def serve_file(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
-    router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
-    models = [{"name": name, "route_prefix": f"/deployments/{name}"} for name in config["deployments"]]
+    router: dict[str, Any] = {"name": "router", "route_prefix": "/", "import_path": "deployments.router:build"}
+    router |= {"deployments": [{"name": "Router", "user_config": config}]}
+    models = [
+        {"name": name, "route_prefix": f"/deployments/{name}", "import_path": "own:build"}
+        for name in config["deployments"]
+    ]
     return {"applications": [router, *models, *more]}
 
 
@@ -288,13 +292,12 @@ def test_a_serve_file_with_exposures_needs_the_application_that_keeps_them(
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump(serve_file(config)))
     (problem,) = check_file(file)
-    assert problem.startswith(
-        f"{where}: no application is named 'experiments', which keeps what routers record; declare"
-    )
-    file.write_text(yaml.safe_dump(serve_file(config, {"name": "experiments", "route_prefix": "/x"})))
+    assert f": {where}: no application is named 'experiments', which keeps what routers record; declare" in problem
+    there = {"name": "experiments", "import_path": "deployments.experiments:build", "route_prefix": "/x"}
+    file.write_text(yaml.safe_dump(serve_file(config, there)))
     (problem,) = check_file(file)
-    assert problem.startswith("applications.experiments.route_prefix: must be /deployments/experiments")
-    there = {"name": "experiments", "route_prefix": "/deployments/experiments"}
+    assert ": applications.experiments.route_prefix: must be /deployments/experiments" in problem
+    there["route_prefix"] = "/deployments/experiments"
     file.write_text(yaml.safe_dump(serve_file(config, there)))
     assert check_file(file) == []
     several = {**there, "deployments": [{"name": "Experiments", "num_replicas": 2}]}

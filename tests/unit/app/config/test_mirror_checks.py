@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.config.base import ConfigError
+from app.config.file_check import check_file
 from app.config.mirror_checks import mirror_warnings
 from app.config.schema import Config, parse
-from app.config.serve_file import check_file
 
 DEPLOYMENTS: dict[str, Any] = {
     "blue": {"url": "http://blue", "model": "m"},
@@ -82,11 +82,13 @@ def test_embeddings_of_other_spaces_are_allowed_and_warned_of() -> None:
 
 def test_pairs_need_the_application_that_keeps_them(tmp_path: Path) -> None:
     user_config = config({"deployment": "green"}).model_dump(mode="json", exclude_defaults=True)
-    router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "R", "user_config": user_config}]}
+    router: dict[str, Any] = {"name": "router", "route_prefix": "/", "import_path": "deployments.router:build"}
+    router |= {"deployments": [{"name": "Router", "user_config": user_config}]}
     file = tmp_path / "serve.yaml"
     file.write_text(json.dumps({"applications": [router]}))
     (problem,) = check_file(file)
-    assert problem.startswith("endpoints.chat.mirror: no application is named 'experiments'")
+    assert ": endpoints.chat.mirror: no application is named 'experiments'" in problem
     experiments = {"name": "experiments", "route_prefix": "/deployments/experiments"}
+    experiments["import_path"] = "deployments.experiments:build"
     file.write_text(json.dumps({"applications": [router, experiments]}))
     assert check_file(file) == []

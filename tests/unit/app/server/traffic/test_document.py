@@ -116,7 +116,7 @@ def test_all_problems_are_reported_together_with_their_paths() -> None:
         }
     ) == [
         "ttl_s: Input should be greater than 0",
-        "raeson: unknown key; remove it or correct its spelling (known: weights, overrides, ttl_s, reason)",
+        "raeson: unknown key; did you mean reason?",
         "weights.mini: 'mini' does not do chat, which the endpoint does; leave it out",
         "weights.pink: no deployment 'pink' is declared; it can be: blue, green, red",
         "weights: the percentages sum to 90, they must sum to 100: add 10",

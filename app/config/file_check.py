@@ -1,0 +1,272 @@
+"""Checks a configuration as its author sees it: one line for each problem, ``file:line: key: what is wrong; the fix``.
+
+What Ray Serve and vLLM take comes from `packages.json`, so that neither is imported (`deployments.package_schema`).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.config.base import ConfigError, nearest
+from app.config.files import parse_yaml, read_text
+from app.config.json_schema import packages, schema
+from app.config.serve_file import load_document
+
+_OWN = "deployments."
+"""The package of this project's applications in an `import_path`."""
+
+_USER_CONFIG = re.compile(r"^applications\[\d+\]\.deployments\[\d+\]\.user_config\.(?=.)")
+_APPLICATION = re.compile(r"^applications\[(\d+)\](?=\.)")
+
+
+Check = Callable[[Mapping[str, Any]], Iterator[str]]
+"""Yields the problems of Serve's file that only a caller can know."""
+
+
+def check_file(path: Path, further: Check = lambda _: iter(())) -> list[str]:
+    """Every problem of the configuration in `path`, in the order of its lines. Starts nothing."""
+    try:
+        text = read_text(path)
+        document = parse_yaml(text)
+    except ConfigError as error:
+        return [_in_file(path, problem) for problem in error.problems]
+    try:
+        tree = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        tree = None
+    placed = {(_line(tree, problem), _short(problem, document)) for problem in _problems(document, further)}
+    return [f"{path}:{line}: {problem}" for line, problem in sorted(placed)]
+
+
+def package_problems(document: object) -> Iterator[str]:
+    """What Ray Serve or vLLM would refuse, or would ignore, in Serve's file. The paths have `[n]` for lists' items."""
+    import jsonschema
+
+    if not isinstance(document, Mapping) or "applications" not in document:
+        return
+
+    errors = list(jsonschema.Draft202012Validator(schema(user_config={})).iter_errors(document))
+    for error in errors:
+        if not any(_misspells(other, error) for other in errors):
+            yield from _words(error)
+    applications = document.get("applications")
+    for index, application in enumerate(applications if isinstance(applications, list) else ()):
+        if isinstance(application, Mapping):
+            yield from _application_problems(f"applications[{index}]", application)
+
+
+def _problems(document: object, further: Check) -> Iterator[str]:
+    if isinstance(document, Mapping):
+        yield from package_problems(document)
+        if "applications" not in document:
+            meant = [name for name in document if nearest(str(name), ["applications"])]
+            if meant:
+                yield f"{meant[0]}: unknown key; did you mean applications?"
+                return
+    try:
+        load_document(document)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    if isinstance(document, Mapping):
+        yield from further(document)
+
+
+def _application_problems(where: str, application: Mapping[str, Any]) -> Iterator[str]:
+    known, path = packages()["applications"], application.get("import_path")
+    if isinstance(path, str) and path.startswith(_OWN) and path not in known:
+        yield f"{where}.import_path: '{path}' does not exist{nearest(path, known) or _listed(known)}"
+    args = application.get("args")
+    llm_config = args.get("llm_config") if isinstance(args, Mapping) else None
+    inner = llm_config.get("deployment_config") if isinstance(llm_config, Mapping) else None
+    listed = application.get("deployments")
+    places = [(f"{where}.args.llm_config.deployment_config", inner)]
+    places += [(f"{where}.deployments[{i}]", item) for i, item in enumerate(listed if isinstance(listed, list) else ())]
+    for place, deployment in places:
+        if isinstance(deployment, Mapping):
+            yield from _replica_problems(f"{place}.autoscaling_config", deployment.get("autoscaling_config"))
+
+
+def _replica_problems(where: str, autoscaling: object) -> Iterator[str]:
+    if not isinstance(autoscaling, Mapping):
+        return
+    low, high = autoscaling.get("min_replicas", 1), autoscaling.get("max_replicas", 1)
+    first = autoscaling.get("initial_replicas")
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        yield f"{where}.min_replicas: {low} is more than max_replicas, {high}; raise one or lower the other"
+    elif isinstance(first, int) and isinstance(low, int) and isinstance(high, int) and not low <= first <= high:
+        yield f"{where}.initial_replicas: {first} is not between min_replicas, {low}, and max_replicas, {high}"
+
+
+def _misspells(cause: Any, error: Any) -> bool:
+    """Whether `cause` is an unknown key that is meant to be the one whose absence `error` reports."""
+    if error.validator != "required" or cause.validator != "additionalProperties" or cause.path != error.path:
+        return False
+    missing = [name for name in error.validator_value if name not in error.instance]
+    return any(nearest(str(name), missing) for name in cause.instance.keys() - set(cause.schema["properties"]))
+
+
+def _words(error: Any) -> Iterator[str]:
+    """The problem lines of an error of jsonschema."""
+    path, value, rule = _path(error.absolute_path) or "(top level)", error.instance, error.validator
+    inner = [it for it in error.context or () if len(it.path) > 0 or it.validator != "type"]
+    kinds = {str(it.validator_value): it for it in inner if it.validator == "const"}
+    if kinds:  # a key says which of several kinds of mapping this is
+        wrong = next(iter(kinds.values()))
+        yield f"{_path(wrong.absolute_path)}: expected one of {', '.join(kinds)}{_not(wrong.instance, kinds)}"
+    elif inner and isinstance(value, Mapping):
+        for part in inner:
+            yield from _words(part)
+    elif rule == "additionalProperties" and error.validator_value is False:
+        known = list(error.schema["properties"])
+        for name in value.keys() - set(known):
+            yield f"{_path([*error.absolute_path, name])}: unknown key{nearest(str(name), known) or _listed(known)}"
+    elif rule == "required":
+        missing = [name for name in error.validator_value if name not in value]
+        yield f"{path}: `{missing[0]}` is missing"
+    elif rule in _BOUNDS:
+        yield f"{path}: expected {_BOUNDS[rule]} {error.validator_value}, not {_shown(value)}"
+    else:
+        choices = [str(it) for it in _choices(error.schema)]
+        meant = nearest(str(value), choices)
+        if meant and len(choices) > _FEW:
+            yield f"{path}: {_shown(value)} is not known{meant}"
+        else:
+            yield f"{path}: expected {_expected(error.schema) or error.message}{_not(value, choices)}"
+
+
+def _not(value: object, choices: Iterable[str]) -> str:
+    quotes = "; put it in quotes" if isinstance(value, int | float) and not choices else ""
+    return f", not {_shown(value)}{nearest(str(value), choices) or quotes}"
+
+
+def _expected(given: Mapping[str, Any]) -> str:
+    """What a schema takes, in words; null is not worth a word."""
+    if "$ref" in given:
+        given = packages()["$defs"][given["$ref"].rpartition("/")[2]]
+    if (choices := list(_choices(given))) and "anyOf" not in given:
+        return f"one of {', '.join(map(str, choices))}" if len(choices) > 1 else str(choices[0])
+    kinds = given.get("type", [])
+    words = [_KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind in _KINDS]
+    words += filter(None, map(_expected, given.get("anyOf", ())))
+    return " or ".join(dict.fromkeys(words))
+
+
+_FEW = 25
+"""Names that are listed; of more, only the nearest one is."""
+
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+
+
+def _choices(given: Mapping[str, Any]) -> Iterator[object]:
+    yield from (it for it in [*given.get("enum", ()), *([given["const"]] if "const" in given else [])] if it)
+    for branch in given.get("anyOf", ()):
+        yield from _choices(branch)
+
+
+def _path(parts: Sequence[str | int]) -> str:
+    return "".join(f"[{it}]" if isinstance(it, int) else f".{it}" for it in parts).removeprefix(".")
+
+
+def _listed(known: Sequence[str] | Mapping[str, Any]) -> str:
+    return f"; remove it or correct its spelling (known: {', '.join(known)})" if len(known) <= _FEW else "; remove it"
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, int | float | str):
+        return "null" if value is None else f"a {'list' if isinstance(value, list) else 'mapping'}"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _short(problem: str, document: object) -> str:
+    """The problem with the application's name instead of its number; the router's part begins at `user_config`."""
+    if (found := _APPLICATION.match(shorter := _USER_CONFIG.sub("", problem))) is None:
+        return shorter
+    name = document["applications"][int(found[1])].get("name") if isinstance(document, Mapping) else None
+    return f"applications.{name}{shorter[found.end() :]}" if isinstance(name, str) else shorter
+
+
+def _in_file(path: Path, problem: str) -> str:
+    """A problem of the text itself, whose line it may name."""
+    if (found := re.match(r"line (\d+): ", problem)) is not None:
+        return f"{path}:{found[1]}: {problem[found.end() :]}"
+    return problem if problem.startswith(str(path)) else f"{path}: {problem}"
+
+
+def _line(tree: yaml.Node | None, problem: str) -> int:
+    """The line of the key that a problem names, or of the nearest mapping around it."""
+    path = problem.partition(": ")[0]
+    if tree is None:
+        return 1
+    starts = [tree, *_routers(tree)]
+    return max((_found(start, path) for start in starts), key=lambda it: it[0])[1]
+
+
+def _routers(tree: yaml.Node) -> Iterator[yaml.Node]:
+    """The routers' configurations, at which the paths of some problems begin."""
+    for application in _items(_child(tree, "applications")):
+        for deployment in _items(_child(application, "deployments")):
+            if (found := _child(deployment, "user_config")) is not None:
+                yield found
+
+
+def _found(node: yaml.Node, path: str) -> tuple[int, int]:
+    """The number of characters of `path` that lead somewhere from `node`, and the line where they lead."""
+    line, rest = node.start_mark.line + 1, path
+    while rest:
+        step = _step(node, rest)
+        if step is None:
+            break
+        node, line, rest = step
+    return len(path) - len(rest), line
+
+
+def _step(node: yaml.Node, rest: str) -> tuple[yaml.Node, int, str] | None:
+    """The next node on the path, its line, and the rest of the path. Keys may have dots; applications have names."""
+    if isinstance(node, yaml.MappingNode):
+        matching = [
+            (key, value)
+            for key, value in node.value
+            if isinstance(key, yaml.ScalarNode) and re.match(re.escape(key.value) + r"(?=[.\[]|$)", rest)
+        ]
+        if not matching:
+            return None
+        key, value = max(matching, key=lambda it: len(it[0].value))
+        return value, key.start_mark.line + 1, rest[len(key.value) :].removeprefix(".")
+    items = _items(node)
+    if (index := re.match(r"\[?(\d+)\]?\.?", rest)) is not None and int(index[1]) < len(items):
+        item = items[int(index[1])]
+        return item, item.start_mark.line + 1, rest[index.end() :]
+    for item in items:
+        name = _child(item, "name")
+        if isinstance(name, yaml.ScalarNode) and (rest + ".").startswith(f"{name.value}."):
+            return item, item.start_mark.line + 1, rest[len(name.value) :].removeprefix(".")
+    return None
+
+
+def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next((value for key, value in node.value if key.value == name), None)
+
+
+def _items(node: yaml.Node | None) -> list[yaml.Node]:
+    return node.value if isinstance(node, yaml.SequenceNode) else []

@@ -1,0 +1,158 @@
+"""JSON Schema of what Ray Serve and vLLM take in `serve_config.yaml`, from the installed packages.
+
+`app/config/packages.json` holds it, so that `switchyard check` imports neither: `make schema` writes the file, and a
+test compares it with the installed versions. Unknown keys are problems here even where the packages ignore them.
+
+    python -m deployments.package_schema app/config/packages.json
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deployments import embedding, experiments, llm, router
+from deployments.engine.application import DEPLOYMENT as ENGINE
+
+APPLICATIONS: Mapping[str, str] = {
+    f"{router.__name__}:build": "Router",
+    f"{llm.__name__}:build": ENGINE,
+    f"{embedding.__name__}:build": ENGINE,
+    f"{experiments.__name__}:build": "Experiments",
+}
+"""The applications of this project by their `import_path`, and the name of their deployment."""
+
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+_DROPPED = ("title", "default")
+"""Keywords that say nothing to who writes the file."""
+
+_ELSEWHERE = {"lora_modules", "mm_processor_device"}
+"""Arguments of which only the name is checked: `app.config.adapters` knows modules, and devices depend on the build."""
+
+
+def package_schema() -> dict[str, Any]:
+    """The schema's definitions: `ServeDeploySchema`, `LLMConfig`, `EngineArguments`; and `APPLICATIONS`."""
+    from ray.llm._internal.serve.core.configs.llm_config import AcceleratorType, LLMConfig
+    from ray.serve.config import AutoscalingConfig
+    from ray.serve.schema import ServeDeploySchema
+
+    definitions: dict[str, Any] = {}
+    for model in (ServeDeploySchema, LLMConfig, AutoscalingConfig):
+        schema = model.model_json_schema(ref_template="#/$defs/{model}")
+        definitions |= schema.pop("$defs", {})
+        definitions[model.__name__] = schema
+    definitions = {name: _strict(schema) for name, schema in definitions.items()}
+    environment = {"env_vars": {"type": "object", "additionalProperties": {"type": "string"}}}
+    for schema in definitions.values():
+        if (runtime_env := schema.get("properties", {}).get("runtime_env")) is not None:
+            schema["properties"]["runtime_env"] = {**_object(runtime_env), "properties": environment}
+    deployment = definitions["DeploymentSchema"]["properties"]
+    deployment["autoscaling_config"] = _or_null({"$ref": "#/$defs/AutoscalingConfig"})
+    deployment["num_replicas"] = _or_null({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}]})
+    llm_config = definitions["LLMConfig"]["properties"]
+    llm_config["accelerator_type"] = _or_null({"enum": [str(kind.value) for kind in AcceleratorType]})
+    llm_config["engine_kwargs"] = {"$ref": "#/$defs/EngineArguments"}
+    llm_config["deployment_config"] = {**definitions["DeploymentSchema"], "required": []}
+    definitions["EngineArguments"] = {
+        "type": "object",
+        "properties": dict(_engine_arguments()),
+        "additionalProperties": False,
+        "allOf": list(_parsers()),
+    }
+    return {"applications": dict(APPLICATIONS), "$defs": definitions}
+
+
+def _strict(schema: Any) -> Any:
+    """The schema without unknown keys, and without what only describes defaults."""
+    if isinstance(schema, list):
+        return [_strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {key: _strict(value) for key, value in schema.items() if key not in (*_DROPPED, "properties")}
+    if (properties := schema.get("properties")) is not None:
+        strict["properties"] = {name: _strict(value) for name, value in properties.items()}
+        strict["additionalProperties"] = False
+    return strict
+
+
+def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The branch of a schema that is an object."""
+    return next((dict(branch) for branch in schema.get("anyOf", ()) if branch.get("type") == "object"), dict(schema))
+
+
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _engine_arguments() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every valid engine argument, and what is known of its value."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    from deployments.engine.ray_llm import engine_arguments
+
+    bounds = dict(_bounds())
+    actions = {action.dest: action for action in make_arg_parser(FlexibleArgumentParser())._actions}
+    annotations = {field.name: field.type for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in sorted(engine_arguments()):
+        if name.startswith("_"):
+            continue
+        action = actions.get(name)
+        known = action is not None and name not in _ELSEWHERE
+        value = _value(action, annotations.get(name)) if known and action is not None else {}
+        yield name, {**value, **bounds.get(name, {})}
+
+
+def _bounds() -> Iterator[tuple[str, dict[str, float]]]:
+    """The least and largest values, which vLLM's configuration classes declare by the arguments' names."""
+    from vllm.config import CacheConfig, LoRAConfig, ModelConfig, MultiModalConfig, ParallelConfig, SchedulerConfig
+
+    for section in (CacheConfig, LoRAConfig, ModelConfig, MultiModalConfig, ParallelConfig, SchedulerConfig):
+        for field in dataclasses.fields(section):
+            found = {
+                keyword: getattr(rule, attribute)
+                for rule in getattr(field.default, "metadata", ())
+                for attribute, keyword in _BOUNDS.items()
+                if hasattr(rule, attribute)
+            }
+            if found:
+                yield field.name, found
+
+
+def _parsers() -> Iterator[dict[str, Any]]:
+    """The names of vLLM's parsers, which hold without a plugin that adds others."""
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    tools, reasoning = ToolParserManager.list_registered(), ReasoningParserManager.list_registered()
+    plugins = {
+        "tool_call_parser": ("tool_parser_plugin", tools),
+        "reasoning_parser": ("reasoning_parser_plugin", reasoning),
+    }
+    for name, (plugin, known) in plugins.items():
+        yield {"if": {"not": {"required": [plugin]}}, "then": {"properties": {name: {"enum": [*known, "", None]}}}}
+
+
+def _value(action: argparse.Action, annotation: object) -> dict[str, Any]:
+    """Values that the argument takes, null among them; {} if its parser does not say."""
+    if action.nargs == 0:
+        return {"type": ["boolean", "null"]}
+    if action.nargs is not None:
+        return {}
+    if action.choices is not None and action.type in (None, str, int):
+        choices = [it for it in action.choices if it != "None"]
+        return {"enum": [*choices, None]}
+    kinds = {"int": ["integer"], "float": ["number"], "human_readable_int": ["integer", "string"]}
+    kinds["human_readable_int_or_auto"] = kinds["human_readable_int"]
+    if (kind := kinds.get(getattr(action.type, "__name__", ""))) is not None:
+        return {"type": [*kind, "null"]}
+    return {"type": ["string", "null"]} if annotation in (str, "str | None") else {}
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(package_schema(), indent=1) + "\n")

@@ -1,0 +1,266 @@
+"""Plausible mistakes in the default configuration: each is reported in one line that names its place and the fix."""
+
+from pathlib import Path
+
+import pytest
+
+from app.config.file_check import check_file
+from app.config.files import read_yaml
+from app.config.serve_file import load_document
+from deployments.local.fit import misfits, unknown_packages
+from tests.support.processes.project import ROOT
+
+DEFAULT = (ROOT / "serve_config.yaml").read_text()
+BLUE = "applications.smollm2-blue"
+ENGINE = f"{BLUE}.args.llm_config"
+REPLICAS = f"{BLUE}.deployments[0]"
+
+MISTAKES: list[tuple[str, str, str]] = [
+    (
+        "max_num_seqs: 16  ",
+        "max_num_seq: 16  ",
+        f"{ENGINE}.engine_kwargs.max_num_seq: unknown key; did you mean max_num_seqs?",
+    ),
+    (
+        "dtype: float32  ",
+        "dtype: bf16  ",
+        f"{ENGINE}.engine_kwargs.dtype: expected one of * not bf16; did you mean bfloat16?",
+    ),
+    (
+        "package:SmolLM2-135M-Instruct",
+        "package:SmolLM2-1.7B",
+        f"{ENGINE}.model_loading_config.model_source: no package has the model 'SmolLM2-1.7B'; known: *",
+    ),
+    (
+        "deployments.llm:build",
+        "deployments.llm:app",
+        f"{BLUE}.import_path: 'deployments.llm:app' does not exist; did you mean deployments.llm:build?",
+    ),
+    (
+        "accelerator_config: {kind: cpu}",
+        "accelerator_type: H10O",
+        f"{ENGINE}.accelerator_type: H10O is not known; did you mean H100?",
+    ),
+    (
+        "min_replicas: 1  ",
+        "min_replicas: 3  ",
+        f"{REPLICAS}.autoscaling_config.min_replicas: 3 is more than max_replicas, 1; raise one or lower the other",
+    ),
+    (
+        "min_replicas: 1  ",
+        "initial_replicas: 2  ",
+        f"{REPLICAS}.autoscaling_config.initial_replicas: 2 is not between min_replicas, 1, and max_replicas, 1",
+    ),
+    (
+        "            chat:\n",
+        "\t\tchat:\n",
+        "not YAML: found character '\\t' that cannot start any token; indent with spaces, not with a tab",
+    ),
+    (
+        "              traffic: {smollm2-blue",
+        "             traffic: {smollm2-blue",
+        "not YAML: *; the indentation differs from that of the lines above",
+    ),
+    (
+        "{app: smollm2-blue, model: SmolLM2-135M-Instruct}",
+        "{app: smollm2-blue}",
+        "deployments.smollm2-blue.model: Field required: The name under which that server knows the model.",
+    ),
+    (
+        "              traffic: {smollm2",
+        "              sticky: session\n              traffic: {smollm2",
+        "endpoints.chat.sticky: expected a mapping with by, name",
+    ),
+    (
+        "smollm2-blue: 90,",
+        "smollm2-blue: 90%,",
+        "endpoints.chat.traffic.smollm2-blue: Input should be a valid integer; write 90, without %",
+    ),
+    (
+        "smollm2-blue: 90,",
+        'smollm2-blue: "90",',
+        "endpoints.chat.traffic.smollm2-blue: Input should be a valid integer; write 90, without quotes",
+    ),
+    (
+        "[chat, completions, responses]",
+        "[chats]",
+        "endpoints.chat.tasks.0: Input should be 'chat', * or 'rerank'; did you mean chat?",
+    ),
+    (
+        "tasks: [chat, completions, responses]",
+        "task: [chat, completions, responses]",
+        "endpoints.chat.task: unknown key; did you mean tasks?",
+    ),
+    ("smollm2-green: 10}", "smollm2-green: 5}", "endpoints.chat: traffic sums to 95 *, it must be 100: add 5"),
+    (
+        "{app: smollm2-green,",
+        "{app: smollm2-gren,",
+        "deployments.smollm2-green.app: no application is named 'smollm2-gren'; declare it",
+    ),
+    (
+        "green, model: SmolLM2-135M-Instruct",
+        "green, model: SmolLM2",
+        "deployments.smollm2-green.model: the application 'smollm2-green' does not serve 'SmolLM2', only *",
+    ),
+    ("metric: ttft", "metric: tftt", "experiments.no-prefix-cache.primary.0.metric: unknown metric 'tftt'; *"),
+    (
+        "route_prefix: /deployments/smollm2-blue",
+        "route_prefix: /smollm2-blue",
+        f"{BLUE}.route_prefix: must be /deployments/smollm2-blue for the router to find it",
+    ),
+    ("endpoints:      ", "endpoint:      ", "endpoint: unknown key; did you mean endpoints?"),
+    ("            embed:\n", "            chat:\n", "duplicate key 'chat'; rename or remove one"),
+    (
+        "enforce_eager: true",
+        "enforce_eager: yes please",
+        f"{ENGINE}.engine_kwargs.enforce_eager: expected true or false, not yes please",
+    ),
+    (
+        "max_model_len: 8192",
+        "max_model_len: [8192]",
+        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number or a text, not a list",
+    ),
+    (
+        "tool_call_parser: hermes",
+        "tool_call_parser: hermess",
+        f"{ENGINE}.engine_kwargs.tool_call_parser: hermess is not known; did you mean hermes?",
+    ),
+    (
+        "max_num_seqs: 16  ",
+        "gpu_memory_utilization: 1.5  ",
+        f"{ENGINE}.engine_kwargs.gpu_memory_utilization: expected at most 1, not 1.5",
+    ),
+    ("max_num_seqs: 16  ", "max_num_seqs: 0  ", f"{ENGINE}.engine_kwargs.max_num_seqs: expected at least 1, not 0"),
+    (
+        "max_num_seqs: 16  ",
+        "tensor_parallel_size: two  ",
+        f"{ENGINE}.engine_kwargs.tensor_parallel_size: expected a whole number, not two",
+    ),
+    (
+        "target_ongoing_requests: 12  ",
+        "target_ongoing_request: 12  ",
+        f"{REPLICAS}.autoscaling_config.target_ongoing_request: unknown key; did you mean target_ongoing_requests?",
+    ),
+    ("- name: Engine", "- name: engine", f"{REPLICAS}.name: expected Engine, not engine; did you mean Engine?"),
+    (
+        "model_loading_config:",
+        "model_loading_conf:",
+        f"{ENGINE}.model_loading_conf: unknown key; did you mean model_loading_config?",
+    ),
+    (
+        "{kind: cpu}",
+        "{kind: CPU}",
+        f"{ENGINE}.accelerator_config.kind: expected one of cpu, gpu, tpu, not CPU; did you mean cpu?",
+    ),
+    ("\napplications:", "\naplications:", "aplications: unknown key; did you mean applications?"),
+    (
+        "import_path: deployments.router",
+        "importpath: deployments.router",
+        "applications.router.importpath: unknown key; did you mean import_path?",
+    ),
+    (
+        "max_queued_requests: 64",
+        "max_queued_requests: lots",
+        f"{REPLICAS}.max_queued_requests: expected a whole number, not lots",
+    ),
+    (
+        "max_ongoing_requests: 32",
+        "max_ongoing_requests: 0",
+        f"{REPLICAS}.max_ongoing_requests: expected more than 0, not 0",
+    ),
+    (
+        "num_replicas: 1   ",
+        "num_replicas: one   ",
+        "applications.router.deployments[0].num_replicas: expected a whole number or auto, not one",
+    ),
+    (
+        "state: draft",
+        "state: drft",
+        "experiments.no-prefix-cache.state: Input should be 'draft', *; did you mean draft?",
+    ),
+    (
+        "control: smollm2-blue",
+        "control: smollm2-bleu",
+        "experiments.no-prefix-cache.control: 'smollm2-bleu' is not in the traffic of 'chat' *",
+    ),
+    (
+        "chat: chat, completions",
+        "chat: chatt, completions",
+        "defaults.chat: unknown endpoint 'chatt'; known: chat, embed",
+    ),
+    ("- name: experiments", "- name: experiment", "experiments: no application is named 'experiments', *"),
+    (
+        "deployments.router:build",
+        '"deployments.router:build',
+        "not YAML: *; the indentation differs from that of the lines above",
+    ),
+    (
+        "[chat, completions, responses]",
+        "[chat, completions, responses",
+        "not YAML: *; close the bracket of the line, or of one above",
+    ),
+    ("runtime_env:", "runtime_envs:", f"{ENGINE}.runtime_envs: unknown key; did you mean runtime_env?"),
+    (
+        'VLLM_CPU_KVCACHE_SPACE: "1"',
+        "VLLM_CPU_KVCACHE_SPACE: 1",
+        f"{ENGINE}.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE: expected a text, not 1; put it in quotes",
+    ),
+    (
+        "{num_cpus: 0.5}  # for",
+        "{num_cpu: 0.5}  # for",
+        f"{ENGINE}.deployment_config.ray_actor_options.num_cpu: unknown key; did you mean num_cpus?",
+    ),
+]
+"""A text of the file, the one that a person wrote instead, and the problem; `*` is any text."""
+
+
+def written(folder: Path, right: str, wrong: str) -> tuple[Path, int]:
+    """The file with the mistake, and its line."""
+    assert right in DEFAULT
+    file = folder / "serve_config.yaml"
+    file.write_text(DEFAULT.replace(right, wrong, 1))
+    return file, DEFAULT[: DEFAULT.index(right)].count("\n") + 1 + (right.startswith("\n"))
+
+
+@pytest.mark.parametrize(("right", "wrong", "problem"), MISTAKES, ids=[mistake[1].strip()[:40] for mistake in MISTAKES])
+def test_a_mistake_is_one_line_with_its_place_and_the_fix(right: str, wrong: str, problem: str, tmp_path: Path) -> None:
+    file, line = written(tmp_path, right, wrong)
+    (found,) = check_file(file, unknown_packages)
+    place, _, said = found.removeprefix(f"{file}:").partition(": ")
+    assert "\n" not in said
+    before, _, after = problem.partition("*")
+    assert said == problem or ("*" in problem and said.startswith(before) and said.endswith(after))
+    if right == "deployments.router:build":  # the quotes close in a later line
+        return
+    nearby = problem.startswith(("not YAML", "endpoints.chat: ", "experiments: ", "duplicate", "deployments."))
+    nearby = nearby or problem.startswith(f"{BLUE}.route_prefix")
+    assert int(place) == line or (nearby and abs(int(place) - line) < 45)
+
+
+def test_the_files_of_the_project_have_no_problem() -> None:
+    for file in (ROOT / "serve_config.yaml", *ROOT.glob("k8s/overlays/*/serve_config.yaml")):
+        assert check_file(file, unknown_packages) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "misfit"),
+    [
+        (
+            "# access: {keys_file: /etc/switchyard/keys.yaml}",
+            "access: {keys_file: none.yaml}",
+            "access.keys_file: none.yaml: No such file or directory",
+        ),
+        (
+            "{num_cpus: 0.5}  # for",
+            "{num_cpus: 64}  # for",
+            "num_cpus: the applications reserve 68.7 CPUs, smollm2-blue/Engine 65 of them",
+        ),
+    ],
+)
+def test_what_only_this_machine_lacks_is_no_mistake(right: str, wrong: str, misfit: str, tmp_path: Path) -> None:
+    file, _ = written(tmp_path, right, wrong)
+    assert check_file(file, unknown_packages) == []
+    document = read_yaml(file)
+    assert isinstance(document, dict)
+    (found,) = misfits(document, load_document(document))
+    assert found.startswith(misfit)
