@@ -50,11 +50,20 @@ class Metric(Section):
     statistic: Statistic | None = Field(default=None, description="Default: the first that the metric has.")
     minimal_effect: Fraction = Field(description="Relative: 0.05 is 5 %. For feedback numbers, absolute.")
     within: Within | None = Field(default=None, description="For `goodput`.")
+    better: Literal["higher", "lower"] | None = Field(
+        default=None, description="For numbers of tokens: which direction is better. Default: neither."
+    )
 
     @model_validator(mode="after")
     def _goodput_has_limits(self) -> Self:
         if (self.metric == "goodput") != (self.within is not None):
             raise ValueError("`goodput` needs `within: {ttft_s, itl_s}`; other metrics take none")
+        return self
+
+    @model_validator(mode="after")
+    def _only_lengths_have_no_direction(self) -> Self:
+        if self.better is not None and self.metric not in TOKEN_COUNTS:
+            raise ValueError(f"`better` is for {' and '.join(f'`{name}`' for name in TOKEN_COUNTS)}")
         return self
 
     @property

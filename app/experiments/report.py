@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-Verdict = Literal["better", "worse", "equivalent", "undecided", "invalid"]
+Verdict = Literal["better", "worse", "different", "equivalent", "undecided", "too_early", "invalid"]
+"""`different`: of a metric of which neither direction is better."""
 Decision = Literal["ship", "do_not_ship", "keep_going", "invalid"]
 Better = Literal["higher", "lower", "neither"]
 Scale = Literal["relative", "absolute"]
@@ -49,11 +50,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     not_worse: bool = False
     since: float | None = None
-    """The time since which every look has found better, worse or equivalent, in Unix seconds."""
+    """The time since which every look has found the same difference, or equivalence, in Unix seconds."""
     reason: str = ""
     """The reason why it is invalid, or why there is no interval."""
     discovery: bool | None = None
-    """Whether e-BH at 10 % keeps it; for secondary metrics."""
+    """Whether e-BH keeps it, for secondary metrics: `alpha` and the interval allow for their number, and one that it
+    does not keep has no direction."""
     units_needed: int | None = None
     """While undecided: units still needed for 80 % power at the minimal effect."""
     days_needed: float | None = None

@@ -237,6 +237,14 @@ def answer_table(executor: Executor, count: int) -> Iterator[str]:
     yield table(["the treatment", "true effect", "wrong", "better or worse"], rows, "{:.3f}")
 
 
+def secondary_table(executor: Executor, count: int) -> Iterator[str]:
+    rate = reports.false_directions(executor, count)
+    yield (
+        f"## Many secondary metrics\n\nOf {2 * reports.SCORES} secondary metrics without a difference, at least one "
+        f"was `better`, `worse` or `different` at any look in {rate:.3f} of {count} runs (alpha is 5 %).\n"
+    )
+
+
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     false_positive_table,
     verdict_table,
@@ -248,8 +256,9 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     shadow_table,
     conversation_table,
     answer_table,
+    secondary_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25]
+SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25, 0.5]
 """The number of runs of each table, as a share of the first table's."""
 
 

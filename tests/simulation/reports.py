@@ -1,8 +1,8 @@
 """Worlds as routers record them, through the whole analysis: what reports say at every look.
 
 Conversations whose later prompts hold the arm's own answers: green is 15 % faster for a prompt of the same size, and
-writes twice as much, so that its users wait longer. And whole answers of which some are still running at each look, or
-are lost.
+writes twice as much, so that its users wait longer. Whole answers of which some are still running at each look, or are
+lost. And many secondary metrics without a difference.
 """
 
 import math
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arrays import Floats
+from app.ledger.wire import FeedbackItem
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import DAY_S, START, Recorded, World, analysis_of, config
 
@@ -191,3 +192,58 @@ def verdicts_on_answers(executor: Executor, answers: Answers, count: int) -> tup
     runs = np.array([run for part in spread(executor, partial(_answers_part, answers), count) for run in part])
     wrong, found = runs.mean(axis=0).tolist()
     return wrong, found
+
+
+# Many metrics.
+
+SCORES = 25
+"""Feedback metrics, each with its response rate."""
+_SCORED_REQUESTS = 2000
+
+
+def shouts(seed: int) -> bool:
+    """Whether any look of one run gives a direction to any of 2 * SCORES secondary metrics; nothing differs."""
+    rng = generator("many metrics", seed)
+    world = World(seed=seed)
+    names = [f"score_{number}" for number in range(SCORES)]
+    analysis = analysis_of(
+        world,
+        config(
+            feedback={name: {"window_s": 60} for name in names},
+            secondary=[{"metric": name, "minimal_effect": 0.1} for name in names],
+        ),
+    )
+    user = rng.integers(0, world.users, _SCORED_REQUESTS)
+    green = (rng.random(world.users) < 0.5)[user]
+    at = START + np.sort(rng.random(_SCORED_REQUESTS)) * DAY_S
+    recorded = world.answered(at, user, green)
+    content = np.clip(0.5 + rng.normal(0, 0.2, (world.users, SCORES)), 0.05, 0.95)[user]
+    given, value = rng.random((2, _SCORED_REQUESTS, SCORES))
+    for part in np.array_split(np.arange(_SCORED_REQUESTS), 10):
+        rows = recorded.rows.take(part)
+        analysis.add_starts(recorded.starts.take(part))
+        analysis.add_rows(rows)
+        analysis.add_feedback(
+            [
+                FeedbackItem(float(rows.at[row]) + 10, int(rows.request[row]), int(rows.caller[row]), name, score)
+                for row, number in enumerate(part)
+                for name, score, is_given in zip(
+                    names, (value[number] < content[number]).astype(float).tolist(), given[number] < 0.7, strict=True
+                )
+                if is_given
+            ]
+        )
+        now = float(rows.at[-1]) + 100
+        analysis.tick(now)
+        if any(it.verdict in ("better", "worse", "different") for it in analysis.standing(now).secondary):
+            return True
+    return False
+
+
+def _shouts_part(seeds: range) -> int:
+    return sum(shouts(seed) for seed in seeds)
+
+
+def false_directions(executor: Executor, count: int) -> float:
+    """The share of `count` runs in which any secondary metric without a difference ever has a direction."""
+    return sum(spread(executor, _shouts_part, count)) / count

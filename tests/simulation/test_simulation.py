@@ -207,6 +207,10 @@ def test_prompts_that_hold_the_arms_own_answers_are_no_stratum(executor: Executo
         assert said.worse >= 0.6
 
 
+def test_none_of_fifty_secondary_metrics_has_a_direction_where_nothing_differs(executor: Executor) -> None:
+    assert reports.false_directions(executor, 12) <= 0.05
+
+
 @pytest.mark.parametrize("answers", reports.ANSWERS, ids=lambda answers: answers.name)
 def test_requests_that_are_running_or_lost_make_no_verdict_false(executor: Executor, answers: reports.Answers) -> None:
     wrong, found = reports.verdicts_on_answers(executor, answers, 20)

@@ -7,7 +7,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.experiments.report import Report
+from app.experiments.report import Report, Verdict
 from app.experiments.summary import Cause
 
 SILENCING: dict[str, Cause] = {
@@ -18,6 +18,9 @@ SILENCING: dict[str, Cause] = {
     "effect_changed": "effect_changed",
 }
 """Kinds of alarms with which the evidence does not tell what comes: a ramp holds."""
+
+_AGAINST: dict[Verdict, str] = {"worse": "is worse than", "different": "differs from"}
+"""Verdicts on a primary metric that speak against a treatment, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,11 @@ class Facts:
                 f"worse {it.metric} {it.treatment} {it.since or 0:.0f}",
                 it.treatment,
                 self.experiment.on_worse,
-                f"{it.treatment} is worse than {self.experiment.control} in {it.metric}",
+                f"{it.treatment} {_AGAINST[it.verdict]} {self.experiment.control} in {it.metric}",
                 it.since if it.since is not None else self.report.at,
             )
             for it in self.report.primary
-            if it.verdict == "worse"
+            if it.verdict in _AGAINST
         ]
 
     @property

@@ -31,6 +31,8 @@ from app.experiments.analysis.verdicts.planning import planned
 from app.experiments.analysis.watching import Monitoring
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
+from app.experiments.statistics import discovery
+from app.experiments.statistics.discovery import e_bh
 from app.experiments.statistics.sequences import effect_size
 from app.ledger.wire import FeedbackItem, Flag
 
@@ -76,6 +78,7 @@ class Analysis:
     def _comparisons(self) -> list[Comparator]:
         experiment, names = self.experiment, self._arms.names
         each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
+        others = sum(it.role == "secondary" for it in self._collected.measures) * len(experiment.treatments)
         return [
             Comparator(
                 measure,
@@ -84,6 +87,7 @@ class Analysis:
                 (names[0], names[treatment]),
                 each if measure.role == "primary" else experiment.alpha,
                 self._watched.rare.get((column, treatment)),
+                each if measure.role == "primary" else experiment.alpha / others,
             )
             for column, measure in enumerate(self._collected.measures)
             for treatment in range(1, len(names))
@@ -185,6 +189,7 @@ class Analysis:
         self._occurrences += self._watched.raise_alarms(now)
         if self._pace.allows():
             self._look(now)
+        self._discover()
         self._occurrences += self._reached(now)
 
     def _count_feedback(self, now: float) -> None:
@@ -214,6 +219,14 @@ class Analysis:
         if comparing.looked_version < self._version:
             comparing.looked_version = self._version
             comparing.look(self._collected, self._arms.weights, now)
+
+    def _discover(self) -> None:
+        """Selects the secondary metrics that differ, among all of them."""
+        secondary = [it for it in self._comparing if it.measure.role == "secondary"]
+        ln_e = [0.0 if self._watched.invalidates(it.column, it.treatment) else it.known.ln_e or 0.0 for it in secondary]
+        kept, levels = set(e_bh(ln_e, self.experiment.alpha)), discovery.levels(ln_e, self.experiment.alpha)
+        for number, (comparing, level) in enumerate(zip(secondary, levels, strict=True)):
+            comparing.assume(level, number in kept, self._arms.weights)
 
     def _reached(self, now: float) -> list[Occurrence]:
         """Verdicts that are reached for the first time, and effects that have changed."""

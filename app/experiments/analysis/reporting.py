@@ -10,13 +10,13 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
+from app.experiments.analysis.evidence.metrics import LENGTH
 from app.experiments.analysis.verdicts import sentences
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
 from app.experiments.analysis.watching import Monitoring, changed
 from app.experiments.rendering import words
 from app.experiments.report import Comparison, Decision, Report
-from app.experiments.statistics.discovery import e_bh
 
 MUCH_CLUSTERING = 2.0
 """A design effect above this is mentioned in the report."""
@@ -46,6 +46,7 @@ def reported(
             with_values=with_values,
         )
         for it in comparing
+        if not it.measure.guard or collected.sums(it.column, 0)[0]
     ]
     primary = [it for it in comparisons if it.role == "primary"]
     earliest = watched.arms.since + experiment.min_duration_s
@@ -78,7 +79,7 @@ def reported(
         in_flight=watched.load.in_flight,
         replicas=watched.load.replicas,
         primary=primary,
-        secondary=_discovered([it for it in comparisons if it.role == "secondary"]),
+        secondary=[it for it in comparisons if it.role == "secondary"],
         guardrails=[watch.status() for watch in watched.guardrails],
         sample_ratio=watched.sample_ratio.status(watched.split_differences()),
         alarms=list(watched.alarms),
@@ -120,6 +121,7 @@ def _decisions(
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
             changed=any(it.changes.has_flipped for it in its),
+            same_length=not any(it.measure.metric == LENGTH and it.known.verdict == "different" for it in its),
             settled=all(it.known.settled for it in deciding),
             invalid=any(watched.invalidates(it.column, number) for it in deciding),
             long_enough=long_enough,
@@ -144,13 +146,6 @@ def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, in
     if experiment.mode == "aa":
         return {name: round(traffic.get(experiment.control, 0) / len(experiment.arms)) for name in experiment.arms}
     return {name: traffic.get(name, 0) for name in experiment.arms}
-
-
-def _discovered(secondary: list[Comparison]) -> list[Comparison]:
-    """The comparisons, with e-BH's mark on those that it keeps."""
-    evidence = [0.0 if it.ln_e is None or it.verdict == "invalid" else it.ln_e for it in secondary]
-    kept = set(e_bh(evidence))
-    return [msgspec.structs.replace(it, discovery=number in kept) for number, it in enumerate(secondary)]
 
 
 def _warnings(

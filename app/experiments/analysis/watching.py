@@ -11,7 +11,7 @@ from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.history import Change
-from app.experiments.analysis.verdicts.rules import effect_of
+from app.experiments.analysis.verdicts.rules import AGAINST, effect_of
 from app.experiments.analysis.watch.completeness import Completeness
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.watch.load import Load
@@ -182,7 +182,7 @@ class Monitoring:
 
     def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
         """Raises an alarm for a difference found in mode `aa`, where there is none."""
-        wrong = [it for it in verdicts if it.measure.role == "primary" and it.word in ("better", "worse")]
+        wrong = [it for it in verdicts if it.measure.role == "primary" and it.word in ("better", *AGAINST)]
         text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
         found = [
             self._hold(

@@ -120,7 +120,7 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 
 def _verdict(report: Report, comparison: Comparison) -> str:
-    holds = comparison.since is not None and comparison.verdict != "invalid"
+    holds = comparison.since is not None and comparison.verdict not in ("too_early", "invalid")
     since = words.moment(comparison.since or 0.0, report.at, short=True) if holds else ""
     text = words.verdict(comparison.verdict, not_worse=comparison.not_worse, since=since)
     if comparison.verdict == "undecided" and comparison.units_needed is not None:
@@ -143,8 +143,6 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
     given = [words.percent(rate) for rate in rates if rate is not None]
     if len(given) == 2 and comparison.statistic != "response_rate":
         yield f"{metric}: {given[0]} of control's and {given[1]} of treatment's requests have feedback."
-    if comparison.discovery is False and comparison.verdict in ("better", "worse"):
-        yield f"{metric}: may be a chance find among several metrics (not kept by e-BH at 10 %)."
     if (warm := comparison.without_cold) is not None and warm.lower is not None:
         change, between = words.effect_value(comparison, warm.estimate), words.interval(comparison, warm)
         yield f"{metric}: without the minutes of cold replicas {change}, {between}."

@@ -102,8 +102,9 @@ def interval(comparison: Comparison, effect: Effect) -> str:
 
 def verdict(verdict: Verdict, *, not_worse: bool = False, since: str = "") -> str:
     """A verdict in a table, with `not worse` added where it holds, too. `since`: the time since which it holds."""
-    text = f"{verdict} since {since}" if since else verdict
-    if not not_worse or verdict == "invalid":
+    text = verdict.replace("_", " ")
+    text = f"{text} since {since}" if since else text
+    if not not_worse or verdict in ("too_early", "invalid"):
         return text
     return f"{text}, but by less than the minimal effect" if verdict == "worse" else f"{text}, not worse"
 

@@ -123,11 +123,13 @@ class Look:
         est = slack.shrink(self.est)
         return float(ln_e_mix(est, self.se, self.nu, effect=effect, alpha=alpha)) if self.enough else 0.0
 
-    def interval(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> Interval | None:
-        """The confidence sequence at this look; None before both arms have enough units."""
+    def interval(
+        self, *, effect: float, alpha: float, level: float | None = None, slack: Slack = NO_SLACK
+    ) -> Interval | None:
+        """The confidence sequence at this look; None before both arms have enough units. `level`: see `boundary`."""
         if not self.enough:
             return None
-        return slack.widen(confidence_sequence(self.est, self.se, self.nu, effect=effect, alpha=alpha))
+        return slack.widen(confidence_sequence(self.est, self.se, self.nu, effect=effect, alpha=alpha, level=level))
 
 
 class _Cells(NamedTuple):

@@ -132,9 +132,11 @@ class QuantileLook:
             return 0.0
         return float(ln_e_mix(slack.shrink(z * self.se), self.se, self.nu, effect=effect, alpha=alpha))
 
-    def interval(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> Interval | None:
+    def interval(
+        self, *, effect: float, alpha: float, level: float | None = None, slack: Slack = NO_SLACK
+    ) -> Interval | None:
         """The confidence sequence; None before both arms have enough units, or if an end is beyond ±FARTHEST."""
-        k = float(boundary(self.se, self.nu, effect=effect, alpha=alpha))
+        k = float(boundary(self.se, self.nu, effect=effect, alpha=alpha, level=level))
         if not self.enough or not math.isfinite(k):
             return None
         lower, upper = self._crossing(k), self._crossing(-k)

@@ -106,16 +106,25 @@ def ln_e_mix(est: ArrayLike, se: ArrayLike, nu: ArrayLike, *, effect: float, alp
     return np.where(ok, _mixture((est / se) ** 2, 1 / se**2, nu, rhos), 0.0)
 
 
-def boundary(se: ArrayLike, nu: ArrayLike, *, effect: float, alpha: float, scales: Sequence[float] = SCALES) -> Floats:
+def boundary(
+    se: ArrayLike,
+    nu: ArrayLike,
+    *,
+    effect: float,
+    alpha: float,
+    level: float | None = None,
+    scales: Sequence[float] = SCALES,
+) -> Floats:
     """k: the half-width of the interval in standard errors, at each (se, nu); inf where no estimate would suffice.
 
-    The root in k of ``ln_e_mix(k * se, se, nu) = ln(1 / alpha)``; `scales` replaces the mixture's.
+    The root in k of ``ln_e_mix(k * se, se, nu) = ln(1 / level)``; `level` is `alpha`, which tunes the mixture, if it is
+    left out; `scales` replaces the mixture's.
     """
     se, nu = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (se, nu)))
     ok = usable(0.0, se, nu)
     v = 1 / np.where(ok, se, 1.0) ** 2
     n = np.where(ok, nu, 1.0)
-    target = math.log(1 / alpha)
+    target = math.log(1 / (level or alpha))
     rhos = [rho_for(scale * effect, alpha) for scale in scales]
 
     def reached(k: Floats) -> NDArray[np.bool_]:
@@ -136,12 +145,14 @@ def boundary(se: ArrayLike, nu: ArrayLike, *, effect: float, alpha: float, scale
     return np.where(finite, high, np.inf)
 
 
-def confidence_sequence(est: float, se: float, nu: float, *, effect: float, alpha: float) -> Interval | None:
-    """The interval at this look. All looks' intervals together cover the effect with probability 1 - alpha.
+def confidence_sequence(
+    est: float, se: float, nu: float, *, effect: float, alpha: float, level: float | None = None
+) -> Interval | None:
+    """The interval at this look. All looks' intervals together cover the effect with probability 1 - level.
 
-    None where there is no finite one.
+    `level` as in `boundary`. None where there is no finite interval.
     """
     if not usable(est, se, nu):
         return None
-    reach = float(boundary(se, nu, effect=effect, alpha=alpha)) * se
+    reach = float(boundary(se, nu, effect=effect, alpha=alpha, level=level)) * se
     return Interval(est - reach, est + reach) if math.isfinite(reach) else None

@@ -160,7 +160,9 @@ async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_pa
 
 async def test_too_few_units_are_not_shown_as_an_alarm(compared: Compared, open_page: OpenPage) -> None:
     (first,) = SHOWN.primary
-    early = msgspec.structs.replace(first, verdict="invalid", effect=Effect(), reason="1 unit on x so far", since=None)
+    early = msgspec.structs.replace(
+        first, verdict="too_early", effect=Effect(), reason="1 unit on x so far", since=None
+    )
     compared.report(msgspec.structs.replace(SHOWN, primary=[early], decision="keep_going"))
     page = await opened(open_page, compared)
     metric = page.get_by_role("region", name="Metrics").get_by_role("row").nth(1)

@@ -178,12 +178,12 @@ class Collected:
         return within_shares.se**2 * self._cells.share / single.se**2
 
     def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes]]:
-        """Yields the lines of at most about `most` units of all arms, for every measure except quantiles, like
+        """Yields the lines of at most about `most` units of all arms, for every declared measure except quantiles, like
         `Cells.recorded`.
         """
         strata = self.strata_for(1)
         for column, measure in enumerate(self.measures):
-            if measure.kind != "quantile":
+            if measure.kind != "quantile" and not measure.guard:
                 yield measure, _scale(measure), *self._cells.recorded(column, strata, most, self._codes)
 
     def value(self, column: int, arm: int) -> float | None:

@@ -6,7 +6,7 @@ token) is not missing: nothing that the arm does decides it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -30,6 +30,10 @@ Role = Literal["primary", "secondary"]
 
 SHORTEST_S = 1e-4
 """Shorter times count as this long: below, a logarithm measures the clock and not the server."""
+
+LENGTH = "output_tokens"
+LENGTH_EFFECT = 0.1
+"""The smallest effect on the answers' length that matters where none is declared."""
 
 RESPONSE_RATE = "response_rate"
 """The statistic of a feedback metric that counts the users who answer at all."""
@@ -56,6 +60,8 @@ class Measure:
     within: Within | None = None
     limits: Limits = field(default_factory=Limits)
     feedback: bool = False
+    guard: bool = False
+    """Not declared: compared so that nothing ships that differs in it."""
 
     @property
     def on_differences(self) -> bool:
@@ -99,14 +105,17 @@ def facts_of(config: Config, tables: Tables) -> Facts:
 
 
 def measures_of(experiment: Experiment) -> list[Measure]:
-    """The primary metrics first. A feedback metric adds the response rate as a secondary metric."""
+    """The primary metrics first. A feedback metric adds the response rate as a secondary metric, and every comparison
+    that may lead to a promotion the answers' length.
+    """
     found = [_measure(metric, "primary", experiment) for metric in experiment.primary]
     found += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
     rates = dict[str, Measure]()
     for measure in found:
         if measure.feedback:
             rates.setdefault(measure.metric, _response_rate(measure))
-    return [*found, *rates.values()]
+    guards = [] if experiment.mode == "aa" or any(it.metric == LENGTH for it in found) else [_length(experiment)]
+    return [*found, *rates.values(), *guards]
 
 
 def _measure(metric: Metric, role: Role, experiment: Experiment) -> Measure:
@@ -130,7 +139,7 @@ def _measure(metric: Metric, role: Role, experiment: Experiment) -> Measure:
         metric=name,
         statistic=statistic,
         kind="quantile" if statistic in _QUANTILES else cast(Kind, statistic),
-        better="higher" if name in _HIGHER else "neither" if name in _NEITHER else "lower",
+        better=metric.better or ("higher" if name in _HIGHER else "neither" if name in _NEITHER else "lower"),
         scale="relative",
         minimal_effect=metric.minimal_effect,
         role=role,
@@ -138,6 +147,12 @@ def _measure(metric: Metric, role: Role, experiment: Experiment) -> Measure:
         within=metric.within,
         limits=limits_for_metrics(name, experiment),
     )
+
+
+def _length(experiment: Experiment) -> Measure:
+    """The guard of the answers' length, for experiments that do not compare it."""
+    guard = Metric(metric=LENGTH, minimal_effect=LENGTH_EFFECT)
+    return replace(_measure(guard, "secondary", experiment), guard=True)
 
 
 def _response_rate(measure: Measure) -> Measure:

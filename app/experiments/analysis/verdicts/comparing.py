@@ -7,7 +7,7 @@ then all of its words are true, each at its time. What was said earlier remains 
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.experiments.analysis.evidence.arrays import Ints
@@ -17,7 +17,7 @@ from app.experiments.analysis.verdicts.history import EffectWatch, History
 from app.experiments.analysis.verdicts.rules import WORDS, effect_of, is_not_worse, verdict_of
 from app.experiments.analysis.watch.rare_events import FEW, RareEvents
 from app.experiments.report import ArmValue, Comparison, Effect, Verdict
-from app.experiments.statistics.look import MIN_UNITS, Look, Slack
+from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Look, Slack
 from app.experiments.statistics.planner import information_needed
 from app.experiments.statistics.sequences import effect_size
 
@@ -40,6 +40,10 @@ class LatestLook:
     design_effect: float | None = None
     without_cold: Effect | None = None
     units: tuple[int, int] = (0, 0)
+    slack: Slack = NO_SLACK
+    """What requests without an end allow for."""
+    slack_of_running: Slack = NO_SLACK
+    """What all requests that are still running allow for."""
     settled: bool = True
     """Whether the requests that are still running cannot change the verdict."""
 
@@ -55,9 +59,13 @@ class Comparator:
     alpha: float
     rare: RareEvents | None
     """The exact test, for proportions that are not feedback."""
+    level: float
+    """The probability that an interval misses the effect: `alpha`, or smaller for a metric that is one of many."""
+    discovered: bool | None = None
+    """Whether e-BH keeps it, for secondary metrics."""
     known: LatestLook = field(default_factory=LatestLook)
     word: Verdict | None = None
-    """What the latest look says: better, worse or equivalent."""
+    """What the latest look says, if it is one of `WORDS`."""
     since: float | None = None
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
@@ -93,9 +101,25 @@ class Comparator:
         self.counted = sum(self.known.units)
         if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
             self.changes.add(look.est, look.se, look.nu, look.overlap, now)
+        self._say()
+
+    def _say(self) -> None:
         word = self.known.verdict if self.known.verdict in WORDS else None
         if word != self.word:
-            self.word, self.since = word, None if word is None else now
+            self.word, self.since = word, None if word is None else self.looked_at
+
+    def assume(self, level: float, discovered: bool, sets: Ints) -> None:
+        """Takes another level, and says of the latest look what follows from it. `sets` as in `Arms.weights`."""
+        self.discovered = discovered
+        if level == self.level:
+            return
+        self.level, known = level, self.known
+        if known.event_test is not None and self.rare is not None and self.rare.applies:
+            effect, _ = self.rare.effect(sets, level)
+            self.known = replace(known, event_test=effect, verdict=verdict_of(effect, self.measure))
+        elif known.look is not None and known.verdict != "too_early":
+            self.known = self._judged(known, known.look)
+        self._say()
 
     def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)
@@ -103,7 +127,7 @@ class Comparator:
         if min(units) < MIN_UNITS:
             few = min(zip(units, self.names, strict=True))
             reason = f"{few[0]} unit{'' if few[0] == 1 else 's'} on {few[1]} so far, {MIN_UNITS} are needed"
-            return LatestLook(verdict="invalid", reason=reason, look=look, units=units)
+            return LatestLook(verdict="too_early", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
             return self._exact(rare, collected, sets, units)
         if look is None:
@@ -123,28 +147,32 @@ class Comparator:
             return LatestLook(reason=reason, units=units)
         if missing := int(collected.unknown[[0, self.treatment]].sum()):
             return LatestLook(reason=f"{reason}, and {missing} requests have no end", units=units)
-        effect, ln_e = self.rare.effect(sets, self.alpha)
+        effect, ln_e = self.rare.effect(sets, self.level)
         return LatestLook(
             ln_e=ln_e, verdict=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
         )
 
     def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> LatestLook:
         slack = collected.slack(self.column, self.treatment, collected.unknown)
-        effect = self._effect(look, slack)
-        after_all = self._effect(look, collected.slack(self.column, self.treatment, collected.running))
-        return LatestLook(
-            effect=effect,
+        known = LatestLook(
             ln_e=look.ln_e(effect=self.delta, alpha=self.alpha, slack=slack),
-            verdict=verdict_of(effect, self.measure),
             look=look,
             design_effect=collected.design_effect(self.column, self.treatment, look),
             without_cold=self._without_cold(collected),
             units=units,
-            settled=_allows(effect, self.measure) == _allows(after_all, self.measure),
+            slack=slack,
+            slack_of_running=collected.slack(self.column, self.treatment, collected.running),
         )
+        return self._judged(known, look)
+
+    def _judged(self, known: LatestLook, look: AnyLook) -> LatestLook:
+        """The look with its interval and what follows from it."""
+        effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
+        settled = _allows(effect, self.measure) == _allows(after_all, self.measure)
+        return replace(known, effect=effect, verdict=verdict_of(effect, self.measure), settled=settled)
 
     def _effect(self, look: AnyLook, slack: Slack) -> Effect:
-        bounds = look.interval(effect=self.delta, alpha=self.alpha, slack=slack)
+        bounds = look.interval(effect=self.delta, alpha=self.alpha, level=self.level, slack=slack)
         return effect_of(look.est, bounds, self.measure.scale)
 
     def _without_cold(self, collected: Collected) -> Effect | None:
@@ -167,7 +195,7 @@ class Comparator:
         look = self.known.look
         if look is None:
             return None
-        needed = information_needed(self.delta, alpha=self.alpha, power=POWER) / look.information
+        needed = information_needed(self.delta, alpha=self.level, power=POWER) / look.information
         return max(0, math.ceil((needed - 1) * clusters(look)))
 
     def comparison(
@@ -187,7 +215,7 @@ class Comparator:
             better=measure.better,
             scale=measure.scale,
             minimal_effect=measure.minimal_effect,
-            alpha=self.alpha,
+            alpha=self.level,
             effect=known.effect,
             ln_e=known.ln_e,
             p=None if known.ln_e is None else min(1.0, math.exp(-known.ln_e)),
@@ -195,6 +223,7 @@ class Comparator:
             not_worse=not invalid and is_not_worse(known.event_test or known.effect, measure),
             since=self.since,
             reason=invalid or known.reason,
+            discovery=self.discovered,
             units_needed=needed,
             days_needed=needed / units_per_day if needed is not None and units_per_day else None,
             design_effect=known.design_effect,

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from app.experiments.analysis.evidence.metrics import Measure
 from app.experiments.report import Better, Comparison, Decision, Effect, Scale, Verdict
 
-WORDS: tuple[Verdict, ...] = ("better", "worse", "equivalent")
+WORDS: tuple[Verdict, ...] = ("better", "worse", "different", "equivalent")
 """Verdicts that say something about the effect."""
+
+AGAINST: tuple[Verdict, ...] = ("worse", "different")
+"""Verdicts on a primary metric that speak against a treatment. Where neither direction is better, the arms were meant
+to be alike."""
 
 
 def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale) -> Effect:
@@ -18,14 +22,11 @@ def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale)
 
 
 def verdict_of(effect: Effect, measure: Measure) -> Verdict:
-    """The verdict of the present interval.
-
-    For a metric of which neither direction is better, a difference is worse: the treatment was meant to be the same.
-    """
+    """The verdict of the present interval."""
     low, high = _good_direction(effect, measure.better)
     within = low > -measure.minimal_effect and high < measure.minimal_effect
     if measure.better == "neither":
-        return "equivalent" if within else "worse" if low > 0 or high < 0 else "undecided"
+        return "equivalent" if within else "different" if low > 0 or high < 0 else "undecided"
     if low > 0:
         return "better"
     if high < 0:
@@ -52,6 +53,7 @@ def decision_of(
     acted: bool,
     quiet: bool,
     changed: bool,
+    same_length: bool,
     settled: bool,
     invalid: bool,
     long_enough: bool,
@@ -59,16 +61,17 @@ def decision_of(
     """The decision on one treatment, from its primary metrics.
 
     `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has an alarm, and
-    control keeps every absolute limit; `changed`: a primary effect has changed during the run; `settled`: requests that
-    are still running cannot change a primary verdict; `invalid`: something about the traffic makes a primary verdict
-    invalid; `long_enough`: the shortest duration before a promotion is over. Guardrails come first: a treatment that
-    fails lacks values, too.
+    control keeps every absolute limit; `changed`: a primary effect has changed during the run; `same_length`: answers
+    do not differ in length, or it is declared which length is better; `settled`: requests that are still running cannot
+    change a primary verdict; `invalid`: something about the traffic makes a primary verdict invalid; `long_enough`: the
+    shortest duration before a promotion is over. Guardrails come first: a treatment that fails lacks values, too.
     """
     if acted:
         return "do_not_ship"
     if invalid:
         return "invalid"
-    if any(it.verdict == "worse" for it in primary):
+    if any(it.verdict in AGAINST for it in primary):
         return "do_not_ship"
     good = all(it.not_worse for it in primary) and any(it.verdict == "better" for it in primary)
-    return "ship" if good and quiet and settled and long_enough and not changed else "keep_going"
+    free = quiet and same_length and settled and long_enough and not changed
+    return "ship" if good and free else "keep_going"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from app.config.schema import Endpoint
+from app.experiments.analysis.evidence.metrics import LENGTH
 from app.experiments.rendering import words
 from app.experiments.report import Comparison, Decision, Effect, GuardrailStatus, Report
 
@@ -43,7 +44,7 @@ def effect_sentence(comparison: Comparison) -> str:
     if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
         subject += f" ({comparison.statistic})"
     effect = comparison.event_test or comparison.effect
-    if effect.estimate is None or comparison.verdict == "invalid":
+    if effect.estimate is None or comparison.verdict in ("too_early", "invalid"):
         return f"{subject}: {comparison.reason or 'no estimate yet'}."
     estimate = _directed(comparison, effect.estimate, more, less)
     return f"{subject} {estimate} ({_range(comparison, effect, more, less)})."
@@ -108,13 +109,14 @@ def _standing(report: Report, treatment: str) -> str:
             f"and worse in {', '.join(by_verdict['worse'])}"
         )
     if by_verdict["worse"]:
-        differs = all(it.better == "neither" for it in primary if it.verdict == "worse")
-        return f"{treatment} {'differs from' if differs else 'is worse than'} {against}"
+        return f"{treatment} is worse than {against}"
+    if any(it.verdict == "different" for it in primary):
+        return f"{treatment} differs from {against}"
     if by_verdict["better"]:
         return f"{treatment} is better than {against}"
     if all(it.verdict == "equivalent" for it in primary):
         return f"{treatment} is equivalent to {against}"
-    if any(it.verdict == "invalid" for it in primary):
+    if any(it.verdict == "too_early" for it in primary):
         return f"too few units yet to compare {treatment} with {against}"
     return f"no verdict on {treatment} against {against} yet"
 
@@ -125,7 +127,7 @@ def details(report: Report, alpha: float, units: str) -> list[str]:
         (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
     ]
     bounded = [it for it in report.primary if it.effect.lower is not None or it.event_test is not None]
-    if any(it.verdict != "invalid" for it in bounded):
+    if any(it.verdict not in ("too_early", "invalid") for it in bounded):
         effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
     return [*effects, f"{_counts(report, units)} {_guardrails(report.guardrails)} {_split(report)}"]
 
@@ -195,11 +197,14 @@ def _keep_going(report: Report, earliest: float) -> str:
         return f"look into the guardrails that alarmed, {', '.join(alarmed)}."
     if unhealthy := _unhealthy(report.guardrails):
         return f"look into control, which exceeds the limit of {', '.join(unhealthy)}."
+    lengths = [it for it in (*report.primary, *report.secondary) if it.metric == LENGTH]
+    if different := [effect_sentence(it) for it in lengths if it.verdict == "different"]:
+        return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
     if report.at < earliest and any(it.verdict == "better" for it in report.primary):
         return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
     if all(it.verdict == "equivalent" for it in report.primary):
         return "take the one that you prefer for other reasons."
-    few = [it for it in report.primary if it.verdict == "invalid"]
+    few = [it for it in report.primary if it.verdict == "too_early"]
     if few:
         return f"keep going; {few[0].reason}."
     return "keep going."

@@ -21,7 +21,7 @@ def test_missing_values_have_no_sample() -> None:
 
 def test_exactly_one_verdict_of_a_metric_is_1() -> None:
     assert values("switchyard_experiment_verdict", metric="ttft", verdict="better") == [1.0]
-    assert sorted(values("switchyard_experiment_verdict", metric="ttft")) == [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert sorted(values("switchyard_experiment_verdict", metric="ttft")) == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
 
 
 def test_units_guardrails_and_the_sample_ratio() -> None:

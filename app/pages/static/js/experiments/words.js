@@ -10,7 +10,7 @@ const DECISIONS = {
   keep_going: ["wait", "Keep going"],
   invalid: ["bad", "Not to be trusted"],
 };
-const VERDICTS = { better: ["good", "better"], worse: ["bad", "worse"], equivalent: ["info", "no difference that matters"], undecided: ["wait", "undecided"], invalid: ["bad", "invalid"] };
+const VERDICTS = { better: ["good", "better"], worse: ["bad", "worse"], different: ["warn", "different"], equivalent: ["info", "no difference that matters"], undecided: ["wait", "undecided"], too_early: ["wait", "too few units so far"], invalid: ["bad", "invalid"] };
 const STATES = { running: ["good", "running"], paused: ["warn", "paused"], stopped: ["info", "stopped"], draft: ["info", "draft"] };
 
 export const METRICS = {
@@ -34,9 +34,7 @@ export function decision(summary) {
   return mark(...(DECISIONS[summary.decision] ?? ["wait", "No evidence yet"]));
 }
 
-/** `alarms`: whether there are any. Without one, an invalid verdict only means that it is too early. */
-export function verdict(value, alarms) {
-  if (value === "invalid" && !alarms) return mark("wait", "too few units so far");
+export function verdict(value) {
   return mark(...(VERDICTS[value] ?? ["wait", value]));
 }
 

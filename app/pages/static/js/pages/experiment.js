@@ -187,7 +187,7 @@ function metrics(report, arms) {
         "tr",
         { key: keyOf(it) },
         cell("", [metricName(it.metric), it.role === "primary" ? h("span", { class: "tag" }, "decides") : null, several ? h("div", { class: "hint small" }, it.treatment) : null], { header: true }),
-        cell("Verdict", [verdict(it.verdict, report.alarms.length > 0), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : ""}`) : null]),
+        cell("Verdict", [verdict(it.verdict), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : ""}`) : null]),
         cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
         cell("In words", h("span", { class: "small" }, it.reason && it.effect.estimate === null ? it.reason : effectInWords(it))),
         arms.map((arm) => cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true })),

@@ -78,11 +78,11 @@ function row(it, span) {
   );
 }
 
-function effect(line, span, { treatments, alarms }) {
+function effect(line, span, { treatments }) {
   return h(
     "div",
     { class: "effect-line" },
-    h("div", { class: "small" }, metricName(line.metric), treatments.length > 1 ? `, ${line.treatment}` : "", " ", verdict(line.verdict, alarms > 0)),
+    h("div", { class: "small" }, metricName(line.metric), treatments.length > 1 ? `, ${line.treatment}` : "", " ", verdict(line.verdict)),
     line.scale === "relative" ? interval(line, span) : h("p", { class: "small" }, effectInWords(line)),
   );
 }

@@ -124,6 +124,36 @@ def _width(comparison: Comparison) -> float:
     return comparison.effect.upper - comparison.effect.lower
 
 
+@pytest.mark.parametrize(
+    ("declared", "decision"),
+    [
+        ([], "keep_going"),
+        ([{"metric": "output_tokens", "minimal_effect": 0.05}], "keep_going"),
+        ([{"metric": "output_tokens", "minimal_effect": 0.05, "better": "lower"}], "ship"),
+    ],
+)
+def test_a_treatment_with_shorter_answers_ships_only_if_shorter_is_declared_better(
+    declared: list[Any], decision: str
+) -> None:
+    world = World()
+    rng = np.random.default_rng(1)
+    user = rng.integers(0, world.users, 8000)
+    green = world.draw[user] < 0.5
+    tokens = rng.poisson(np.where(green, 71.0, 100.0))
+    at = np.sort(START + rng.random(8000) * DAY_S)
+    analysis = analysis_of(world, config(secondary=declared))
+    ttft = np.exp(rng.normal(-1.0, 0.3, 8000)) * np.where(green, 0.7, 1.0)
+    world.answered(at, user, green, completion_tokens=tokens, ttft_s=ttft).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert report.primary[0].verdict == "better"
+    length = secondary(report, "output_tokens")
+    assert length.verdict == ("better" if decision == "ship" else "different")
+    assert length.effect.estimate == pytest.approx(-0.29, abs=0.01)
+    assert report.decision == decision
+    assert ("declare output_tokens with `better`" in report.next) == (decision != "ship")
+
+
 @pytest.mark.parametrize(("running", "decision"), [(0, "ship"), (400, "keep_going")])
 def test_nothing_ships_while_running_requests_could_change_the_sign(running: int, decision: str) -> None:
     world = World(slower=0.85, users=3000)
@@ -228,7 +258,7 @@ def test_forced_requests_are_shown_and_never_analysed_and_carried_ones_only_watc
     assert sum(report.carried.values()) == 500
     unknown = [rail.alarm for rail in report.guardrails if rail.event == "error"]
     assert unknown == [False], "the plan that drew them is not known"
-    assert report.primary[0].verdict == "invalid"
+    assert report.primary[0].verdict == "too_early"
     assert "30 are needed" in report.primary[0].reason
     world.error_rate = (0.0, 0.0)
     world.requests(500).tell(analysis)
@@ -403,7 +433,7 @@ def test_feedback_counts_when_its_window_is_over() -> None:
     ]
     analysis.add_feedback(items)
     analysis.tick(START + 300)
-    assert secondary(analysis.report(START + 300), "thumbs").verdict == "invalid"
+    assert secondary(analysis.report(START + 300), "thumbs").verdict == "too_early"
     analysis.tick(START + 3600 + 700)
     report = analysis.report(START + 3600 + 700)
     thumbs, rate = secondary(report, "thumbs"), secondary(report, "thumbs.response_rate")
@@ -476,8 +506,8 @@ def test_a_turn_that_runs_out_of_time_leaves_the_other_looks_to_later_turns() ->
     world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
     analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneLookPerTurn())
     world.requests(8000).tell(analysis)
-    answer = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
-    assert answer == [["ttft"], ["duration"], [], []]
+    answer = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(5)]
+    assert answer == [["ttft"], ["duration"], ["output_tokens"], [], []]
 
 
 def test_quantiles_are_looked_at_once_a_minute() -> None:

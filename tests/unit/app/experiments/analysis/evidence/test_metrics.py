@@ -158,7 +158,27 @@ def test_feedback_metrics_come_with_their_response_rate() -> None:
         ("stars", "mean", "absolute", "lower"),
         ("thumbs.response_rate", "proportion", "relative", "neither"),
         ("stars.response_rate", "proportion", "relative", "neither"),
+        ("output_tokens", "mean", "relative", "neither"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "compared"),
+    [
+        ({}, [("output_tokens", "neither", True)]),
+        ({"mode": "aa", "treatments": ["label"]}, []),
+        ({"secondary": [{"metric": "output_tokens", "minimal_effect": 0.1}]}, [("output_tokens", "neither", False)]),
+        (
+            {"secondary": [{"metric": "output_tokens", "minimal_effect": 0.1, "better": "lower"}]},
+            [("output_tokens", "lower", False)],
+        ),
+    ],
+)
+def test_the_answers_length_is_compared_wherever_something_may_ship(
+    declared: dict[str, Any], compared: list[tuple[str, str, bool]]
+) -> None:
+    measures = measures_of(config(**declared).experiments["green-float32"])
+    assert [(it.key, it.better, it.guard) for it in measures[1:]] == compared
 
 
 def test_a_quantile_has_its_own_key_and_its_share() -> None:

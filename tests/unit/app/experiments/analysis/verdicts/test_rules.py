@@ -26,8 +26,8 @@ def measure(better: Better) -> Measure:
         ("lower", -0.2, 0.04, "undecided", True),
         ("lower", -0.04, 0.2, "undecided", False),
         ("lower", -0.04, 0.04, "equivalent", True),
-        ("neither", 0.01, 0.2, "worse", False),
-        ("neither", -0.2, -0.01, "worse", False),
+        ("neither", 0.01, 0.2, "different", False),
+        ("neither", -0.2, -0.01, "different", False),
         ("neither", 0.01, 0.04, "equivalent", True),
         ("neither", -0.2, 0.2, "undecided", False),
         ("higher", 0.01, None, "better", True),
@@ -77,6 +77,8 @@ BETTER, SAME, OPEN = (
         ([compared("worse")], {"quiet": False}, "do_not_ship"),
         ([BETTER], {"long_enough": False}, "keep_going"),
         ([BETTER], {"changed": True}, "keep_going"),
+        ([BETTER], {"same_length": False}, "keep_going"),
+        ([BETTER, compared("different")], {}, "do_not_ship"),
         ([BETTER], {"settled": False}, "keep_going"),
         ([compared("worse")], {"settled": False}, "do_not_ship"),
         ([compared("worse")], {"changed": True}, "do_not_ship"),
@@ -89,7 +91,7 @@ def test_the_decision_follows_from_the_primary_metrics_and_the_state(
     primary: list[Comparison], facts: dict[str, bool], decision: Decision
 ) -> None:
     everything = {
-        **{"acted": False, "quiet": True, "changed": False},
+        **{"acted": False, "quiet": True, "changed": False, "same_length": True},
         **{"settled": True, "invalid": False, "long_enough": True},
     }
     assert decision_of(primary, **(everything | facts)) == decision

@@ -73,7 +73,7 @@ def headline(**fields: Any) -> str:
         (["worse", "undecided"], "smollm2-green is worse than smollm2-blue."),
         (["equivalent"], "smollm2-green is equivalent to smollm2-blue."),
         (["undecided", "equivalent"], "no verdict on smollm2-green against smollm2-blue yet."),
-        (["invalid"], "too few units yet to compare smollm2-green with smollm2-blue."),
+        (["too_early"], "too few units yet to compare smollm2-green with smollm2-blue."),
         (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft and worse in ttft."),
     ],
 )
@@ -88,7 +88,7 @@ def test_alarms_and_invalid_evidence_come_first_in_the_headline() -> None:
     )
     assert headline(decision="invalid") == "no verdict can be trusted, see the alarms."
     assert headline(mode="aa") == "A/A, no difference found where there is none."
-    neutral = compared(verdict="worse", better="neither", metric="output_tokens")
+    neutral = compared(verdict="different", better="neither", metric="output_tokens")
     assert headline(primary=[neutral]) == "smollm2-green differs from smollm2-blue."
 
 
@@ -119,7 +119,7 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         ),
         ({"primary": [compared(verdict="equivalent")]}, "Next: take the one that you prefer for other reasons."),
         (
-            {"primary": [compared(verdict="invalid", reason="12 units on green so far, 30 are needed")]},
+            {"primary": [compared(verdict="too_early", reason="12 units on green so far, 30 are needed")]},
             "Next: keep going; 12 units on green so far, 30 are needed.",
         ),
         ({"mode": "aa"}, "Next: nothing to do; a difference would raise an alarm."),
