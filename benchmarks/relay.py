@@ -40,6 +40,7 @@ TOKEN = (
     b'"model":"tiny-llama","choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null,'
     b'"token_ids":null}]}\n\n'
 )
+FINISHED = TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop"')
 USAGE = (
     b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
     b'"model":"tiny-llama","choices":[],"usage":{"prompt_tokens":35,"total_tokens":99,"completion_tokens":64}}\n\n'
@@ -78,7 +79,7 @@ class Upstream(asyncio.Protocol):
             self._transport.write(_chunk(TOKEN))
             return
         del self._streams[self]
-        self._transport.write(_chunk(USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        self._transport.write(_chunk(FINISHED) + _chunk(USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
 def _chunk(data: bytes) -> bytes:

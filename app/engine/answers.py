@@ -1,13 +1,16 @@
 """Whether a deployment's answer is one: a server may send anything after status 200. Pure.
 
-Whole answers must be JSON objects with the members that vLLM's answers to the path always have. Every event of a stream
-must be a JSON object of its kind. Contract: vLLM 0.29, `entrypoints`.
+Whole answers and the events of streams must be JSON objects with the members that vLLM's always have, and known members
+must have their types. A stream must say why each of its choices has ended. Contract: vLLM 0.29, `entrypoints`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
 
+import msgspec
 from pydantic_core import CoreSchema, SchemaValidator, core_schema
+from pydantic_core.core_schema import TypedDictField
 
 from app.engine.errors import MALFORMED_RESPONSE, error_in
 from app.errors import MalformedAnswer
@@ -18,10 +21,18 @@ EVENT_STREAM, JSON = "text/event-stream", "application/json"
 """The media types of the engine's streams and whole answers."""
 
 
-def _object(**members: CoreSchema) -> CoreSchema:
+def _object(**members: CoreSchema | TypedDictField) -> CoreSchema:
     """An object with these members; other members are not even converted to Python's objects."""
-    fields = {name: core_schema.typed_dict_field(member) for name, member in members.items()}
-    return core_schema.typed_dict_schema(fields)
+    fields = {
+        name: member if member["type"] == "typed-dict-field" else core_schema.typed_dict_field(cast(CoreSchema, member))
+        for name, member in members.items()
+    }
+    return core_schema.typed_dict_schema(cast(dict[str, TypedDictField], fields))
+
+
+def _may(schema: CoreSchema) -> TypedDictField:
+    """A member that may be absent or null."""
+    return core_schema.typed_dict_field(core_schema.nullable_schema(schema), required=False)
 
 
 def _list(item: CoreSchema, *, least: int = 0) -> CoreSchema:
@@ -30,48 +41,215 @@ def _list(item: CoreSchema, *, least: int = 0) -> CoreSchema:
 
 
 _TEXT, _COUNT = core_schema.str_schema(strict=True), core_schema.int_schema(strict=True)
-_COMPLETION = _object(choices=_list(_object(text=_TEXT), least=1))
+_NUMBER = core_schema.float_schema(strict=True)
+_USAGE = _may(
+    _object(
+        prompt_tokens=_may(_COUNT),
+        completion_tokens=_may(_COUNT),
+        total_tokens=_may(_COUNT),
+        input_tokens=_may(_COUNT),
+        output_tokens=_may(_COUNT),
+    )
+)
+_HEAD: Mapping[str, TypedDictField] = {
+    "id": _may(_TEXT),
+    "object": _may(_TEXT),
+    "created": _may(_COUNT),
+    "model": _may(_TEXT),
+    "system_fingerprint": _may(_TEXT),
+    "usage": _USAGE,
+}
+_FUNCTION = _object(name=_may(_TEXT), arguments=_may(_TEXT))
+_TOOL_CALL = _object(id=_may(_TEXT), type=_may(_TEXT), function=_may(_FUNCTION))
+_CONTENT: Mapping[str, TypedDictField] = {
+    "role": _may(_TEXT),
+    "content": _may(_TEXT),
+    "reasoning": _may(_TEXT),
+    "reasoning_content": _may(_TEXT),
+    "refusal": _may(_TEXT),
+    "tool_calls": _may(_list(_TOOL_CALL)),
+    "function_call": _may(_FUNCTION),
+}
+_TOKEN_LOGPROBS = _object(
+    text_offset=_may(_list(_COUNT)),
+    token_logprobs=_may(_list(core_schema.nullable_schema(_NUMBER))),
+    tokens=_may(_list(_TEXT)),
+    top_logprobs=_may(_list(core_schema.nullable_schema(core_schema.dict_schema(_TEXT, _NUMBER)))),
+)
+_LOGPROBS = _object(content=_may(_list(_object(token=_TEXT, logprob=_NUMBER))))
+_PART: Mapping[str, CoreSchema | TypedDictField] = {
+    "index": _may(_COUNT),
+    "text": _TEXT,
+    "token_ids": _may(_list(_COUNT)),
+    "prompt_token_ids": _may(_list(_COUNT)),
+    "stop_reason": _may(core_schema.union_schema([_TEXT, _COUNT])),
+    "logprobs": _may(_TOKEN_LOGPROBS),
+    "prompt_logprobs": _may(
+        _list(core_schema.nullable_schema(core_schema.dict_schema(_TEXT, _object(logprob=_NUMBER))))
+    ),
+}
+_COMPLETION = _object(**_HEAD, choices=_list(_object(**_PART, finish_reason=_TEXT), least=1))
+_CHAT_CHOICE = _object(index=_may(_COUNT), message=_object(**_CONTENT), finish_reason=_TEXT, logprobs=_may(_LOGPROBS))
+_ITEM = _object(
+    id=_may(_TEXT),
+    type=_may(_TEXT),
+    status=_may(_TEXT),
+    role=_may(_TEXT),
+    content=_may(_list(_object(type=_TEXT, text=_may(_TEXT), annotations=_may(_list(_object()))))),
+    summary=_may(_list(_object())),
+    name=_may(_TEXT),
+    call_id=_may(_TEXT),
+    arguments=_may(_TEXT),
+)
+_RESPONSE = _object(
+    **{name: schema for name, schema in _HEAD.items() if name != "created"},
+    created_at=_may(_NUMBER),
+    status=_TEXT,
+    output=_list(_ITEM),
+)
+_BLOCK = _object(type=_TEXT, text=_may(_TEXT), thinking=_may(_TEXT), id=_may(_TEXT), name=_may(_TEXT))
+_MESSAGE: Mapping[str, CoreSchema | TypedDictField] = {
+    "id": _may(_TEXT),
+    "type": _may(_TEXT),
+    "role": _may(_TEXT),
+    "model": _may(_TEXT),
+    "content": _list(_BLOCK),
+    "stop_reason": _may(_TEXT),
+    "stop_sequence": _may(_TEXT),
+    "usage": _USAGE,
+}
 _ANY = SchemaValidator(_object())
 _WHOLE: Mapping[str, SchemaValidator] = {
     path: SchemaValidator(schema)
     for path, schema in {
-        "/v1/chat/completions": _object(choices=_list(_object(message=_object()), least=1)),
+        "/v1/chat/completions": _object(**_HEAD, choices=_list(_CHAT_CHOICE, least=1)),
         "/v1/completions": _COMPLETION,
         EXTENDED_PATH: _COMPLETION,
-        "/v1/embeddings": _object(data=_list(_object(), least=1)),
-        "/v1/rerank": _object(results=_list(_object())),
-        "/score": _object(data=_list(_object())),
-        "/v1/responses": _object(status=_TEXT, output=_list(_object())),
-        "/v1/messages": _object(content=_list(_object())),
+        "/v1/embeddings": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT)), least=1)),
+        "/v1/rerank": _object(**_HEAD, results=_list(_object(index=_COUNT, relevance_score=_NUMBER))),
+        "/score": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT), score=_NUMBER))),
+        "/v1/responses": _RESPONSE,
+        "/v1/messages": _object(**_MESSAGE),
         "/v1/messages/count_tokens": _object(input_tokens=_COUNT),
-        "/tokenize": _object(tokens=_list(_COUNT)),
+        "/tokenize": _object(tokens=_list(_COUNT), count=_may(_COUNT), max_model_len=_may(_COUNT)),
         "/detokenize": _object(prompt=_TEXT),
-        "/pooling": _object(data=_list(_object(), least=1)),
+        "/pooling": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT)), least=1)),
     }.items()
 }
-"""Path to what every whole answer has; other paths answer with any object."""
+"""Path to the members of every whole answer, and their types; other paths answer with any object."""
 
 EMPTY_ANSWERS = frozenset({"/ping"})
 """Paths whose status alone is the answer."""
 
 
-def check_answer(path: str, answer: bytes, media_type: str) -> None:
-    """Raises MalformedAnswer unless this is a whole answer to a request to `path`."""
+def check_answer(path: str, answer: bytes, media_type: str, *, encoding: str | None = None) -> None:
+    """Raises MalformedAnswer unless this is a whole answer to a request to `path`.
+
+    `encoding`: the request's `encoding_format` of vectors, "float" or "base64"; None for either.
+    """
     if path in EMPTY_ANSWERS:
         return
     if not media_type.endswith("json"):
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
         _WHOLE.get(path, _ANY).validate_json(answer)
+        if path in _VECTORS:
+            decoder, form = _VECTORS[path]
+            if not all(_is_vector(item.vector, form, encoding) for item in decoder.decode(answer).data):
+                raise MalformedAnswer(MALFORMED_RESPONSE)
     except ValueError as error:
         raise MalformedAnswer(MALFORMED_RESPONSE) from error
 
 
-_EVENTS: Mapping[str, SchemaValidator] = {
-    "choices": SchemaValidator(_object(choices=_list(_object()))),
-    "type": SchemaValidator(_object(type=_TEXT)),
+class _Embedding(msgspec.Struct):
+    vector: msgspec.Raw = msgspec.field(name="embedding")
+
+
+class _Pooled(msgspec.Struct):
+    vector: msgspec.Raw = msgspec.field(name="data")
+
+
+Vector = TypeVar("Vector", _Embedding, _Pooled)
+
+
+class _Vectors(msgspec.Struct, Generic[Vector]):
+    data: list[Vector]
+
+
+_LIST = rb"\[,*+\]"
+_VECTORS: Mapping[str, tuple[msgspec.json.Decoder[_Vectors[Any]], re.Pattern[bytes]]] = {
+    "/v1/embeddings": (msgspec.json.Decoder(_Vectors[_Embedding]), re.compile(_LIST)),
+    "/pooling": (msgspec.json.Decoder(_Vectors[_Pooled]), re.compile(rb"%b|\[%b(?:,%b)*+\]" % (_LIST, _LIST, _LIST))),
 }
-"""By the member that every event of a stream has: a list of objects, or a string."""
+"""Path to its vectors, and to what is left of one of them without its numbers: some have a list for each token."""
+
+_BASE64 = re.compile(rb'"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"')
+
+
+def _is_vector(raw: msgspec.Raw, form: re.Pattern[bytes], encoding: str | None) -> bool:
+    """Whether JSON is lists of numbers of this form, or a text in base64: numbers are not worth an object each."""
+    text = bytes(raw)
+    if text.startswith(b"["):
+        return encoding != "base64" and form.fullmatch(text.translate(None, b"0123456789.eE+- \t\r\n")) is not None
+    return encoding != "float" and _BASE64.fullmatch(text) is not None
+
+
+_EVENT = {
+    "/v1/chat/completions": _object(
+        **_HEAD,
+        choices=_list(
+            _object(index=_COUNT, delta=_object(**_CONTENT), finish_reason=_may(_TEXT), logprobs=_may(_LOGPROBS))
+        ),
+    ),
+    "/v1/completions": _object(**_HEAD, choices=_list(_object(**_PART, finish_reason=_may(_TEXT)))),
+    "/v1/responses": _object(
+        type=_TEXT,
+        sequence_number=_may(_COUNT),
+        output_index=_may(_COUNT),
+        content_index=_may(_COUNT),
+        item_id=_may(_TEXT),
+        delta=_may(_TEXT),
+        text=_may(_TEXT),
+        arguments=_may(_TEXT),
+        item=_may(_ITEM),
+        part=_may(_object(type=_TEXT, text=_may(_TEXT))),
+        response=_may(_RESPONSE),
+    ),
+    "/v1/messages": _object(
+        type=_TEXT,
+        index=_may(_COUNT),
+        message=_may(_object(**_MESSAGE)),
+        content_block=_may(_BLOCK),
+        delta=_may(
+            _object(
+                type=_may(_TEXT),
+                text=_may(_TEXT),
+                thinking=_may(_TEXT),
+                partial_json=_may(_TEXT),
+                stop_reason=_may(_TEXT),
+                stop_sequence=_may(_TEXT),
+            )
+        ),
+        usage=_USAGE,
+    ),
+}
+_EVENTS: Mapping[str, SchemaValidator] = {
+    path: SchemaValidator(schema) for path, schema in {**_EVENT, EXTENDED_PATH: _EVENT["/v1/completions"]}.items()
+}
+"""Path to the members of the events of its streams, and their types."""
+
+
+def token_chunk(data: bytes) -> dict[str, Any]:
+    """The data of an event of a stream of completions, with the members that readers of tokens need.
+
+    Raises ValueError for anything else.
+    """
+    chunk: dict[str, Any] = _EVENTS["/v1/completions"].validate_json(data)
+    return chunk
+
+
+_LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_BLOCK_EVENTS = {"content_block_start": "content_block", "content_block_delta": "delta", "message_start": "message"}
 
 # A frame with one line of data, without its end. The engine's events have no other form.
 _FRAME = re.compile(rb"(?:(?:event|id|retry):[^\n]*\n)*data: ?([^\n]*)(?:\n(?:event|id|retry):[^\n]*)*")
@@ -80,24 +258,30 @@ _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 # The members that differ between the events of a stream of text. A name cannot be part of a text: inside a JSON
 # string its quotes would be escaped.
 _DIFFERS = re.compile(rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)":"((?:[^"\\]|\\.)*+)"')
-_NUMBER = re.compile(rb'"sequence_number":(\d+)')
+_SEQUENCE = re.compile(rb'"sequence_number":(\d+)')
 
 # Characters of a JSON string that need no escape.
 _PLAIN = bytes(set(range(0x20, 0x80)) - set(b'"\\'))
 
 
 class EventCheck:
-    """Checks the events of one stream: each is ``[DONE]``, or a JSON object with `member`, one of ``_EVENTS``.
+    """Checks the events of one stream of `path`: each is a JSON object of its kind, or ``[DONE]``.
+
+    `ended` is set by the last event, which is not valid before every choice, or the message, has a reason for its end.
 
     Parsing every event would cost 3 % of the router's work. But most events of a stream differ from the one before in a
     piece of text alone, and in Responses in a number behind it, which `repeats` sees without parsing.
     """
 
-    __slots__ = ("_after", "_before", "_event", "_middle")
+    __slots__ = ("_after", "_before", "_event", "_finished", "_middle", "_started", "_takes", "ended")
 
-    def __init__(self, member: str) -> None:
-        self._event = _EVENTS[member]
+    def __init__(self, path: str) -> None:
+        self._event = _EVENTS[path]
+        self._takes = _TAKES.get(path, EventCheck._take_choices)
         self._before, self._middle, self._after = b"\n", b"", b""  # no event begins with a line end
+        self._started: set[int] = set()
+        self._finished: set[int] = set()
+        self.ended = False
 
     def repeats(self, frames: bytes) -> bool:
         """Whether frames are one event, and differ from the learned one in a text without escapes and the number."""
@@ -117,16 +301,21 @@ class EventCheck:
         """Whether whole frames, without comments, are all valid events."""
         if frames.find(b"\n\n") == len(frames) - 2:  # nearly always
             return self._is_event(frames[:-2])
-        return all(map(self._is_event, frames[:-2].split(b"\n\n")))
+        if all(map(self._is_event, frames[:-2].split(b"\n\n"))):
+            return True
+        self.ended = False  # the caller checks them one by one
+        return False
 
     def learn(self, frames: bytes) -> None:
         """Remembers what surrounds the text of a valid event. Frames that are not one event teach nothing."""
         if frames.find(b"\n\n") == len(frames) - 2 and (found := _DIFFERS.search(frames)) is not None:
             self._before, self._middle, self._after = frames[: found.start(1)], b"", frames[found.end(1) :]
-            if (number := _NUMBER.search(frames, found.end(1))) is not None:
+            if (number := _SEQUENCE.search(frames, found.end(1))) is not None:
                 self._middle, self._after = frames[found.end(1) : number.start(1)], frames[number.end(1) :]
 
     def _is_event(self, frame: bytes) -> bool:
+        if self.ended:
+            return not frame.strip(b"\n")
         if frame.startswith(b"data: ") and b"\n" not in frame:  # nearly always
             data = frame[6:]
         elif (found := _FRAME.fullmatch(frame.lstrip(b"\n"))) is None:
@@ -134,17 +323,40 @@ class EventCheck:
         else:
             data = found[1]
         if data == b"[DONE]":
-            return True
+            self.ended = self._is_finished
+            return self.ended
         try:
-            self._event.validate_json(data)
+            return self._takes(self, self._event.validate_json(data))
         except ValueError:
             return False
+
+    @property
+    def _is_finished(self) -> bool:
+        return bool(self._finished) and self._started <= self._finished
+
+    def _take_choices(self, event: Mapping[str, Any]) -> bool:
+        for choice in event["choices"]:
+            (self._finished if choice.get("finish_reason") else self._started).add(choice.get("index", 0))
         return True
 
+    def _take_response(self, event: Mapping[str, Any]) -> bool:
+        self.ended = event["type"] in _LAST_EVENTS and event.get("response") is not None
+        return self.ended or event["type"] not in _LAST_EVENTS
 
-def event_check(path: str) -> EventCheck:
-    """The check of the streams of `path`."""
-    return EventCheck("type" if path in ("/v1/messages", "/v1/responses") else "choices")
+    def _take_message(self, event: Mapping[str, Any]) -> bool:
+        kind = event["type"]
+        if kind == "message_delta" and (event.get("delta") or {}).get("stop_reason"):
+            self._finished.add(0)
+        if kind == "message_stop":
+            self.ended = self._is_finished
+            return self.ended
+        return kind not in _BLOCK_EVENTS or event.get(_BLOCK_EVENTS[kind]) is not None
+
+
+_TAKES: Mapping[str, Callable[[EventCheck, Mapping[str, Any]], bool]] = {
+    "/v1/responses": EventCheck._take_response,
+    "/v1/messages": EventCheck._take_message,
+}
 
 
 def _is_plain(text: bytes) -> bool:
@@ -163,7 +375,7 @@ class Beginning:
     """The first chunks of a stream, up to the end of its first event: until then no status has been sent."""
 
     def __init__(self, path: str) -> None:
-        self._check = event_check(path)
+        self._check = EventCheck(path)
         self._framer = Framer()
         self.received = b""
 

@@ -16,6 +16,9 @@ from app.errors import Broken, Rejected, SwitchyardError
 MALFORMED_RESPONSE = "The deployment returned a malformed response"
 ENDED_EARLY = "The deployment ended its response before it was complete"
 
+_TOO_LARGE = 413
+"""The one status that says enough without an error object: a proxy may have a smaller limit than the router."""
+
 _FAILED = b'data: {"error":'
 
 
@@ -23,13 +26,16 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     """The engine's error object, ``{"error": {"message", "type", "param", "code"}}``, as ours.
 
     A client's fault stays one (Rejected with the engine's status); anything else is the deployment's (Broken): also a
-    model that the engine lacks, which the configuration has named, not the client.
+    model or a route that the engine lacks, which the configuration has named, not the client, and a page of a server in
+    between.
     """
     message, param, code = _fields(body)
     if isinstance(code, int) and 400 <= code <= 599:
         status = code
     if status == 404 and (param == "model" or _NO_MODEL.match(message or "")):
         return Broken("The deployment's engine does not serve its model")
+    if message is None and status != _TOO_LARGE and (status in (404, 405) or not body.lstrip().startswith(b"{")):
+        return Broken(MALFORMED_RESPONSE)
     if 400 <= status < 500 and status not in (401, 403):
         return Rejected(message or "The engine rejected the request", status=status, param=param)
     return Broken("The deployment failed while serving the request")

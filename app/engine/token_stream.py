@@ -2,9 +2,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pydantic_core import from_json
-
-from app.engine.errors import engine_error
+from app.engine.answers import token_chunk
+from app.engine.errors import error_in
 from app.engine.model import Model
 from app.engine.token_reader import Reader, Step
 from app.engine.usage import Usage
@@ -42,9 +41,12 @@ class TokenStream:
         return steps
 
     def _steps(self, data: bytes) -> list[Step]:
-        body = from_json(data)
-        if "error" in body:
-            self.error = engine_error(data, status=500)
+        try:
+            body = token_chunk(data)
+        except ValueError:
+            self.error = error_in(b"data: " + data)
+            if self.error is None:
+                raise
             return []
         self.head = self.head or body
         steps: list[Step] = []

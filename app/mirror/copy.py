@@ -165,6 +165,7 @@ class Copy:
         if self.collector is not None:
             self.collector.feed(answer)
             answer = self.collector.complete()
+            check_answer(self.original.path, answer, JSON)
         elif not result.kept.tail.rstrip().endswith(b"}"):
             raise Incomplete(ENDED_EARLY)
         elif result.kept.is_whole:

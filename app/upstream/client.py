@@ -84,7 +84,11 @@ class Upstream:
         # A proxy in between can turn a broken response into one that ends in order.
         if response.media_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise incomplete(target)
-        check_answer(path, answer, response.media_type)
+        check = partial(check_answer, path, answer, response.media_type, encoding=body.get("encoding_format", "float"))
+        if len(answer) > _LONG_ANSWER:
+            await asyncio.to_thread(check)
+        else:
+            check()
         return answer
 
     def stream(

@@ -26,7 +26,7 @@ _TOKEN = (
     b'"model":"tiny-llama","choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null,'
     b'"token_ids":null}]}\n\n'
 )
-_END = (
+_END = (_TOKEN % 1795266774).replace(b'"finish_reason":null', b'"finish_reason":"stop"') + (
     b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
     b'"model":"tiny-llama","choices":[],"usage":{"prompt_tokens":35,"total_tokens":99,"completion_tokens":64}}\n\n'
     b"data: [DONE]\n\n"

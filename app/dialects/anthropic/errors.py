@@ -19,8 +19,6 @@ _TYPES: Mapping[int, str] = {
     504: "timeout_error",
 }
 
-_LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
-
 
 def error_body(error: SwitchyardError, request_id: str) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}, "request_id"}``; the message names the field."""
@@ -30,14 +28,6 @@ def error_body(error: SwitchyardError, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
-def _is_terminal(frames: bytes) -> bool:
-    return frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS)
-
-
 def stream_format(request_id: str) -> StreamFormat:
-    """The end of a stream of messages: its final frame, and the frames of an error."""
-    return StreamFormat(
-        _is_terminal,
-        lambda error: encode(dump(error_body(error, request_id)), type="error"),
-        "type",
-    )
+    """The stream of messages, and the frames of an error in it."""
+    return StreamFormat("/v1/messages", lambda error: encode(dump(error_body(error, request_id)), type="error"))

@@ -38,7 +38,7 @@ class ChatTranslation(DirectTranslation):
 
     def open_stream(self, serving: ServingContext) -> Stream:
         # LangChain's Azure class loses usage without a choice; the SDK silently skips an `error` object.
-        return LastChoiceUsageStream()
+        return LastChoiceUsageStream(self.path)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class CompletionsTranslation(Translation):
         return EngineRequest("/v1/completions", body)
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        return LastChoiceUsageStream()  # as for chat
+        return LastChoiceUsageStream("/v1/completions")  # as for chat
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ class FrameStream(TerminatingStream, ABC):
     """A `Stream` that translates each SSE frame with `_frame`, except where whole chunks pass unchanged.
 
     The engine's error event ends it, and so does a frame that is no event, or on which `_frame` fails: with any
-    SwitchyardError, or any of MALFORMED_ANSWER_ERRORS. The frames before it, of the same chunk too, are kept.
+    SwitchyardError, or any of MALFORMED_ANSWER_ERRORS. The frames before it, of the same chunk too, are kept, and those
+    after the last event are dropped.
     """
 
-    def __init__(self, error_frames: ErrorFrames | None, check: EventCheck | None = None) -> None:
-        """`check`: of the engine's events, by default of chunks with choices."""
+    def __init__(self, error_frames: ErrorFrames | None, path: str) -> None:
+        """`path`: of the engine's stream, see `EventCheck`."""
         super().__init__(error_frames)
-        self._check = check or EventCheck("choices")
+        self._check = EventCheck(path)
         self._framer = Framer()
         self.usage: Usage | None = None
 
@@ -37,7 +38,7 @@ class FrameStream(TerminatingStream, ABC):
         return b"".join(map(self._next, split(frames)))
 
     def _next(self, frame: bytes) -> bytes:
-        if self._ended or self.failure is not None:
+        if self._ended or self._check.ended or self.failure is not None:
             return b""
         try:
             if error := error_in(frame):

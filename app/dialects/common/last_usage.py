@@ -32,18 +32,20 @@ def read_chunk(frame: bytes) -> dict[str, Any]:
 class LastChoiceUsageStream(FrameStream):
     """A `Stream` that holds back finished choices until the usage arrives.
 
-    `error_frames` None: the format has no error events, and a failure breaks the connection. `counts` rewords the usage
-    object. `apart`: the client asked for the usage, and gets it in a separate chunk.
+    `path`: of the engine's stream. `error_frames` None: the format has no error events, and a failure breaks the
+    connection. `counts` rewords the usage object. `apart`: the client asked for the usage, and gets it in
+    a separate chunk.
     """
 
     def __init__(
         self,
+        path: str,
         error_frames: ErrorFrames | None = None,
         *,
         counts: Callable[[dict[str, Any]], dict[str, Any]] = dict,
         apart: bool = False,
     ) -> None:
-        super().__init__(error_frames)
+        super().__init__(error_frames, path)
         self._counts = counts
         self._apart = apart
         self._held: list[bytes] = []

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from app.dialects.common.frame_stream import FrameStream
 from app.dialects.common.terminating import ErrorFrames
-from app.engine.answers import EventCheck
 from app.engine.usage import Usage, find_usage
 from app.sse import has_comment
 
@@ -22,14 +21,10 @@ _USAGE = re.compile(rb'"usage": ?\{')
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """The end of a stream in this format: the terminal frame, if there is one, and the frames of a failure.
+    """The streams of an engine's `path`, see `EventCheck`, and the frames of a failure in them."""
 
-    `member`: of its events, see `EventCheck`.
-    """
-
-    is_terminal: Callable[[bytes], bool]
+    path: str
     error_frames: ErrorFrames
-    member: str = "choices"
 
 
 class PassthroughStream(FrameStream):
@@ -41,14 +36,13 @@ class PassthroughStream(FrameStream):
     def __init__(
         self, format: StreamFormat, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
     ) -> None:
-        super().__init__(format.error_frames, EventCheck(format.member))
-        self._is_terminal = format.is_terminal
+        super().__init__(format.error_frames, format.path)
         self._hide_usage = hide_usage
         self._edit = edit
 
     def feed(self, chunk: bytes) -> bytes:
         frames = super().feed(chunk)
-        self._ended = self._ended or self._is_terminal(frames)
+        self._ended = self._ended or self._check.ended
         return frames
 
     def _passes(self, frames: bytes) -> bool:

@@ -61,4 +61,5 @@ class ChatTranslation(DirectTranslation):
 
     def open_stream(self, serving: ServingContext) -> Stream:
         failure = partial(error_frames, request_id=self.context.request_id)
-        return with_served_model(LastChoiceUsageStream(failure, counts=counts, apart=self.usage_apart), serving)
+        stream = LastChoiceUsageStream(self.path, failure, counts=counts, apart=self.usage_apart)
+        return with_served_model(stream, serving)

@@ -53,7 +53,7 @@ class CompletionStream(LastChoiceUsageStream):
         truncate_on_timeout: bool,
         usage_apart: bool,
     ) -> None:
-        super().__init__(error_frames, counts=counts, apart=usage_apart)
+        super().__init__("/v1/completions", error_frames, counts=counts, apart=usage_apart)
         self._affixes = affixes
         self._truncate = truncate_on_timeout
         self._not_started = set(range(affixes.n * len(affixes.prompts)))

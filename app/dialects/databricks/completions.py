@@ -83,7 +83,7 @@ class CompletionsTranslation(Translation):
     def open_stream(self, serving: ServingContext) -> Stream:
         failure = partial(error_frames, request_id=self.context.request_id)
         if self.affixes.are_empty and not self.truncate_on_timeout:
-            stream = LastChoiceUsageStream(failure, counts=counts, apart=self.usage_apart)
+            stream = LastChoiceUsageStream("/v1/completions", failure, counts=counts, apart=self.usage_apart)
         else:
             stream = CompletionStream(
                 failure, self.affixes, truncate_on_timeout=self.truncate_on_timeout, usage_apart=self.usage_apart

@@ -25,10 +25,9 @@ from app.dialects.friendli.sampling import sampling, seed_fields
 from app.dialects.json_body import dump
 from app.engine.usage import find_usage
 from app.internal_api import to_int64_seed
-from app.sse import DONE
 
 PATH = "/v1/chat/completions"
-_FORMAT = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=error_frames)
+_FORMAT = StreamFormat(PATH, error_frames)
 _PASSED_ON = frozenset(
     "chat_template_kwargs frequency_penalty include_reasoning logit_bias logprobs max_completion_tokens max_tokens "
     "messages min_p min_tokens parallel_tool_calls presence_penalty reasoning_effort repetition_penalty stop stream "

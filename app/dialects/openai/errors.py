@@ -4,7 +4,7 @@ from typing import Any
 from app.dialects.common.passthrough import StreamFormat
 from app.dialects.json_body import dump
 from app.errors import SwitchyardError
-from app.sse import DONE, encode
+from app.sse import encode
 
 _CODES: Mapping[str, str] = {
     "unauthorized": "invalid_api_key",
@@ -48,12 +48,6 @@ def _responses_error_frames(error: SwitchyardError) -> bytes:
     return encode(dump(event), type="error")
 
 
-CHUNKS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=_error_frames)
-_LAST_EVENTS = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
-
-
-def _ends_a_response(frames: bytes) -> bool:
-    return frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS)
-
-
-EVENTS = StreamFormat(_ends_a_response, _responses_error_frames, "type")
+CHUNKS = StreamFormat("/v1/chat/completions", _error_frames)
+COMPLETIONS = StreamFormat("/v1/completions", _error_frames)
+EVENTS = StreamFormat("/v1/responses", _responses_error_frames)

@@ -15,7 +15,7 @@ from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
 from app.dialects.openai import azure_ml, cohere, fields, functions, scoring, vllm_fields
-from app.dialects.openai.errors import CHUNKS, EVENTS
+from app.dialects.openai.errors import CHUNKS, COMPLETIONS, EVENTS
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
 from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
 from app.dialects.openai.tools import settle_chat_tools, settle_tools
@@ -81,7 +81,7 @@ class CompletionsTranslation(DirectTranslation):
         return Reply(answer if self.best_of is None else dump(self.best_of.select(from_json(answer))))
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        return PassthroughStream(CHUNKS, hide_usage=self.hide_usage)
+        return PassthroughStream(COMPLETIONS, hide_usage=self.hide_usage)
 
 
 @dataclass(frozen=True)

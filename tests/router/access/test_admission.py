@@ -10,7 +10,7 @@ import pytest
 
 from app.limits.bodies import Room
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import chat, stream
+from tests.support.engine.fake_engine import chat, chunk, stream
 from tests.support.waiting import wait_until_async
 
 QUESTION: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -42,7 +42,7 @@ def metrics(rig: Rig) -> dict[str, float]:
 
 async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 20})
-    rig.blue.answer = lambda body: stream([0.5, "data: [DONE]\n\n"])
+    rig.blue.answer = lambda body: stream([0.5, chunk("a", finish_reason="stop"), "data: [DONE]\n\n"])
     first = asyncio.create_task(ask(rig, stream=True))
     await until_called(rig, 1)
     rig.blue.answer = chat
@@ -70,7 +70,7 @@ async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig
 
 async def test_a_request_that_waits_too_long_is_counted(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 0.05})
-    rig.blue.answer = lambda body: stream([0.4, "data: [DONE]\n\n"])
+    rig.blue.answer = lambda body: stream([0.4, chunk("a", finish_reason="stop"), "data: [DONE]\n\n"])
     first = asyncio.create_task(ask(rig, stream=True))
     await until_called(rig, 1)
     assert (await ask(rig)).status_code == 503
@@ -82,7 +82,7 @@ async def test_a_request_that_waits_too_long_is_counted(rig: Rig) -> None:
 
 async def test_a_client_that_leaves_the_queue_makes_room(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1})
-    rig.blue.answer = lambda body: stream([1.0, "data: [DONE]\n\n"])
+    rig.blue.answer = lambda body: stream([1.0, chunk("a", finish_reason="stop"), "data: [DONE]\n\n"])
     first = asyncio.create_task(ask(rig, stream=True))
     await until_called(rig, 1)
     second = asyncio.create_task(ask(rig))

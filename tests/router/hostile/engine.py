@@ -68,7 +68,8 @@ def _messages(body: dict[str, Any]) -> Response:
     answer = {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}]}
     if not body.get("stream"):
         return JSONResponse({**answer, "model": "m", "stop_reason": "end_turn", "usage": usage})
-    return stream([f"event: message_stop\n{frame({'type': 'message_stop'})}"])
+    ended = {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage}
+    return stream([f"event: {event['type']}\n{frame(event)}" for event in (ended, {"type": "message_stop"})])
 
 
 ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {

@@ -71,10 +71,10 @@ _ANYTHING = st.recursive(
 )
 
 
-def _places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """The paths of all values inside `value`: keys and indices."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, inner in parts for place in [(*path, key), *_places(inner, (*path, key))]]
+    return [place for key, inner in parts for place in [(*path, key), *places(inner, (*path, key))]]
 
 
 @st.composite
@@ -82,9 +82,9 @@ def mutated(draw: st.DrawFn, valid: dict[str, Any]) -> dict[str, Any]:
     """A valid body with one to three values changed, added, or removed."""
     body = deepcopy(valid)
     for _ in range(draw(st.integers(1, 3))):
-        if not (places := _places(body)):
+        if not (found := places(body)):
             break
-        *way, last = draw(st.sampled_from(places))
+        *way, last = draw(st.sampled_from(found))
         holder: Any = body
         for key in way:
             holder = holder[key]

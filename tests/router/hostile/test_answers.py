@@ -1,24 +1,27 @@
 """Deployments that answer with status 200 and anything: clients get an error in their dialect's form."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from app.internal_api import MODEL_PATH
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.router.hostile.budget import attempt
 from tests.router.hostile.client import Client, Reply
-from tests.router.hostile.engine import compact
+from tests.router.hostile.engine import ANSWERS, compact
 from tests.router.hostile.errors import dialects, in_events
+from tests.router.hostile.strategies import places
 from tests.support.engine.fake_engine import CARD, CONTEXT, stream
 from tests.support.processes.servers import serve
 
@@ -64,6 +67,9 @@ ASKS = [
     Ask("openai", "/v1/embeddings", {"model": "embed", "input": "hi"}),
     Ask("openai", "/v1/rerank", {"model": "embed", "query": "a", "documents": ["b"]}),
     Ask("openai", "/score", {"model": "embed", "queries": "a", "documents": ["b"]}),
+    Ask("openai", "/v2/embed", {"model": "embed", "texts": ["hi"]}),
+    Ask("openai", "/pooling", {"model": "embed", "input": "hi"}),
+    Ask("openai", "/detokenize", {"model": "chat", "tokens": [5]}),
     Ask("openai", "/tokenize", {"model": "chat", "prompt": "a"}),
     Ask("anthropic", "/v1/messages", {**SAY, **LONG}, MESSAGE),
     Ask("anthropic", "/v1/messages/count_tokens", SAY),
@@ -76,6 +82,8 @@ ASKS = [
     Ask("databricks", "/serving-endpoints/embed/invocations", {"input": "hi"}),
     Ask("tgi", "/tgi/chat/v1/chat/completions", SAY, CHAT),
     Ask("tgi", "/tgi/chat/v1/completions", {"prompt": "hi", **LONG}, TEXT),
+    Ask("tgi", "/tgi/embed/embed", {"inputs": "hi"}),
+    Ask("tgi", "/tgi/embed/rerank", {"query": "a", "texts": ["b"]}),
     Ask("tgi", "/tgi/chat/generate", {"inputs": "hi", "parameters": {"max_new_tokens": 5}}),
     Ask("tgi", "/tgi/chat/generate_stream", {"inputs": "hi", "parameters": {"max_new_tokens": 5}}, TEXT),
     Ask("friendli", "/dedicated/v1/chat/completions", SAY, CHAT),
@@ -83,6 +91,91 @@ ASKS = [
 ]
 
 JSON, EVENTS = "application/json", "text/event-stream"
+VALID: Mapping[str, Callable[[dict[str, Any]], Response]] = {
+    **ANSWERS,
+    "/v1/rerank": lambda body: JSONResponse({"id": "r", "results": [{"index": 0, "relevance_score": 0.5}]}),
+    "/pooling": lambda body: JSONResponse({"id": "p", "data": [{"index": 0, "object": "pooling", "data": [0.5, 1]}]}),
+    "/detokenize": lambda body: JSONResponse({"prompt": "hi"}),
+    "/score": lambda body: JSONResponse({"id": "s", "data": [{"index": 0, "object": "score", "score": 0.5}]}),
+}
+WRONG: Sequence[Any] = (5, -1.5, True, "x", [], [5], {}, {"a": 5})
+DONE = "[DONE]"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with a valid answer: at one of its values is another, `wrong`, or in a stream an event is missing
+    or comes after the end. `at`: the place, a share of all of them. None is wrong with the answer of "nothing"."""
+
+    kind: str = "nothing"
+    at: float = 0.0
+    wrong: Any = None
+
+    async def __call__(self, valid: Response) -> Response:
+        if self.kind == "no route":
+            return Response(self.wrong, 404, media_type="text/html" if self.wrong.startswith(b"<") else JSON)
+        if not isinstance(valid, StreamingResponse):
+            return JSONResponse(self._value(json.loads(bytes(valid.body))))
+        parts = [part.encode() if isinstance(part, str) else bytes(part) async for part in valid.body_iterator]
+        events = b"".join(parts).decode().split("\n\n")[:-1]
+        names, datas = zip(*(event.rpartition("data: ")[::2] for event in events), strict=True)
+        values = self._value([data if data == DONE else json.loads(data) for data in datas])
+        frames = [
+            f"{name}data: {value if value == DONE else json.dumps(value)}\n\n"
+            for name, value in zip(names, values, strict=False)
+        ]
+        if self.kind == "missing":
+            del frames[int(self.at * len(frames))]
+        if self.kind == "late":
+            frames.append(frames[int(self.at * len(frames))])
+        return stream(frames)
+
+    def _value(self, valid: Any) -> Any:
+        if self.kind != "wrong value":
+            return valid
+        all_places = places(valid)
+        *way, last = all_places[int(self.at * len(all_places))]
+        inner = valid
+        for key in way:
+            inner = inner[key]
+        inner[last] = self.wrong
+        return valid
+
+
+def fits(value: Any, sample: Any) -> bool:
+    """Whether a value has the types of a valid one. Members may be missing, and null is a value of unknown type."""
+    if isinstance(sample, dict):
+        return isinstance(value, dict) and all(fits(value[name], sample[name]) for name in sample.keys() & value.keys())
+    if isinstance(sample, list):
+        return isinstance(value, list) and (not sample or all(any(fits(it, one) for one in sample) for it in value))
+    if isinstance(sample, bool) or sample is None or value is None:
+        return sample is None or value is None or isinstance(value, bool)
+    kinds = (int, float) if isinstance(sample, int | float) else type(sample)
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def events_of(reply: Reply) -> list[Any]:
+    """The data of a stream's events; ``[DONE]`` as a text."""
+    datas = [line.removeprefix(b"data:").strip() for line in reply.body.splitlines() if line.startswith(b"data:")]
+    return [DONE if data == DONE.encode() else json.loads(data) for data in datas]
+
+
+def is_well_formed(reply: Reply, valid: Reply) -> bool:
+    """Whether an answer has the types of the valid one, and ends as that does."""
+    if reply.status != 200 or not reply.complete:
+        return False
+    if reply.headers["content-type"].startswith(JSON):
+        return fits(json.loads(reply.body), json.loads(valid.body))
+    events, samples = events_of(reply), events_of(valid)
+    if not events or not (fits(events[-1], samples[-1]) and reasons(events) >= reasons(samples)):
+        return False
+    return all(any(fits(event, sample) for sample in samples) for event in events)
+
+
+def reasons(events: Sequence[Any]) -> int:
+    """The number of reasons for an end in a stream, by any of their names."""
+    text = json.dumps(events)
+    return sum(text.count(f'"{name}": "') for name in ("finish_reason", "stop_reason", "generated_text"))
 
 
 @dataclass(frozen=True)
@@ -130,10 +223,11 @@ FRAMES = [
 class Liar:
     """An engine that says 200 and sends `body` to every request but lookups; its model card and token counts are right.
 
-    `good`: the valid events before the garbage.
+    `good`: the valid events before the garbage. With a `damage` it sends its valid answer, damaged.
     """
 
     def __init__(self) -> None:
+        self.damage: Damage | None = None
         self.garbage = WHOLE[0]
         self.good = b""
         self.calls = 0
@@ -153,6 +247,8 @@ class Liar:
         if request.url.path.endswith("/tokenize") and body.get("prompt") != "a":
             return JSONResponse(TOKENS)
         self.calls += 1
+        if self.damage is not None:
+            return await self.damage(VALID["/" + request.path_params["path"]](body))
         garbage, is_stream = self.garbage, bool(body.get("stream"))
         media_type = garbage.media_type or (EVENTS if is_stream else JSON)
         if self.good:
@@ -258,3 +354,51 @@ def test_garbage_in_a_stream_ends_it_with_an_error_event(lied: Lied, ask: Ask) -
             lines = [line for line in reply.body.splitlines() if line and not line.startswith(b"event: ")]
             assert all(isinstance(json.loads(line.removeprefix(b"data:")), dict) for line in lines), "without [DONE]"
             assert not reply.complete if ask.breaks else ask.dialect in in_events(reply.body), reply.body
+
+
+SHARE = 0.2
+"""Of the cases of `attempt`."""
+
+
+def test_a_damaged_answer_is_well_formed_or_an_error(lied: Lied) -> None:
+    """The law: whatever an engine answers, a client gets an answer of its dialect or its dialect's error, and an error
+    is the deployment's failure."""
+    kinds = [(ask, streamed) for ask in ASKS for streamed in ([False, True] if ask.first else [False])]
+    asked: dict[tuple[str, bool], Reply] = {}
+
+    def check(case: tuple[tuple[Ask, bool], Damage]) -> None:
+        (ask, streamed), damage = case
+        if (ask.name, streamed) not in asked:
+            lied.liar.damage = Damage()
+            asked[ask.name, streamed] = valid = lied.ask(ask, stream=streamed)
+            assert is_well_formed(valid, valid), valid
+        lied.liar.damage = damage
+        before = lied.faults()
+        reply = lied.ask(ask, stream=streamed)
+        if is_well_formed(reply, asked[ask.name, streamed]):
+            return
+        assert (ask.breaks and not reply.complete) or is_error(reply, ask), (reply, asked[ask.name, streamed])
+        assert DONE.encode() not in reply.body
+        assert lied.faults() > before, "it counts as the deployment's"
+
+    ats = st.floats(0, 1, exclude_max=True)
+    damages = st.one_of(
+        st.builds(Damage, st.just("wrong value"), ats, st.sampled_from(WRONG)),
+        st.builds(Damage, st.sampled_from(["wrong value", "missing", "late"]), ats, st.sampled_from(WRONG)),
+    )
+    try:
+        attempt(st.tuples(st.sampled_from(kinds), damages), SHARE, check)
+    finally:
+        lied.liar.damage = None
+
+
+@pytest.mark.parametrize("page", [b"<html><h1>Not Found</h1></html>", b'{"detail":"Not Found"}'])
+def test_an_engines_missing_route_is_not_the_callers_fault(lied: Lied, page: bytes) -> None:
+    for ask in ASKS:
+        lied.liar.damage = Damage("no route", wrong=page)
+        try:
+            for streamed in [False, True] if ask.first else [False]:
+                reply = lied.ask(ask, stream=streamed)
+                assert is_error(reply, ask), (ask.name, reply)
+        finally:
+            lied.liar.damage = None

@@ -262,7 +262,7 @@ async def test_a_client_that_reads_slowly_holds_up_the_engine_and_gets_everythin
     async def text() -> AsyncIterator[str]:
         nonlocal sent
         for sent in range(1, parts + 1):
-            yield chunk(f"{sent} " + "x" * 50_000)
+            yield chunk(f"{sent} " + "x" * 50_000, finish_reason="stop" if sent == parts else None)
         yield "data: [DONE]\n\n"
 
     rig.blue.answer = lambda body: StreamingResponse(text(), media_type="text/event-stream")

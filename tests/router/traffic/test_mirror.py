@@ -246,7 +246,7 @@ BAD_SHADOWS: dict[str, tuple[Answer, Failure, int]] = {
     "is busy": (refuse(503, "busy"), Failure.UNAVAILABLE, 503),
     "answers what is no answer": (lambda body: Response(b'{"choices": '), Failure.INCOMPLETE, 0),
     "answers another question": (lambda body: JSONResponse({"choices": []}), Failure.BROKEN, 502),
-    "ends without a reason": (lambda body: JSONResponse({"choices": [{"message": {}}]}), Failure.INCOMPLETE, 200),
+    "ends without a reason": (lambda body: JSONResponse({"choices": [{"message": {}}]}), Failure.BROKEN, 502),
     "floods": (lambda body: _flood(), Failure.INCOMPLETE, 0),
 }
 

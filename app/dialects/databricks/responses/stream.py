@@ -14,7 +14,6 @@ from app.dialects.common.single_tool_call import SingleCallFilter
 from app.dialects.common.streamed_items import StreamedItems
 from app.dialects.databricks.errors import error_body
 from app.dialects.json_body import dump
-from app.engine.answers import EventCheck
 from app.engine.usage import find_usage
 from app.errors import SwitchyardError
 from app.sse import encode
@@ -32,7 +31,7 @@ class ResponseStream(FrameStream):
     """
 
     def __init__(self, reword: Reword, *, request_id: str, one_call: bool) -> None:
-        super().__init__(self._failed_event, EventCheck("type"))
+        super().__init__(self._failed_event, "/v1/responses")
         self._reword = reword
         self._request_id = request_id
         self._one_call = SingleCallFilter() if one_call else None

@@ -8,11 +8,12 @@ from app.dialects.common.terminating import TerminatingStream
 from app.dialects.json_body import dump
 from app.dialects.tgi.errors import chat_error_event
 from app.engine.answers import EventCheck
-from app.engine.errors import engine_error
+from app.engine.errors import MALFORMED_RESPONSE, error_in
 from app.engine.usage import Usage, find_usage
+from app.errors import MalformedAnswer
 from app.sse import DONE, Framer, datas, encode
 
-COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_event)
+COMPLETIONS = StreamFormat("/v1/completions", chat_error_event)
 _FINGERPRINT = "3.3.6-native"  # if the engine has none: clients need a string
 
 
@@ -57,7 +58,7 @@ class ChatEvents(TerminatingStream):
     def __init__(self, *, hide_usage: bool) -> None:
         super().__init__(chat_error_event)
         self._framer = Framer()
-        self._check = EventCheck("choices")
+        self._check = EventCheck("/v1/chat/completions")
         self._hide_usage = hide_usage
         self.usage: Usage | None = None
 
@@ -75,15 +76,18 @@ class ChatEvents(TerminatingStream):
     def _frame(self, data: bytes) -> bytes:
         if self._ended or self.failure is not None:
             return b""
-        if data == b"[DONE]":
+        if (error := error_in(frame := encode(data))) is not None:
+            self.failure = error
+            return b""
+        if not self._check.valid(frame):
+            self.failure = MalformedAnswer(MALFORMED_RESPONSE)
+            return b""
+        if self._check.ended:
             self._ended = True
             return DONE
-        chunk = from_json(data)
-        if "error" in chunk:
-            self.failure = engine_error(data, status=500)
-            return b""
-        if _is_text(frame := encode(data)):
+        if _is_text(frame):
             return _completed(frame)
+        chunk = from_json(data)
         if not chunk["choices"]:
             self.usage = find_usage(data) or self.usage
             if self._hide_usage:

@@ -47,14 +47,14 @@ CACHED = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 def message_start(**cached: int) -> bytes:
-    return typed("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0, **cached}})
+    return typed("message_start", message={"content": [], "usage": {"input_tokens": 9, "output_tokens": 0, **cached}})
 
 
 def message_delta(**cached: int) -> bytes:
     return typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3, **cached})
 
 
-MESSAGE_TEXT = typed("content_block_delta", text=TRICKY)
+MESSAGE_TEXT = typed("content_block_delta", index=0, delta={"type": "text_delta", "text": TRICKY})
 MESSAGE_STOP = typed("message_stop")
 
 
@@ -183,8 +183,10 @@ CONVERSATIONS = [
     Conversation(
         "keep-alive comments and CRLF",
         HIDDEN,
-        (b": ping\n\n" + TEXT[0] + b": ping\n\n" + TEXT[1] + b": ping\n" + USAGE + DONE).replace(b"\n", b"\r\n"),
-        TEXT[0] + TEXT[1] + DONE,
+        (b": ping\n\n" + TEXT[0] + b": ping\n\n" + TEXT[1] + b": ping\n" + TEXT[2] + USAGE + DONE).replace(
+            b"\n", b"\r\n"
+        ),
+        b"".join(TEXT) + DONE,
     ),
     Conversation(
         "responses",

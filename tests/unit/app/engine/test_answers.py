@@ -32,7 +32,7 @@ def is_event(frame: bytes) -> bool:
 
 @given(first=TEXTS, second=TEXTS, ascii=st.booleans())
 def test_events_that_differ_in_their_text_are_valid(first: str, second: str, ascii: bool) -> None:
-    check = EventCheck("choices")
+    check = EventCheck("/v1/chat/completions")
     assert check.valid(chunk(first, ascii=ascii))
     check.learn(chunk(first, ascii=ascii))
     frame = chunk(second, ascii=ascii)
@@ -40,7 +40,7 @@ def test_events_that_differ_in_their_text_are_valid(first: str, second: str, asc
 
 
 def test_most_events_of_a_text_are_recognised_without_parsing() -> None:
-    check = EventCheck("choices")
+    check = EventCheck("/v1/chat/completions")
     check.learn(chunk(" river"))
     assert all(check.repeats(chunk(text)) for text in ("", " bank", "日本", "é", "😀", "it's {fine}, [really]"))
     assert not any(check.repeats(chunk(text)) for text in ('"', "\\", "\n"))
@@ -55,7 +55,7 @@ def delta(text: str, number: str) -> bytes:
 
 
 def test_numbered_events_are_recognised_too() -> None:
-    check = EventCheck("type")
+    check = EventCheck("/v1/responses")
     check.learn(delta("Hi", "7"))
     assert all(check.repeats(delta(text, number)) for text, number in (("", "8"), ("日本", "19"), ("a", "123456")))
     bad = ("", "-", "07", "1.5", "x", "1,2", "²")
@@ -68,7 +68,7 @@ def test_numbered_events_are_recognised_too() -> None:
     put=st.binary(max_size=6) | st.sampled_from([b'"', b"\\", b"\n\n"]),
 )
 def test_no_damage_to_an_event_goes_unseen(at: int, removed: int, put: bytes) -> None:
-    check = EventCheck("choices")
+    check = EventCheck("/v1/chat/completions")
     check.learn(chunk("river"))
     damaged = (frame := chunk("river"))[:at] + put + frame[at + removed :]
     if check.repeats(damaged):
@@ -80,20 +80,66 @@ def test_no_damage_to_an_event_goes_unseen(at: int, removed: int, put: bytes) ->
 )
 def test_what_is_no_event_is_malformed(data: bytes) -> None:
     frame = b"data: %b\n\n" % data
-    assert not EventCheck("choices").valid(frame)
-    assert not EventCheck("type").valid(frame)
-    assert not EventCheck("choices").valid(chunk("a") + frame)
+    assert not EventCheck("/v1/chat/completions").valid(frame)
+    assert not EventCheck("/v1/responses").valid(frame)
+    assert not EventCheck("/v1/chat/completions").valid(chunk("a") + frame)
     with pytest.raises(MalformedAnswer):
         Beginning("/v1/completions").feed(frame)
 
 
 @pytest.mark.parametrize(
     "frames",
-    [b"data: [DONE]\n\n", b'data:{"choices":[]}\n\n', b'event: x\nid: 1\ndata: {"choices":[]}\nretry: 5\n\n',
+    [b'data:{"choices":[]}\n\n', b'event: x\nid: 1\ndata: {"choices":[]}\nretry: 5\n\n',
      b'\ndata: {"choices":[]}\n\n'],
 )  # fmt: skip
 def test_everything_that_events_may_have_is_valid(frames: bytes) -> None:
-    assert EventCheck("choices").valid(frames)
+    assert EventCheck("/v1/chat/completions").valid(frames)
+
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+def frames(*events: Any) -> bytes:
+    return b"".join(b"data: %b\n\n" % (it if isinstance(it, bytes) else json.dumps(it).encode()) for it in events)
+
+
+def part(index: int, reason: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": {}, "finish_reason": reason}]}
+
+
+STOPPED = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+WHOLE = {"status": "completed", "output": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "events", "ended"),
+    [
+        (CHAT, (part(0, "stop"), b"[DONE]"), True),
+        (CHAT, (part(0), b"[DONE]"), False),
+        (CHAT, (b"[DONE]",), False),
+        (CHAT, (part(0, "stop"), part(1), b"[DONE]"), False),
+        (CHAT, (part(1, "stop"), part(0, "length"), {"choices": []}, b"[DONE]"), True),
+        (MESSAGES, (STOPPED, {"type": "message_stop"}), True),
+        (MESSAGES, ({"type": "message_stop"},), False),
+        (RESPONSES, ({"type": "response.completed", "response": WHOLE},), True),
+        (RESPONSES, ({"type": "response.completed"},), False),
+        (RESPONSES, (b"[DONE]",), False),
+    ],
+)
+def test_a_stream_ends_once_it_has_said_why(path: str, events: tuple[Any, ...], ended: bool) -> None:
+    check = EventCheck(path)
+    assert [check.valid(frames(event)) for event in events] == [True] * (len(events) - 1) + [ended]
+    assert check.ended is ended
+    if ended:
+        assert not check.valid(frames(events[0])), "nothing comes after the end"
+    together = EventCheck(path)
+    assert together.valid(frames(*events)) is ended
+
+
+def test_events_after_the_end_of_the_same_chunk_are_found() -> None:
+    check = EventCheck(CHAT)
+    assert not check.valid(frames(part(0, "stop"), b"[DONE]", part(0)))
+    assert [check.valid(frames(event)) for event in (part(0, "stop"), b"[DONE]", part(0))] == [True, True, False]
 
 
 @given(cut=st.integers(1, 60))

@@ -113,6 +113,21 @@ def test_other_errors_are_the_deployments_fault(status: int) -> None:
     assert "secret" not in found.message
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error":"Unauthorized"}', b'{"error":{}}'])
+@pytest.mark.parametrize("body", [b'{"error":"Unauthorized"}', b'{"error":{}}', b'{"detail":"Bad"}'])
 def test_a_rejection_without_an_error_object_has_our_text(body: bytes) -> None:
     assert engine_error(body, 400).message == "The engine rejected the request"
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 409, 415, 422])
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"x"', b"Not Found"])
+def test_a_page_is_no_rejection(body: bytes, status: int) -> None:
+    assert isinstance(engine_error(body, status), Broken)
+
+
+def test_a_route_that_the_engine_lacks_is_the_deployments_fault() -> None:
+    assert isinstance(engine_error(b'{"detail":"Not Found"}', 404), Broken)
+    assert isinstance(engine_error(b'{"detail":"Method Not Allowed"}', 405), Broken)
+
+
+def test_a_body_that_is_too_large_for_a_server_in_between_is_the_clients_fault() -> None:
+    assert isinstance(engine_error(b"<html>", 413), Rejected)

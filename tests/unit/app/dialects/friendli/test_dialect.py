@@ -231,7 +231,7 @@ def test_reasoning_has_friendlis_name_if_the_client_requests_it() -> None:
     assert answer["choices"][0]["message"] == {"content": '"reasoning":', "reasoning_content": "why"}
     assert parse("chat").translation.reply(body, DEPLOYED).body == body
     stream = parse("chat", parse_reasoning=True, stream=True).translation.open_stream(DEPLOYED)
-    chunk = b'data: {"choices":[{"delta":{"reasoning":"why"}}]}\n\n'
+    chunk = b'data: {"choices":[{"index":0,"delta":{"reasoning":"why"}}]}\n\n'
     assert stream.feed(chunk[:20]) + stream.feed(chunk[20:]) == chunk.replace(b'"reasoning"', b'"reasoning_content"')
 
 

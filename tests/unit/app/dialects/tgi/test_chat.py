@@ -222,7 +222,9 @@ def test_a_malformed_answer_raises_an_error_for_the_exchange(body: bytes) -> Non
 def test_every_chunk_has_a_role_and_tool_calls() -> None:
     deltas = [{"role": "assistant", "content": ""}, {"content": "hi"}, {"tool_calls": [{"index": 0}]}, {}]
     frames = [
-        completions.frame({"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        completions.frame(
+            {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}]}
+        )
         for delta in deltas
     ]
     usage = completions.frame({"id": "c", "choices": [], "usage": USAGE})
