@@ -145,7 +145,7 @@ EMPTY_ANSWERS = frozenset({"/ping"})
 def check_answer(path: str, answer: bytes, media_type: str, *, encoding: str | None = None) -> None:
     """Raises MalformedAnswer unless this is a whole answer to a request to `path`.
 
-    `encoding`: the request's `encoding_format` of vectors, "float" or "base64"; None for either.
+    `encoding`: the request's `encoding_format` of vectors. Only "float" allows no texts; some servers know no other.
     """
     if path in EMPTY_ANSWERS:
         return
@@ -190,7 +190,7 @@ def _is_vector(raw: msgspec.Raw, form: re.Pattern[bytes], encoding: str | None) 
     """Whether JSON is lists of numbers of this form, or a text in base64: numbers are not worth an object each."""
     text = bytes(raw)
     if text.startswith(b"["):
-        return encoding != "base64" and form.fullmatch(text.translate(None, b"0123456789.eE+- \t\r\n")) is not None
+        return form.fullmatch(text.translate(None, b"0123456789.eE+- \t\r\n")) is not None
     return encoding != "float" and _BASE64.fullmatch(text) is not None
 
 

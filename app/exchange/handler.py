@@ -50,7 +50,7 @@ from app.limits.bodies import LONG_BODY, Room
 from app.limits.token_estimate import estimate
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
-from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
+from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
 from app.telemetry.access_log import Record
 from app.telemetry.tracing.request import Trace
 from app.telemetry.tracing.tracer import passed_on
@@ -169,13 +169,18 @@ async def _admissible(
 ) -> int:
     """The largest body of the request, in bytes, as far as that is known before the body.
 
-    Raises Forbidden and LimitExceeded: a caller without rights, or without a request left, sends no body.
+    Raises Forbidden, NotFound and LimitExceeded: a caller without rights to what the path or header names, or without a
+    request left, sends no body, and neither does one that names what there is not.
     """
     if route.local:
         return snapshot.largest_body
     access = state.access
     name = writer.record.endpoint = _addressed(route, request, snapshot.config)
-    snapshot.views.require_access(caller, name or None)
+    model, deployment = _named(request)
+    for named in (model, deployment, name or None):
+        snapshot.views.require_access(caller, named)
+    if model is not None or deployment is not None:
+        check_names(snapshot.views.of(caller), model, deployment)
     # To ask a store elsewhere takes longer than to read a short body.
     if access.counts_requests(caller, name) and not (access.limits_are_shared and _is_short(request.headers)):
         await access.check_requests(caller, name, writer)
@@ -230,6 +235,15 @@ def _addressed(route: Route, request: Request, config: Config) -> str:
     params = request.params
     name = params.get("endpoint") or params.get("name") or params.get("deployment") or default
     return name if name is not None and name in config.endpoints else ""
+
+
+def _named(request: Request) -> tuple[str | None, str | None]:
+    """The endpoint, deployment or model that the path names, and the deployment that the path or a header names."""
+    params, deployment = request.params, request.headers.get(DEPLOYMENT_HEADER)
+    endpoint = params.get("endpoint") or params.get("name")
+    if endpoint is None:
+        return params.get("deployment"), deployment
+    return endpoint, deployment or params.get("deployment")
 
 
 def _route(

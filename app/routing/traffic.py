@@ -90,8 +90,28 @@ def assign(
         if deployment is not None and deployment != name:
             raise _no_such_deployment(deployment, named_in, name, [name])
         return Assignment(_endpoint_of(config, name), name, "model")
+    raise _no_such_model(config, name)
+
+
+def check_names(config: Config, model: str | None, deployment: str | None) -> None:
+    """Raises NotFound if no request for `model` or `deployment` can be served, whatever else it says: see `assign`."""
+    if model is not None:
+        name = _with_engine_model(config, model)
+        if name in config.endpoints:
+            if deployment is not None:
+                _named_within(config, name, deployment, DEPLOYMENT_HEADER)
+        elif name not in config.deployments:
+            raise _no_such_model(config, name)
+    elif deployment is not None:
+        same = {name for name, settings in config.deployments.items() if deployment in (name, settings.model)}
+        if not same:
+            known = ", ".join(sorted(config.deployments))
+            raise NotFound(f"No deployment '{deployment}'; available deployments: {known}", param=DEPLOYMENT_HEADER)
+
+
+def _no_such_model(config: Config, name: str) -> NotFound:
     known = ", ".join(sorted(config.endpoints))
-    raise NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
+    return NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
 
 
 def _with_engine_model(config: Config, name: str) -> str:

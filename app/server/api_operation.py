@@ -19,7 +19,7 @@ from app.dialects.json_body import dump
 from app.dialects.json_size import check_size
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openapi_schemas import Body, Schema
-from app.errors import BadRequest, SwitchyardError, UnsupportedMediaType
+from app.errors import BadRequest, ClientError, SwitchyardError, UnsupportedMediaType
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
@@ -63,13 +63,15 @@ class Api:
 @dataclass(frozen=True, slots=True)
 class ApiOperation:
     """One method and path: the handler's reply, or its error in the API's format. `open` needs no credentials. An
-    `audited` one leaves a record in the audit log, unless it is a dry run."""
+    `audited` one leaves a record in the audit log, unless it is a dry run. Invalid calls of a `counted` one count
+    against the caller's limits."""
 
     api: Api
     name: str
     handler: Handler
     open: bool = False
     audited: bool = False
+    counted: bool = False
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return self._answer(None, scope, receive, send)
@@ -95,7 +97,12 @@ class ApiOperation:
                 caller = await api.access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
                 room = Room(api.access.bodies, views.config.max_bodies_bytes if views is not None else 0)
-                reply = await self.handler(request, OperationContext(caller, record, writer, change, room))
+                try:
+                    reply = await self.handler(request, OperationContext(caller, record, writer, change, room))
+                except ClientError:
+                    if self.counted and guarded:
+                        await api.access.count_invalid(caller, "", writer)
+                    raise
                 if reply is not None:
                     if self._is_audited(request) and api.audit is not None:
                         api.audit.add(request, record, change, reply.status, "")
@@ -115,7 +122,8 @@ class ApiOperation:
 
 class Entry(NamedTuple):
     """One route of an API. `query` are the parameters that it reads: every other one is refused. `headers` are its own
-    headers, with their descriptions. Calls of an `audited` one are in the audit log."""
+    headers, with their descriptions. Calls of an `audited` one are in the audit log. Invalid calls of a `counted` one
+    count against the caller's limits."""
 
     method: str
     path: str
@@ -126,6 +134,7 @@ class Entry(NamedTuple):
     status: int = 200
     headers: Mapping[str, str] = {}
     audited: bool = False
+    counted: bool = False
 
     def operation(self, dialect: str) -> Operation:
         """The operation for the OpenAPI document."""
@@ -136,7 +145,8 @@ class Entry(NamedTuple):
     def route(self, api: Api) -> BaseRoute:
         """The route."""
         handler = partial(_with_known_query, self)
-        return Path(self.path, ApiOperation(api, self.name, handler, audited=self.audited), methods=[self.method])
+        operation = ApiOperation(api, self.name, handler, audited=self.audited, counted=self.counted)
+        return Path(self.path, operation, methods=[self.method])
 
 
 def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:

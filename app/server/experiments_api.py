@@ -128,7 +128,15 @@ class ExperimentsApi:
                 {"key": _TEXT, "caller": _TEXT},
             ),
             Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
-            Entry("POST", "/api/feedback", "feedback", self._feedback, {}, [Body(Feedback), Body(FeedbackList)], 202),
+            Entry(
+                "POST",
+                "/api/feedback",
+                "feedback",
+                self._feedback,
+                bodies=[Body(Feedback), Body(FeedbackList)],
+                status=202,
+                counted=True,
+            ),
         ]
 
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:

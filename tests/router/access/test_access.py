@@ -563,13 +563,37 @@ def test_an_engines_model_name_gives_no_access_beyond_the_callers(rig: Rig, keys
         assert answer.status_code == expected
 
 
-@pytest.mark.parametrize("path", ["/openai/deployments/embed/embeddings", "/serving-endpoints/embed/invocations"])
-async def test_without_a_right_no_body_is_read(rig: Rig, keys: Keys, path: str) -> None:
+AZURE_ML = "azureml-model-deployment"
+
+
+@pytest.mark.parametrize(
+    ("path", "named", "status"),
+    [
+        ("/openai/deployments/embed/embeddings", "", 403),
+        ("/openai/deployments/mini/embeddings", "", 403),
+        ("/openai/deployments/gone/embeddings", "", 404),
+        ("/serving-endpoints/embed/invocations", "", 403),
+        ("/serving-endpoints/gone/invocations", "", 404),
+        ("/serving-endpoints/chat/served-models/mini/invocations", "", 403),
+        ("/serving-endpoints/chat/served-models/gone/invocations", "", 404),
+        ("/tgi/embed/generate", "", 403),
+        ("/tgi/gone/generate", "", 404),
+        ("/endpoints/gone/chat/completions", "", 404),
+        ("/v1/chat/completions", "mini", 403),
+        ("/v1/chat/completions", "gone", 404),
+        ("/openai/deployments/chat/chat/completions", "mini", 403),
+        ("/v1/messages", "gone", 404),
+    ],
+)
+async def test_without_a_right_no_body_is_read(rig: Rig, keys: Keys, path: str, named: str, status: int) -> None:
     host, port = rig.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys.chat}\r\ncontent-length: 900\r\n\r\n"
+    header = f"{AZURE_ML}: {named}\r\n" if named else ""
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys.chat}\r\n{header}content-length: 900\r\n\r\n"
+    )
     writer.write(head.encode())
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 403")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 %d" % status)
     writer.close()
     await writer.wait_closed()
 

@@ -261,6 +261,8 @@ INVALID: dict[str, tuple[str, bytes]] = {
     "no endpoint": ("/v1/chat/completions", b"{"),
     "an unknown endpoint": ("/v1/chat/completions", b'{"model":"x","messages":[{"role":"user","content":"a"}]}'),
     "another task": ("/v1/embeddings", b'{"model":"chat","input":"a"}'),
+    "feedback": ("/api/feedback", b'{"metric":5}'),
+    "feedback with a query": ("/api/feedback?x=1", b"{}"),
     "too large": ("/serving-endpoints/chat/invocations", b" " * 5000),
 }
 
