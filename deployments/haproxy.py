@@ -119,6 +119,10 @@ METRICS_HOST_VARIABLE = "SWITCHYARD_INGRESS_METRICS_HOST"
 """The address on which HAProxy's metrics listen, instead of 127.0.0.1. In a cluster the routers read those of every
 node."""
 
+HANDOVER_VARIABLE = "SWITCHYARD_INGRESS_HANDOVER"
+"""The secret of a request that one HAProxy hands over to the next. The script sets it from a file beside the
+configuration, which only its user may read."""
+
 EVERY_INTERFACE = "*"
 """For `METRICS_HOST_VARIABLE`: all of the machine's addresses."""
 
@@ -144,9 +148,15 @@ _REQUEST_ID = (
 )
 """The client's id by the router's own rule (`app.exchange.request.request_id`), else a new one."""
 
-_SOURCE = "http-request add-header x-forwarded-for %[src]"
+_HANDED_OVER = "x-switchyard-handed-over"
+_SOURCE = (
+    f'acl handed_over req.hdr({_HANDED_OVER}) -m str "${{{HANDOVER_VARIABLE}}}"',
+    "http-request add-header x-forwarded-for %[src] unless handed_over",
+    f"http-request del-header {_HANDED_OVER}",
+)
 """The last address there is the client's own: the router counts refusals by it (`app.access.refusals`), and its audit
-log names it."""
+log names it. A process that hands a request over to its successor has added it. The successor, to which that comes from
+this machine as from anybody here, knows it by a secret of this machine's processes."""
 
 _SERVE_ROUTES = (
     "acl serve_route path,url_dec -m reg -i ^/+-(/|$)",
@@ -192,7 +202,12 @@ for word; do
         sed -i '/^listen stats/,$s/^\\( *bind\\) \\*:/\\1 127.0.0.1:/' "$word"
         sed -i '/^ *stats socket /s/mode 666/mode 600/' "$word"
         sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
-        printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
+        printf 'backend successor\\n    http-request set-header HANDED_OVER "${HANDOVER_VARIABLE}"\\n' >> "$word"
+        printf '    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
+        secret=${word%/*}/handover
+        [ -s "$secret" ] || (umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' \\n' > "$secret")
+        HANDOVER_VARIABLE=$(cat "$secret")
+        export HANDOVER_VARIABLE
     fi
     before=$word
 done
@@ -215,7 +230,7 @@ def rules() -> Iterator[str]:
         yield f"http-error status {status} {_answer(status)}{marked}"
     yield from _REQUEST_ID
     yield _NOT_AGAIN
-    yield _SOURCE
+    yield from _SOURCE
     yield from _KEEP_ALIVE
     yield from _SERVE_ROUTES
     yield f"http-request return status 404 {_answer(404)} if serve_route !serve_health"
@@ -242,6 +257,7 @@ def write_script(directory: Path) -> Path:
     constants = {"BINARY": shlex.quote(get_haproxy_binary()), "MARGIN_S": str(KEEP_ALIVE_MARGIN_S)}
     constants |= {"SILENT_S": str(SILENT_S), "HEADERS_DEFAULT": str(HEADERS_S), "HEADERS_VARIABLE": HEADERS_VARIABLE}
     constants |= {"PER_SOURCE_VARIABLE": PER_SOURCE_VARIABLE, "METRICS_HOST_VARIABLE": METRICS_HOST_VARIABLE}
+    constants |= {"HANDOVER_VARIABLE": HANDOVER_VARIABLE, "HANDED_OVER": _HANDED_OVER}
     for placeholder, value in constants.items():
         text = text.replace(placeholder, value)
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]

@@ -100,15 +100,11 @@ def source_of(headers: Mapping[str, str], peer: Sequence[Any] | None, *, behind_
     """The address that a request comes from; of IPv6, the network of 64 bits, which one machine may have to itself.
 
     `peer` is the other end of the connection. Behind the ingress that is HAProxy, which adds its own peer's address to
-    `X-Forwarded-For`: the last one there is believed, and none that the client may have written before it. An ingress
-    that hands a connection to its successor on the same machine adds a loopback address.
+    `X-Forwarded-For`: the last one there is believed, and none that the client may have written before it.
     """
-    addresses = [_address(str(peer[0]))] if peer else []
-    if behind_ingress:
-        forwarded = [_address(it.strip()) for it in headers.get("x-forwarded-for", "").split(",")[-3:]]
-        addresses = [*addresses, *(it for it in forwarded if it is not None)]
-        addresses = [it for it in addresses if it is not None and not it.is_loopback] or addresses
-    if not addresses or (found := addresses[-1]) is None:
+    added = headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if behind_ingress else ""
+    found = _address(added) or (_address(str(peer[0])) if peer else None)
+    if found is None:
         return "unknown"
     return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else str(found)
 

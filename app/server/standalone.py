@@ -1,6 +1,7 @@
 """The router alone, on uvicorn, in front of deployments that have a `url`: no Ray, no engine."""
 
 import gc
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
         port=port,
         log_level="warning",
         access_log=False,
+        # By default uvicorn believes every program on this machine that names another address as its own.
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
         timeout_keep_alive=KEEP_ALIVE_S,
         headers=[("keep-alive", f"timeout={KEEP_ALIVE_S - KEEP_ALIVE_MARGIN_S}")],
     )

@@ -208,6 +208,28 @@ def test_the_last_address_that_the_router_sees_is_the_clients_own(tmp_path: Path
         assert headers["x-seen-sources"] == "203.0.113.9, 203.0.113.8, 127.0.0.7"
 
 
+def test_a_request_that_a_replaced_process_hands_over_has_its_clients_address_last(tmp_path: Path) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", 0, timeout=10, source_address=("127.0.0.7", 0))
+    with proxy(tmp_path) as running, serve(replica("a")) as url, closing(connection):
+        running.start(port_of(url))
+        connection.port = running.port
+        answer(connection, "/v1/whole")
+        running.start(port_of(url))
+        forged = {"x-forwarded-for": "203.0.113.9", "x-switchyard-handed-over": "forged"}
+        assert answer(connection, "/v1/whole", forged)[1]["x-seen-sources"] == "203.0.113.9, 127.0.0.7"
+    secret = tmp_path / "handover"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert len(secret.read_text()) == 32
+
+
+def test_a_client_cannot_pass_for_a_replaced_process(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("a")) as url:
+        running.start(port_of(url))
+        for forged in ("", "1", "true", "${SWITCHYARD_INGRESS_HANDOVER}"):
+            headers = {"x-forwarded-for": "203.0.113.9", "x-switchyard-handed-over": forged}
+            assert running.get("/v1/whole", headers)[1]["x-seen-sources"] == "203.0.113.9, 127.0.0.1"
+
+
 def test_serves_own_routes_are_closed_however_they_are_written(tmp_path: Path) -> None:
     with proxy(tmp_path) as running:
         running.start(replica=free_port())
