@@ -237,6 +237,19 @@ def answer_table(executor: Executor, count: int) -> Iterator[str]:
     yield table(["the treatment", "true effect", "wrong", "better or worse"], rows, "{:.3f}")
 
 
+def drift_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Effects that change\n\n{count} runs of {reports.DAYS} days with {reports.REQUESTS_A_DAY:,} requests a day "
+        "of 600 users. False: at any look, the word is not true of the mean effect so far, or the interval misses it. "
+        "Kept: the same for the first word, if it were kept. Alarm: the median day of *effect changed*.\n"
+    )
+    rows: list[list[Cell]] = []
+    for world in reports.DRIFTS:
+        false, kept, flipped = reports.drifts(executor, world, count)
+        rows.append([world.name, false, kept, f"{flipped:.2f}" if flipped < math.inf else "-"])
+    yield table(["the treatment", "false", "kept", "alarm"], rows, "{:.3f}")
+
+
 def secondary_table(executor: Executor, count: int) -> Iterator[str]:
     rate = reports.false_directions(executor, count)
     yield (
@@ -256,9 +269,10 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     shadow_table,
     conversation_table,
     answer_table,
+    drift_table,
     secondary_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25, 0.5]
+SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25, 0.5, 0.5]
 """The number of runs of each table, as a share of the first table's."""
 
 

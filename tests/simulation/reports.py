@@ -2,13 +2,15 @@
 
 Conversations whose later prompts hold the arm's own answers: green is 15 % faster for a prompt of the same size, and
 writes twice as much, so that its users wait longer. Whole answers of which some are still running at each look, or are
-lost. And many secondary metrics without a difference.
+lost. Effects that change during the run. And many secondary metrics without a difference.
 """
 
 import math
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,6 +194,112 @@ def verdicts_on_answers(executor: Executor, answers: Answers, count: int) -> tup
     runs = np.array([run for part in spread(executor, partial(_answers_part, answers), count) for run in part])
     wrong, found = runs.mean(axis=0).tolist()
     return wrong, found
+
+
+# Effects that change.
+
+DAYS = 8
+REQUESTS_A_DAY = 1500
+_LOOKS_A_DAY = 4
+_MINIMAL_EFFECT = 0.05
+
+
+@dataclass(frozen=True)
+class Drift:
+    """600 users who come every day; the treatment's effect depends on the time alone."""
+
+    name: str
+    effect: Callable[[Floats], Floats]
+    """The difference of ln of time, by days since the start."""
+
+
+def _constant(day: Floats) -> Floats:
+    return np.full(len(day), math.log(0.9))
+
+
+def _step(day: Floats) -> Floats:
+    return np.where(day < 2, math.log(0.8), math.log(1.5))
+
+
+def _rising(day: Floats) -> Floats:
+    return np.interp(day, [0, DAYS], [math.log(0.8), math.log(1.25)])
+
+
+def _wave(day: Floats) -> Floats:
+    return 0.15 * np.sin(2 * np.pi * day / 7)
+
+
+DRIFTS = (
+    Drift("none: 10 % faster", _constant),
+    Drift("step: 20 % faster, from the third day 50 % slower", _step),
+    Drift("ramp: from 20 % faster to 25 % slower", _rising),
+    Drift("weekly wave: up to 15 % faster and slower", _wave),
+)
+
+
+class Drifting(NamedTuple):
+    """What was said in one run."""
+
+    false: bool
+    """At any look: a word that is not true of the mean effect so far, or an interval that misses it."""
+    first_is_false: bool
+    """At any later look: the first word, if it had been kept."""
+    flipped: float
+    """The day of the alarm that the effect has changed its direction; infinite without one."""
+
+
+def drift(world: Drift, seed: int) -> Drifting:
+    """One run."""
+    rng = generator(world.name, seed)
+    records = World(seed=seed, users=600)
+    count = DAYS * REQUESTS_A_DAY
+    user = rng.integers(0, records.users, count)
+    green = (rng.random(records.users) < 0.5)[user]
+    day = np.sort(rng.random(count)) * DAYS
+    effect = world.effect(day)
+    ln_time = -1.2 + records.habit[user] + rng.normal(0, 0.5, count) + np.where(green, effect, 0.0)
+    recorded = records.answered(START + day * DAY_S, user, green, ttft_s=np.exp(ln_time), duration_s=10.0)
+    primary = [{"metric": "ttft", "minimal_effect": _MINIMAL_EFFECT}]
+    analysis = analysis_of(records, config(primary=primary))
+    false, first, first_is_false, flipped = False, "", False, math.inf
+    for look in range(1, DAYS * _LOOKS_A_DAY + 1):
+        until = look / _LOOKS_A_DAY
+        part = (day > until - 1 / _LOOKS_A_DAY) & (day <= until)
+        analysis.add_starts(recorded.starts.take(part))
+        analysis.add_rows(recorded.rows.take(part))
+        now = START + until * DAY_S + 60.0
+        analysis.tick(now)
+        report = analysis.standing(now)
+        (said,) = report.primary
+        truth = float(effect[day <= until].mean())
+        true_words = _true_words(truth)
+        lower, upper = said.effect.lower, said.effect.upper
+        missed = lower is not None and upper is not None and not lower <= math.expm1(truth) <= upper
+        false |= missed or said.verdict not in true_words
+        if not first and said.verdict in ("better", "worse", "equivalent"):
+            first = said.verdict
+        first_is_false |= bool(first) and first not in true_words
+        if flipped == math.inf and any(alarm.kind == "effect_changed" for alarm in report.alarms):
+            flipped = until
+    return Drifting(false, first_is_false, flipped)
+
+
+def _true_words(truth: float) -> set[str]:
+    words = {"undecided", "too_early", "better" if truth < 0 else "worse"}
+    return words | {"equivalent"} if abs(math.expm1(truth)) < _MINIMAL_EFFECT else words
+
+
+def _drift_part(world: Drift, seeds: range) -> list[Drifting]:
+    return [drift(world, seed) for seed in seeds]
+
+
+def drifts(executor: Executor, world: Drift, count: int) -> tuple[float, float, float]:
+    """Of `count` runs: the shares with a false statement, and with a first word that becomes false; and the median day
+    of the alarm.
+    """
+    runs = np.array([run for part in spread(executor, partial(_drift_part, world), count) for run in part])
+    false, first_is_false = runs[:, :2].mean(axis=0).tolist()
+    return false, first_is_false, float(np.median(runs[:, 2]))
 
 
 # Many metrics.
