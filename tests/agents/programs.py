@@ -12,9 +12,11 @@ from tests.support.processes.project import ROOT
 LIMIT_S = 600
 """How long one run of a program may take."""
 
-_PROGRAMS = ROOT / "tests" / "agents" / "node_modules"
-_CLAUDE_CODE = _PROGRAMS / "@anthropic-ai" / "claude-code-linux-x64" / "claude"
-_CODEX = _PROGRAMS / ".bin" / "codex"
+_MODULES = ROOT / "tests" / "agents" / "node_modules"
+_CLAUDE_CODE = _MODULES / "@anthropic-ai" / "claude-code-linux-x64" / "claude"
+_CODEX = _MODULES / ".bin" / "codex"
+PROGRAMS = (_CLAUDE_CODE.parent, _CODEX.parent)
+"""Their directories."""
 
 
 def claude_code(url: str, asked: str, home: Path, *arguments: str, **variables: str) -> dict[str, Any]:

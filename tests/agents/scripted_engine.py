@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from tests.support.engine.fake_engine import Answer, FakeEngine
-from tests.support.engine.other_answers import message_with, response_of
+from tests.support.engine.other_answers import HELLO, every_route, message_with, response_of
 
 COMMAND = "printf loop-%s 42"
 PRINTED = "loop-42"
@@ -33,6 +33,17 @@ def scripted(engine: FakeEngine) -> Answer:
         shell = None if is_called or not shells else shells[0]
         text = SAID if PRINTED in conversation else "Nothing was printed."
         return response_of(_events(shell, text)) if path == "/v1/responses" else _message(body, shell, text)
+
+    return answer
+
+
+def talking(engine: FakeEngine) -> Answer:
+    """Answers requests of `engine` on every route with a greeting. Codex needs more of a response's events."""
+    others = every_route(engine)
+
+    def answer(body: dict[str, Any]) -> Response:
+        is_response = engine.paths[-1] == "/v1/responses"
+        return response_of(_events(None, HELLO)) if is_response and body.get("stream") else others(body)
 
     return answer
 

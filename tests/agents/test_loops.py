@@ -4,54 +4,17 @@
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
+from tests.agents.conftest import Site
 from tests.agents.programs import LIMIT_S, claude_code, codex
 from tests.agents.scripted_engine import COMMAND, PRINTED, SAID, scripted
-from tests.support.engine.fake_engine import FakeEngine
-from tests.support.processes.servers import serve
 
 ASKS = "Run the command, and say what it printed."
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
-
-
-class Site(NamedTuple):
-    """A router at `url`, the engine behind it, and the statuses of its answers."""
-
-    url: str
-    engine: FakeEngine
-    answers: list[tuple[str, int]]
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    engine, answers = FakeEngine(), list[tuple[str, int]]()
-    engine.answer = scripted(engine)
-    router = Router(RuntimeEnvironment())
-
-    async def noted(scope: Any, receive: Any, send: Any) -> None:
-        async def note(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                answers.append((scope["path"], message["status"]))
-            await send(message)
-
-        await router.app(scope, receive, note)
-
-    with serve(engine.app) as engine_url, serve(noted) as url:
-        router.reconfigure(
-            {
-                "endpoints": {"chat": {"tasks": ["chat", "responses"], "traffic": {"blue": 100}}},
-                "deployments": {"blue": {"url": engine_url, "model": "m"}},
-            }
-        )
-        yield Site(url, engine, answers)
 
 
 def check_loop(site: Site, path: str) -> None:
@@ -64,12 +27,14 @@ def check_loop(site: Site, path: str) -> None:
 
 
 def test_claude_code_runs_a_tool_loop_to_its_end(site: Site, tmp_path: Path) -> None:
+    site.engine.answer = scripted(site.engine)
     result = claude_code(site.url, ASKS, tmp_path, "--allowedTools", "Bash")
     assert (result["result"], result["is_error"], result["num_turns"]) == (SAID, False, 2)
     check_loop(site, "/v1/messages")
 
 
 def test_codex_runs_a_tool_loop_to_its_end(site: Site, tmp_path: Path) -> None:
+    site.engine.answer = scripted(site.engine)
     events = codex(site.url, ASKS, tmp_path)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     (command,) = [item for item in items if item["type"] == "command_execution"]

@@ -32,6 +32,7 @@ from deployments.kubernetes.demands import demands
 from tests.support.clients.documents import (
     PAGES,
     RUNNABLE,
+    WITH_CLIENTS,
     Block,
     anchors,
     blocks,
@@ -45,7 +46,7 @@ from tests.support.processes.project import ROOT
 DOCS = ROOT / "docs"
 OPERATING = DOCS / "operating.md"
 LINKED = sorted({*PAGES, *ROOT.glob("*.md")})
-LANGUAGES = {*RUNNABLE, "console", "text", "yaml"}
+LANGUAGES = {*RUNNABLE, *WITH_CLIENTS, "console", "text", "yaml", "yaml clients"}
 
 
 def name(page: Path) -> str:

@@ -22,6 +22,9 @@ CHANGING = frozenset(
 
 RUNNABLE = ("bash", "python")
 
+WITH_CLIENTS = ("bash clients", "js clients", "python clients")
+"""Snippets that need clients which only `make agents` installs, and runs."""
+
 ANYTHING = "…"
 """Stands for any text in the output that a page shows."""
 
