@@ -180,6 +180,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, int]
     units: dict[str, int]
     requests: dict[str, int]
+    """Analysed requests that have ended, and have no earlier one to wait for."""
+    running: dict[str, int] = {}
+    """Analysed requests that have started and not ended, as far as is known."""
     treated: Treated = Treated()
     step_units: dict[str, int] = {}
     """Distinct units on each treatment since the present step of `ramp` began; counted up to `ramp.min_units` only."""

@@ -144,7 +144,7 @@ def _harm(state: State, facts: Facts, now: float) -> Turn | None:
     ]
     for what, count, budget in budgets:
         if budget is not None and count >= budget:
-            text = f"Treatments have had {words.count(count)} {what}: the budget, {words.count(budget)}, is used up"
+            text = f"Harm budget exhausted: {words.count(count)} of {words.count(budget)} {what} on treatments"
             names = facts.experiment.treatments
             return rolled_back(state, facts, now, names, text, phase="stopped", cause="harm")
     return None
@@ -185,7 +185,7 @@ def _ended(state: State, facts: Facts, now: float) -> Turn | None:
     after_s = facts.experiment.ends.after_s
     if state.phase == "stopped" or after_s is None or now < state.started_at + after_s:
         return None
-    text = f"It has run for {words.duration(after_s)}, as long as it was to"
+    text = f"Reached its maximum duration of {words.duration(after_s)}"
     return _halted(state, "stopped", "stopped", "ended", text)
 
 

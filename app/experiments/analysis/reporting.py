@@ -69,6 +69,7 @@ def reported(
         weights=_weights(experiment, config, watched.arms),
         units=dict(zip(names, watched.sample_ratio.units, strict=True)),
         requests=dict(zip(names, collected.requests.tolist(), strict=True)),
+        running=dict(zip(names, collected.running.tolist(), strict=True)),
         treated=watched.treated.total,
         step_units=watched.treated.step_units,
         served=watched.traffic.served,

@@ -50,13 +50,14 @@ def _arms(report: Report) -> Iterator[Block]:
         ("weight", {arm: f"{weight} %" for arm, weight in report.weights.items()}),
         ("units", _counts(report.units)),
         ("requests", _counts(report.requests)),
+        ("running", _counts(report.running)),
         ("in flight", {arm: f"{n:.1f}" for arm, n in report.in_flight.items() if n is not None}),
         ("replicas", {arm: f"{n:.3g}" for arm, n in report.replicas.items() if n is not None}),
         ("forced", _counts(report.forced)),
         ("carried", _counts(report.carried)),
         ("rows lost", _counts(report.rows_lost)),
     ]
-    optional = ("in flight", "replicas", "forced", "carried", "rows lost")
+    optional = ("running", "in flight", "replicas", "forced", "carried", "rows lost")
     shown = [(name, cells) for name, cells in columns if name not in optional or set(cells.values()) - {"0"}]
     arms = [(report.control, "control"), *((arm, "treatment") for arm in report.treatments)]
     rows = [[role, arm, *(str(cells.get(arm, words.MISSING)) for _, cells in shown)] for arm, role in arms]

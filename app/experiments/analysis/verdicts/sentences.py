@@ -136,7 +136,9 @@ def _counts(report: Report, units: str) -> str:
     first, *others = (report.control, *report.treatments)
     parts = [f"{words.count(report.units[first])} {units} on {first}"]
     parts += [f"{words.count(report.units[name])} on {name}" for name in others]
-    parts.append(f"{words.count(sum(report.requests.values()))} requests")
+    running = sum(report.running.values())
+    open_ = f" ({words.count(running)} more are still running)" if running else ""
+    parts.append(f"{words.count(sum(report.requests.values()))} requests{open_}")
     if report.started_at is not None:
         parts.append(f"since {words.moment(report.started_at, report.at)}")
     return f"{', '.join(parts)}."

@@ -103,7 +103,8 @@ def test_requests_are_counted_in_the_order_of_their_arrival() -> None:
     running = recorded.rows.seq == recorded.rows.seq[600]
     analysis.add_starts(recorded.starts)
     analysis.add_rows(recorded.rows.take(~running))
-    assert sum(analysis.standing(START + 400).requests.values()) == 600
+    before = analysis.standing(START + 400)
+    assert (sum(before.requests.values()), sum(before.running.values())) == (600, 1)
     analysis.tick(START + 2000)
     late = analysis.standing(START + 2000)
     assert sum(late.requests.values()) == 999, "it has run for longer than others wait for it"

@@ -99,6 +99,8 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         "1,204 users on smollm2-blue, 1,198 on smollm2-green, 31,870 requests, since 12 November 14:05. "
         "Guardrails quiet. Split as configured (no alarm)."
     )
+    running = msgspec.structs.replace(SHIP, running={SHIP.control: 7, "smollm2-green": 5})
+    assert "31,870 requests (12 more are still running), since" in sentences.details(running, 0.05, "users")[-1]
 
 
 @pytest.mark.parametrize(
