@@ -12,18 +12,20 @@ const { python, shellWord, jsonText } = await load("playground/literals.js");
 const { snippets } = await load("playground/snippets.js");
 const { cosine, norm } = await load("playground/vectors.js");
 const { unbroken } = await load("format.js");
-const { rounded } = await load("experiments/interval.js");
+const { ends, reach, rounded } = await load("experiments/interval.js");
 const { planChanges } = await load("traffic/plan_changes.js");
 
 const FUNCTIONS = {
   cosine,
   diff,
+  ends,
   jsonText,
   likeness: (before, after) => likeness(diff(before, after)),
   norm,
   percent,
   planChanges,
   python,
+  reach,
   request,
   rounded,
   shellWord,

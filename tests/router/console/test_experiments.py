@@ -484,3 +484,21 @@ async def test_the_last_decision_is_attributed(compared: Compared, open_page: Op
     )
     page = await opened(open_page, compared)
     await expect(page.get_by_text("Last decision by boss.")).to_be_visible()
+
+
+async def test_a_wide_effect_is_on_the_axis_and_latency_falls_by_at_most_all(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    (first,) = SHOWN.primary
+    wide = msgspec.structs.replace(first, effect=Effect(estimate=3.1, lower=0.2, upper=5.9), verdict="worse")
+    compared.report(msgspec.structs.replace(SHOWN, primary=[wide]))
+    page = await opened(open_page, compared)
+    row = page.get_by_role("region", name="Metrics").get_by_role("row").nth(1)
+    track, dot = row.locator(".track"), row.locator(".track .estimate")
+    await expect(dot).to_be_visible()
+    left, width, at = [
+        await it.evaluate(f"(it) => it.getBoundingClientRect().{side}")
+        for it, side in ((track, "left"), (track, "width"), (dot, "x"))
+    ]
+    assert (at + 1.5 - left) / width == pytest.approx((3.1 + 1) / (4 + 1), abs=0.02)
+    await expect(page.get_by_text("96 looks from")).to_contain_text("is now +310 %")

@@ -101,7 +101,7 @@ def test_feedback_is_sent_one_by_one_or_from_a_file(running: ReportingCommand, t
     assert out.startswith("Accepted 1500; ")
     assert out.endswith("no running experiment declares stras.\n")
     code, _, error = running.switchyard("feedback", "r1", "stars", "9")
-    assert (code, error) == (ExitCode.WRONG, "value: must be a number from 1 to 5\n")
+    assert (code, error) == (ExitCode.WRONG, "value: must be a number from 1 to 5, not 9.0\n")
 
 
 @pytest.mark.parametrize(

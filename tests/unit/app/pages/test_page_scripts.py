@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.clients.page_modules import call, call_all
 
@@ -44,6 +46,38 @@ def test_the_end_of_a_temporary_plan_is_named() -> None:
 def test_axes_end_at_round_numbers_with_round_halves() -> None:
     given = [0.002, 0.05, 0.147, 0.2, 0.21, 0.33, 0.5, 0.61, 7]
     assert call_all([("rounded", (it,)) for it in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]
+
+
+BOUND = st.floats(-0.99, 20.0)
+EFFECTS = st.lists(st.tuples(BOUND, BOUND, BOUND).map(sorted), min_size=1, max_size=6)
+
+
+def as_effect(low: float, estimate: float, high: float) -> dict[str, float]:
+    return {"lower": low, "estimate": estimate, "upper": high}
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(EFFECTS, min_size=20, max_size=20), st.floats(0.001, 0.5))
+def test_every_estimate_and_the_present_interval_lie_on_the_axes(
+    cases: list[list[list[float]]], minimal: float
+) -> None:
+    """And no axis of relative effects goes below -100 %."""
+    looks = [[as_effect(*it) for it in case] for case in cases]
+    rows = [[{"effect": it, "minimal_effect": minimal} for it in case] for case in looks]
+    charts = call_all([("ends", (case, minimal, "relative")) for case in looks])
+    plots = call_all([("reach", (case,)) for case in rows])
+    for case, chart, plot in zip(looks, charts, plots, strict=True):
+        for axis in (chart, plot):
+            assert -1 <= axis["low"] < 0 < axis["high"]
+            assert all(axis["low"] <= it["estimate"] <= axis["high"] for it in case)
+        assert chart["low"] <= case[-1]["lower"] <= case[-1]["upper"] <= chart["high"]
+
+
+def test_an_axis_fits_what_it_shows() -> None:
+    wide = as_effect(-0.9, 3.1, 5.9)
+    assert call("ends", [wide], 0.05, "relative") == {"low": -1, "high": 10}
+    assert call("ends", [as_effect(-0.3, 0.1, 0.2)], 0.05, "relative") == {"low": -0.4, "high": 0.4}
+    assert call("ends", [as_effect(-30.0, 1.0, 20.0)], 0.05, "absolute") == {"low": -40, "high": 40}
 
 
 def test_numbers_stay_with_their_units() -> None:

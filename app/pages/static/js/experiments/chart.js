@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { moment, ticks } from "../format.js";
-import { rounded } from "./interval.js";
+import { ends } from "./interval.js";
 import { plotter } from "./plotter.js";
 import { amount, effectInWords, verdictInWords } from "./words.js";
 
@@ -17,7 +17,7 @@ export function chart() {
   const latch = h("span", { class: "latched" }); // an element rather than ink: it has a label, and is above the band
   const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
   let Plot = null, ended = false;
-  let plot = null, shown = null, marks = [], minimal = 0, most = 0.1;
+  let plot = null, shown = null, marks = [], minimal = 0, axisEnds = { low: -0.1, high: 0.1 };
 
   const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
   const width = () => Math.max(240, Math.floor(place.clientWidth));
@@ -74,7 +74,7 @@ export function chart() {
     plot?.destroy();
     place.replaceChildren();
     minimal = comparison.minimal_effect;
-    most = height(points, minimal);
+    axisEnds = endsOf(comparison, points);
     marks = plans;
     const axis = { stroke: color("--text-2"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") }, font: "12px system-ui, sans-serif" };
     const bound = { width: 1, stroke: color("--accent"), points: { show: false } };
@@ -84,7 +84,7 @@ export function chart() {
         height: HEIGHT,
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false } },
-        scales: { x: { time: true }, y: { range: () => [-most, most] } },
+        scales: { x: { time: true }, y: { range: () => [axisEnds.low, axisEnds.high] } },
         axes: [{ ...axis, size: 46, space: 70, values: (_, times) => ticks(times) }, { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) }],
         series: [{}, { ...bound, label: "upper" }, { ...bound, label: "lower" }, { label: "estimate", width: 2, stroke: color("--accent"), points: { show: points.length < 3 } }],
         bands: [{ series: [1, 2], fill: color("--band") }],
@@ -111,7 +111,7 @@ export function chart() {
       if (!again) build(...shown);
       else {
         marks = plans;
-        most = height(usable, minimal);
+        axisEnds = endsOf(comparison, usable);
         plot.setData(data(usable));
       }
     },
@@ -128,10 +128,8 @@ function data(points) {
   return [points.map((it) => it.at), points.map((it) => it.effect.upper), points.map((it) => it.effect.lower), points.map((it) => it.effect.estimate)];
 }
 
-/** Half the height of the axis. The first intervals are wide, and would flatten the others: they may be cut off. */
-function height(points, minimal) {
-  const later = points.slice(Math.floor(points.length / 6));
-  return rounded(1.05 * Math.max(1.4 * minimal, ...later.flatMap((it) => [Math.abs(it.effect.lower), Math.abs(it.effect.upper)])));
+function endsOf({ minimal_effect: minimal, scale }, points) {
+  return ends(points.map((it) => it.effect), minimal, scale);
 }
 
 function line(ctx, x1, y1, x2, y2) {

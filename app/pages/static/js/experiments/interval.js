@@ -5,12 +5,24 @@ import { amount, effectInWords } from "./words.js";
 
 const CLIPPED = 3; // an interval wider than this many minimal effects is cut off, so that the others stay readable
 const ROUND = [1, 2, 4, 6, 10];
+const LEAST = -1; // nothing falls by more than 100 %
+const APART = 12; // labels closer than this many percent of the axis would touch
 
-/** Half the length of the axis: a round number, large enough for every interval within reason. */
+/** The axis of relative effects: round numbers around every estimate, and every interval within reason. */
 export function reach(effects) {
   const minimal = Math.max(...effects.map((it) => it.minimal_effect), 0.001);
   const widest = Math.max(...effects.flatMap((it) => [Math.abs(it.effect.lower ?? 0), Math.abs(it.effect.upper ?? 0), 1.5 * it.minimal_effect]), 0);
-  return rounded(Math.min(widest * 1.05, Math.max(CLIPPED * 4 * minimal, 0.25)) || 0.1);
+  const farthest = Math.max(...effects.map((it) => Math.abs(it.effect.estimate ?? 0)), 0);
+  const high = rounded(Math.max(Math.min(widest * 1.05, Math.max(CLIPPED * 4 * minimal, 0.25)), farthest * 1.05) || 0.1);
+  return { low: Math.max(-high, LEAST), high };
+}
+
+/** The ends of a chart's axis: all estimates, the minimal effect, and the intervals but for the first and widest ones. */
+export function ends(effects, minimal, scale) {
+  const later = effects.slice(Math.floor(effects.length / 6));
+  const shown = [-1.4 * minimal, 1.4 * minimal, ...effects.map((it) => it.estimate), ...later.flatMap((it) => [it.lower, it.upper])];
+  const low = -rounded(-1.05 * Math.min(...shown)), high = rounded(1.05 * Math.max(...shown));
+  return { low: scale === "relative" ? Math.max(low, LEAST) : low, high };
 }
 
 /** The next larger number whose half is round, too: the axis has five labels. */
@@ -19,7 +31,7 @@ export function rounded(value) {
   return Number(((ROUND.find((it) => it * power >= value * 0.9999) ?? 10) * power).toPrecision(2));
 }
 
-const place = (value, span) => Math.min(100, Math.max(0, 50 + (50 * value) / span));
+const place = (value, { low, high }) => Math.min(100, Math.max(0, (100 * (value - low)) / (high - low)));
 
 /** `words`: whether to describe it to screen readers; not needed where the words are next to it. */
 export function interval(it, span, words = true) {
@@ -33,8 +45,8 @@ export function interval(it, span, words = true) {
       "div",
       { class: "track", "aria-hidden": "true" },
       h("span", { class: "minimal", style: { left: `${place(-it.minimal_effect, span)}%`, right: `${100 - place(it.minimal_effect, span)}%` } }),
-      h("span", { class: "zero" }),
-      known ? h("span", { class: `sequence ${lower < -span ? "cut-left" : ""} ${upper > span ? "cut-right" : ""}`, style: { left: `${left}%`, width: `${Math.max(right - left, 0.8)}%` } }) : null,
+      h("span", { class: "zero", style: { left: `${place(0, span)}%` } }),
+      known ? h("span", { class: `sequence ${lower < span.low ? "cut-left" : ""} ${upper > span.high ? "cut-right" : ""}`, style: { left: `${left}%`, width: `${Math.max(right - left, 0.8)}%` } }) : null,
       known && estimate !== null ? h("span", { class: "estimate", style: { left: `${place(estimate, span)}%` } }) : null,
     ),
     words ? h("span", { class: "unseen" }, effectInWords(it)) : null,
@@ -42,5 +54,6 @@ export function interval(it, span, words = true) {
 }
 
 export function axis(span, scale) {
-  return h("div", { class: "axis", "aria-hidden": "true" }, [-span, -span / 2, 0, span / 2, span].map((it) => h("span", { style: { left: `${place(it, span)}%` } }, scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale))));
+  const left = span.low === -span.high ? [span.low, span.low / 2] : place(0, span) > APART ? [span.low] : [];
+  return h("div", { class: "axis", "aria-hidden": "true" }, [...left, 0, span.high / 2, span.high].map((it) => h("span", { style: { left: `${place(it, span)}%` } }, scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale))));
 }

@@ -100,7 +100,7 @@ export async function mount(root, context) {
       summary ? events() : null,
     );
     const comparison = chosen();
-    if (comparison) plot.draw(comparison, state.points, state.plans.map((it) => it.since).reverse());
+    if (comparison) plot.draw(comparison, upToNow(state.points, comparison, report), state.plans.map((it) => it.since).reverse());
   }
 
   function whatNext(summary, report) {
@@ -173,6 +173,12 @@ export async function mount(root, context) {
 }
 
 const armsOf = ({ control, treatments }) => [control, ...treatments];
+
+/** The looks of the past, and the present interval. */
+function upToNow(points, { effect }, { at }) {
+  return effect.lower === null || effect.upper === null ? points : [...points.filter((it) => it.at < at), { at, effect }];
+}
+
 const keyOf = (it) => JSON.stringify([it.metric, it.treatment]);
 
 function metrics(report, arms) {
