@@ -111,7 +111,7 @@ async def handle(
                 async with while_connected(receive, lambda: writer.finished):
                     time_allowed = _time_allowed(snapshot.config.timeouts, call, headers)
                     deadline = asyncio.get_running_loop().time() + time_allowed
-                    assignment = _route(state, snapshot, caller, call, headers, writer)
+                    assignment = await _routed(state, snapshot, caller, call, headers, writer)
                     size = len(request.body)
                     limits, slot = await _reserve(state, snapshot, caller, call, assignment, writer, trace, size)
                     async with limits, slot:
@@ -246,7 +246,7 @@ def _named(request: Request) -> tuple[str | None, str | None]:
     return endpoint, deployment or params.get("deployment")
 
 
-def _route(
+async def _routed(
     state: RouterState,
     snapshot: Snapshot,
     caller: Caller,
@@ -254,7 +254,25 @@ def _route(
     headers: Mapping[str, str],
     writer: ResponseWriter,
 ) -> Assignment:
-    """The deployment for the call. Raises Forbidden, NotFound, WrongTask and BadRequest."""
+    """As `_route`, after the other routers' pins have been read if the deployment depends on them."""
+    assignment = _route(state, snapshot, caller, call, headers, writer, may_ask=True)
+    if assignment.unknown:
+        await state.exchange_pins()
+        assignment = _route(state, snapshot, caller, call, headers, writer, may_ask=False)
+    return assignment
+
+
+def _route(
+    state: RouterState,
+    snapshot: Snapshot,
+    caller: Caller,
+    call: Call,
+    headers: Mapping[str, str],
+    writer: ResponseWriter,
+    *,
+    may_ask: bool,
+) -> Assignment:
+    """The deployment for the call. `may_ask` as in `Turn`. Raises Forbidden, NotFound, WrongTask and BadRequest."""
     snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
     named = headers.get(DEPLOYMENT_HEADER)
     assignment = assign(
@@ -265,9 +283,9 @@ def _route(
         named_in=DEPLOYMENT_HEADER if named else "model",
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
-        decide=partial(_decided, state, snapshot, caller, call, headers) if snapshot.rules else None,
+        decide=partial(_decided, state, snapshot, caller, call, headers, may_ask) if snapshot.rules else None,
     )
-    if assignment.key is not None:
+    if assignment.key is not None and not assignment.unknown:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
     writer.record.endpoint, writer.record.reason = assignment.endpoint, assignment.reason
     if assignment.unstopped:
@@ -281,6 +299,7 @@ def _decided(
     caller: Caller,
     call: Call,
     headers: Mapping[str, str],
+    may_ask: bool,
     endpoint: str,
     key: str | None,
 ) -> Decision | None:
@@ -291,7 +310,10 @@ def _decided(
     def is_open(deployment: str) -> bool:
         return state.health.is_open(deployment, snapshot)
 
-    return rules.decide(key, state.random, is_open, lambda: _turn(state, caller, call, headers))
+    def turn() -> Turn:
+        return _turn(state, caller, call, headers)._replace(may_ask=may_ask)
+
+    return rules.decide(key, state.random, is_open, turn)
 
 
 def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> Turn:

@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -23,6 +24,11 @@ from app.routing.unserved import Unserved
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing.tracing import Tracing
 
+
+async def _nobody() -> None:
+    """There is no other router to ask."""
+
+
 SHARED_S = 1.0
 """Seconds for which such an answer is reused."""
 
@@ -42,6 +48,8 @@ class RouterState:
     tracing: Tracing
     salts: CacheSalts
     snapshot: Snapshot | None = None
+    exchange_pins: Callable[[], Awaitable[None]] = _nobody
+    """Reads the conversations that other routers have pinned; waits a quarter of a second for them at most."""
     recorder: Recorder | None = None
     """Records requests for a replay."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)

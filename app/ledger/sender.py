@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from app.ledger.acknowledgement import decode_acknowledgement
@@ -24,6 +24,12 @@ CONFIRM_S = 15.0
 """The time after the last batch until the oldest that is not known to be durable is sent again: the controller may have
 restarted and lost it.
 """
+
+SOON_S = 0.02
+"""The pause after an exchange that was asked for."""
+
+PATIENCE_S = 0.25
+"""The longest wait of a request for the pins of other routers."""
 
 FLUSH_S = 5.0
 """The longest wait for the last batches when the process ends."""
@@ -67,6 +73,8 @@ class Sender:
         self._sync, self._clock = sync, clock
         self._backoff = Backoff()
         self._sent_at = clock()
+        self._wanted = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
         self._reported: tuple[Counter[Arm], Counter[Arm]] = (Counter(), Counter())
 
     @asynccontextmanager
@@ -80,13 +88,56 @@ class Sender:
             await asyncio.gather(task, return_exceptions=True)
             await self._flush()
 
+    def wake(self) -> None:
+        """Has pins exchanged soon, rather than with the next batch."""
+        self._wanted.set()
+
+    async def exchange(self) -> None:
+        """Returns once pins have been exchanged with the controller, or at once while that does not answer. It waits
+        `PATIENCE_S` at most: no request depends on the controller.
+        """
+        if self._sync is None or self._backoff.is_failing:
+            return
+        exchanged = asyncio.get_running_loop().create_future()
+        self._waiting.append(exchanged)
+        self.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await exchanged
+
     async def _run(self) -> None:
+        next_round = time.monotonic() + self._every_s
         while True:
-            await asyncio.sleep(self._every_s)
+            is_due = not await self._is_wanted_before(next_round)
+            if is_due:
+                next_round = time.monotonic() + self._every_s
             try:
-                await self.round()
+                await (self.round() if is_due else self._exchange_soon())
             except Exception as error:  # noqa: BLE001  a bug in one round must not end the recording
                 _log.error("Exposures could not be sent", extra=event("ledger_failed", traceback=where(error)))
+            if not is_due:
+                await asyncio.sleep(SOON_S)
+
+    async def _is_wanted_before(self, at: float) -> bool:
+        """Waits until pins are to be exchanged, until the monotonic time `at`."""
+        if (left := at - time.monotonic()) <= 0:
+            return False
+        try:
+            async with asyncio.timeout(left):
+                return await self._wanted.wait()
+        except TimeoutError:
+            return False
+
+    async def _exchange_soon(self) -> None:
+        self._wanted.clear()
+        waiting, self._waiting = self._waiting, []
+        try:
+            if self._backoff.allows(self._clock()):
+                await self._poll()
+        finally:
+            for exchanged in waiting:
+                if not exchanged.done():
+                    exchanged.set_result(None)
 
     async def round(self) -> None:
         """Seals batches, and sends them unless the controller is not to be called yet."""

@@ -55,6 +55,8 @@ class PinnedConversations:
         self._unsent: dict[tuple[str, int], str] = {}
         self._untold: set[str] = set()
         self._unpinned: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self.on_pin: Callable[[], None] = lambda: None
+        """Called when a conversation is pinned here: other routers should know before its next turn comes to one."""
 
     def configure(self, until: Mapping[str, float]) -> None:
         """Sets when the time after the last change ends, for the endpoints that have had one."""
@@ -87,6 +89,7 @@ class PinnedConversations:
         if self.deployment(endpoint, conversation) != deployment:
             self._unsent[endpoint, conversation] = deployment
             self._keep(endpoint, conversation, deployment, is_own=True)
+            self.on_pin()
 
     def move(self, endpoint: str, moved: Mapping[str, str]) -> None:
         """Moves the endpoint's conversations from some deployments to others, permanently: a stop that moved them is
@@ -110,6 +113,10 @@ class PinnedConversations:
         self._unpinned[endpoint, conversation] = deployment
         if len(self._unpinned) > _MOST_UNPINNED:
             self._unpinned.popitem(last=False)
+
+    def is_noted(self, endpoint: str, conversation: int) -> bool:
+        """Whether it is noted that the conversation follows earlier weights."""
+        return (endpoint, conversation) in self._unpinned
 
     def heard(self, pinned: Pinned) -> None:
         """Adds pins of other routers."""

@@ -15,10 +15,14 @@ IsOpen = Callable[[str], bool]
 
 
 class Turn(NamedTuple):
-    """A request's conversation: whether it is already running, and its hash; None if the request belongs to none."""
+    """A request's conversation: whether it is already running, and its hash; None if the request belongs to none.
+
+    `may_ask`: whether other routers can be asked where it began.
+    """
 
     is_carried: bool
     conversation: int | None
+    may_ask: bool = False
 
 
 NO_CONVERSATION = Turn(False, None)
@@ -73,6 +77,8 @@ class Rules:
         chosen = _drawn(key, self._traffic, stops)
         if self._window is not None:
             pinned = _pinned(self._window, key, chosen, stops, is_open, turn)
+            if pinned is None:
+                return Decision(chosen, "sticky", weights, stops, unstopped, unknown=True)
             if pinned != chosen:
                 return Decision(pinned, "pinned", weights, stops, unstopped)
         return Decision(chosen, "sticky", weights, stops, unstopped)
@@ -80,13 +86,15 @@ class Rules:
 
 def _pinned(
     window: Window, key: str, chosen: str, stops: Mapping[str, str], is_open: IsOpen, turn: Callable[[], Turn]
-) -> str:
-    """The deployment of a request for which the present weights have `chosen` one."""
+) -> str | None:
+    """The deployment of a request for which the present weights have `chosen` one. None: another router may know where
+    its conversation began, and must be asked first.
+    """
     now = window.pins.now()
     earlier = [it for it in window.earlier if it.until > now]
     if not earlier:
         return chosen
-    is_carried, conversation = turn()
+    is_carried, conversation, may_ask = turn()
     if conversation is None:
         return chosen
     moved = {**window.withdrawn, **stops}
@@ -97,18 +105,20 @@ def _pinned(
     began = window.pins.deployment(window.endpoint, conversation)
     kept = _under(earlier[0], key, moved) if began is None else moved.get(began, began)
     if began is None and kept != chosen:
+        if may_ask and not window.pins.is_noted(window.endpoint, conversation):
+            return None
         window.pins.follows_earlier_weights(window.endpoint, conversation, kept)
     if began is not None and kept != began:
         window.pins.missed(window.endpoint, "stopped")
-    if kept == chosen:
-        return chosen
-    if kept not in window.able:
-        window.pins.missed(window.endpoint, "gone")
-        return chosen
-    if is_open(kept):
-        window.pins.missed(window.endpoint, "failing")
-        return chosen
-    return kept
+    return kept if kept == chosen or _can_serve(window, kept, is_open) else chosen
+
+
+def _can_serve(window: Window, kept: str, is_open: IsOpen) -> bool:
+    """Whether a deployment can go on with a conversation; a miss is counted if not."""
+    if kept in window.able and not is_open(kept):
+        return True
+    window.pins.missed(window.endpoint, "failing" if kept in window.able else "gone")
+    return False
 
 
 def _drawn(key: str, weights: Mapping[str, int], moved: Mapping[str, str]) -> str:

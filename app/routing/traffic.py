@@ -30,7 +30,7 @@ class Decision(NamedTuple):
     """The decision of an endpoint's rules on a request.
 
     `weights` are the percentages in force, and `without` the deployments that get nothing. `unstopped`: there are
-    stops, but they are not applied.
+    stops, but they are not applied. `unknown`: the decision waits for the other routers' pins.
     """
 
     deployment: str
@@ -38,6 +38,7 @@ class Decision(NamedTuple):
     weights: Mapping[str, int]
     without: Collection[str] = ()
     unstopped: bool = False
+    unknown: bool = False
 
 
 Decide = Callable[[str, str | None], Decision | None]
@@ -48,7 +49,7 @@ Decide = Callable[[str, str | None], Decision | None]
 class Assignment:
     """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte.
 
-    `key` is the sticky key that decided, if one did. `unstopped` as in `Decision`.
+    `key` is the sticky key that decided, if one did. `unstopped` and `unknown` as in `Decision`.
     """
 
     endpoint: str
@@ -57,6 +58,7 @@ class Assignment:
     alternatives: Sequence[str] = ()
     key: str | None = None
     unstopped: bool = False
+    unknown: bool = False
 
 
 def assign(
@@ -161,7 +163,7 @@ def _within(
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     if decide is not None and (said := decide(name, key)) is not None:
         alternatives = alternatives_to(endpoint.fallback, said.weights, said.deployment, said.without)
-        return Assignment(name, said.deployment, said.reason, alternatives, key, said.unstopped)
+        return Assignment(name, said.deployment, said.reason, alternatives, key, said.unstopped, said.unknown)
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
     alternatives = alternatives_to(endpoint.fallback, endpoint.traffic, chosen)
     return Assignment(name, chosen, "traffic" if key is None else "sticky", alternatives, key)

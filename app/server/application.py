@@ -165,6 +165,8 @@ class Router:
             CacheSalts(environment.internal_key),
         )
         self.state.recorder = self._recorder = recorder
+        if self._sender is not None:
+            self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake
         running = RunningReplicas(control)
         self._readiness = Readiness(self._upstream.probe, running)
         keeping = AuditKeeping(controller, self._config, environment.ledger_base, clock)

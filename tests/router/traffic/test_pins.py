@@ -1,7 +1,9 @@
 """Weights move while conversations run, on real routers that exchange their pins through a controller."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -62,12 +64,12 @@ class ChatRouters:
         rig.change(access={"keys_file": str(file)})
         rig.chat_endpoint(traffic=ALL_BLUE, sticky={"by": "conversation"})
 
-    def start(self) -> None:
+    def start(self, send_every_s: float = 0.02) -> None:
         router = Router(
             RuntimeEnvironment(internal_key="internal"),
             random=Random(len(self.routers)),
             controller=self.controller,
-            send_every_s=0.02,
+            send_every_s=send_every_s,
         )
         router.reconfigure(self.rig.config)
         self.routers.append(router)
@@ -261,3 +263,27 @@ def test_pinned_requests_are_recorded(rig: Rig) -> None:
     rig.chat_endpoint(pin_s=0, traffic={"blue": 1, "green": 99})
     ask("newer", 1)
     assert rig.keeper.wait_for(rows=5)[4].flags == Flag.CARRIED, "the change before still counts"
+
+
+async def test_an_agents_loop_stays_on_the_model_on_which_it_began(talking: ChatRouters) -> None:
+    """Turns 0.05 s apart come to any router, and routers send their batches once a second."""
+    for _ in range(3):
+        talking.start(send_every_s=1.0)
+    routers, random = range(2, 5), Random(1)
+    talking.change(traffic={"blue": 50, "green": 50})
+
+    async def flaps(client: httpx.AsyncClient, number: int) -> int:
+        answered = []
+        for turn in range(6):
+            url = talking.urls[random.choice(routers)]
+            sent = {"authorization": f"Bearer {talking.keys['ann']}"}
+            answer = await client.post(
+                f"{url}/v1/chat/completions", json=said(f"loop {number}", turn), headers=sent, timeout=30
+            )
+            answered.append(answer.headers["azureml-model-deployment"])
+            await asyncio.sleep(0.05)
+        return sum(before != after for before, after in pairwise(answered))
+
+    async with httpx.AsyncClient() as client:
+        found = await asyncio.gather(*(flaps(client, number) for number in range(40)))
+    assert sum(found) <= 0.005 * 40 * 5, found

@@ -368,11 +368,11 @@ def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: PlanRig)
 
 def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: PlanRig) -> None:
     planned.change(weights={"blue": 50, "green": 50})
+    planned.controller.absent = True  # otherwise it would send that there is no stop
     for number in range(20):
         planned.ask(f"user-{number}", messages=[{"role": "user", "content": f"Question {number}"}])
     begun = planned.routers[0].state.pins.by_deployment("chat")
     assert list(begun) == ["green"], "only keys that the change moved"
-    planned.controller.absent = True  # otherwise it would send that there is no stop
     planned.routers[0]._stop([Stop("1", "chat", "green", "blue")])
     document = {"weights": {"blue": 80, "green": 20}}
     shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
