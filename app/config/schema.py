@@ -285,7 +285,7 @@ class Config(_Model):
         default=512 * 1024 * 1024,
         ge=64 * 1024 * 1024,
         description="The memory for the bodies of all requests under way in one router, as read and as parsed; more "
-        "get a 503.",
+        "get a 503. Several requests of one caller have half of it, and more get a 429.",
     )
     max_json_values: int = Field(
         default=400_000,

@@ -100,6 +100,7 @@ async def handle(
                 if not route.open:
                     caller = await state.access.caller(headers, scope.get("client"))
                     record.caller = caller.name
+                    room.holder = caller.id if snapshot.config.access.knows_callers else ""
                     limit = await _admissible(state, snapshot, caller, route, request, writer)
                     body = await read_json(receive, headers, snapshot.config, limit, state.access.bodies, room)
                     request = request.with_body(body)

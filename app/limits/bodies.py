@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from app.errors import Unavailable
+from app.errors import LimitExceeded, Unavailable
 
 LONG_BODY = 16 * 1024
 """Bytes. Shorter bodies are parsed on the event loop: they take milliseconds at most."""
@@ -28,6 +28,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self.held = 0
+        self.held_by: dict[str, int] = {}
         self._long, self._very_long = (ThreadPoolExecutor(1, f"{name}-bodies") for name in ("long", "very-long"))
 
     async def work(
@@ -41,24 +42,42 @@ class Bodies:
 
 
 class Room:
-    """The memory that one request holds. It is taken piece by piece, and given back at once."""
+    """The memory that one request holds. It is taken piece by piece, and given back at once.
 
-    __slots__ = ("_bodies", "_limit", "_taken")
+    Several requests of one `holder`, a caller's id, hold half of the memory at most; those without one have no share.
+    """
+
+    __slots__ = ("_bodies", "_limit", "_taken", "holder")
 
     def __init__(self, bodies: Bodies, limit: int) -> None:
         """`limit`: the bytes of all requests together."""
         self._bodies, self._limit, self._taken = bodies, limit, 0
+        self.holder = ""
 
     def take(self, size: int) -> None:
-        """Takes `size` bytes. Raises Unavailable if there are not as many."""
-        if self._bodies.held + size > self._limit:
+        """Takes `size` bytes. Raises Unavailable if there are not as many, LimitExceeded above the holder's half."""
+        bodies = self._bodies
+        if bodies.held + size > self._limit:
             raise Unavailable("The bodies of the requests under way take all the memory set aside", retry_after=1)
-        self._bodies.held += size
+        if self.holder:
+            before = bodies.held_by.get(self.holder, 0)
+            if before > self._taken and before + size > self._limit // 2:
+                message = "The bodies of the caller's requests under way take half of the memory set aside for all"
+                raise LimitExceeded(message, retry_after=1)
+            bodies.held_by[self.holder] = before + size
+        bodies.held += size
         self._taken += size
 
     def give_back(self) -> None:
         """Gives back what was taken."""
-        self._bodies.held -= self._taken
+        bodies = self._bodies
+        bodies.held -= self._taken
+        if self.holder and self._taken:
+            left = bodies.held_by[self.holder] - self._taken
+            if left:
+                bodies.held_by[self.holder] = left
+            else:
+                del bodies.held_by[self.holder]
         self._taken = 0
 
     def __enter__(self) -> "Room":

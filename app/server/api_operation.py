@@ -97,6 +97,8 @@ class ApiOperation:
                 caller = await api.access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
                 room = Room(api.access.bodies, views.config.max_bodies_bytes if views is not None else 0)
+                if views is not None and views.config.access.knows_callers:
+                    room.holder = caller.id
                 try:
                     reply = await self.handler(request, OperationContext(caller, record, writer, change, room))
                 except ClientError:

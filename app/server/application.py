@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from random import Random, getrandbits
 
@@ -31,7 +31,7 @@ from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.dialects.unserved import no_websockets, refusal
-from app.errors import SwitchyardError, Unavailable
+from app.errors import ClientError, SwitchyardError, Unavailable
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.engine_params import CacheSalts
 from app.exchange.handler import handle
@@ -57,7 +57,7 @@ from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import HTTP10, ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.audit.api import AuditApi
 from app.server.audit.keeping import AuditKeeping
-from app.server.audit_log import AuditLog
+from app.server.audit_log import AuditLog, Change
 from app.server.browser_guard import BrowserGuard
 from app.server.callers.api import CallersApi
 from app.server.controller_answers import WatchedController
@@ -80,6 +80,7 @@ from app.server.replicas.readiness import document as readiness_document
 from app.server.replicas.running import RunningReplicas
 from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
+from app.telemetry.access_log import Record
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
@@ -206,7 +207,7 @@ class Router:
                 *(route for api in self._apis for route in api.routes()),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
-            exception_handlers={HTTPException: _not_found, SwitchyardError: _operation_error},
+            exception_handlers={HTTPException: self._not_found, SwitchyardError: _operation_error},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
@@ -354,6 +355,18 @@ class Router:
         snapshot = self.state.snapshot
         return await self._readiness.of(snapshot.config, snapshot.targets) if snapshot is not None else {}
 
+    async def _not_found(self, request: HTTPRequest, raised: Exception) -> Response:
+        """The error for an unknown path or method, in the form of the dialect whose clients call it."""
+        assert isinstance(raised, HTTPException)
+        unserved = _unserved(request, request.method)
+        dialect, error = refusal(unserved, is_known_path=raised.status_code == 405)
+        if raised.status_code == 405 and request.method in _CHANGES and unserved.path.startswith("/api/"):
+            record = Record("switchyard", "unknown", unserved.id)
+            with suppress(ClientError):  # whoever it is, it gets the same answer
+                record.caller = (await self._access.caller(unserved.headers, request.scope.get("client"))).name
+            self._audit.add(request, record, Change(), 405, error.kind)
+        return _worded(dialect, error, unserved, raised.headers if raised.status_code == error.status else None)
+
     @cached_property
     def _document(self) -> bytes:
         """The OpenAPI document, built on first use: it takes a moment."""
@@ -370,12 +383,7 @@ class Router:
         return Response(self._document, media_type=JSON)
 
 
-async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
-    """The error for an unknown path or method, in the form of the dialect whose clients call it."""
-    assert isinstance(raised, HTTPException)
-    unserved = _unserved(request, request.method)
-    dialect, error = refusal(unserved, is_known_path=raised.status_code == 405)
-    return _worded(dialect, error, unserved, raised.headers if raised.status_code == error.status else None)
+_CHANGES = frozenset({"DELETE", "PATCH", "POST", "PUT"})
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,12 +3,16 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from app.limits.bodies import Room
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.errors import LimitExceeded, Unavailable
+from app.limits.bodies import Bodies, Room
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chat, chunk, stream
 from tests.support.waiting import wait_until_async
@@ -198,6 +202,53 @@ async def test_endpoints_have_their_own_bounds_of_bodies(rig: Rig) -> None:
     rig.chat_endpoint(max_body_bytes=None)
     rig.change(deployments={"blue": {**rig.config["deployments"]["blue"], "images": True}})
     assert (await ask(rig, **large)).status_code == 200, "a deployment reads images"
+
+
+def test_a_caller_has_half_of_the_memory_for_several_bodies_and_all_of_it_for_one() -> None:
+    bodies = Bodies()
+    with Room(bodies, 100) as first, Room(bodies, 100) as second, Room(bodies, 100) as others:
+        first.holder = second.holder = "ann"
+        first.take(40)
+        second.take(10)
+        for room in (first, second):
+            with pytest.raises(LimitExceeded):
+                room.take(1)
+        others.holder = "bob"
+        others.take(50)
+        others.give_back()
+        first.give_back()
+        second.take(90)
+        with pytest.raises(Unavailable):
+            second.take(1)
+    assert (bodies.held, bodies.held_by) == (0, {})
+
+
+async def test_a_callers_unfinished_bodies_leave_room_for_others(rig: Rig, tmp_path: Path) -> None:
+    secrets = {}
+    for name in ("ann", "bob"):
+        secrets[name], record = create(name)
+        append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml")}, max_bodies_bytes=64 * 1024 * 1024)
+    host, port = rig.url.removeprefix("http://").split(":")
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secrets['ann']}\r\n"
+    uploads = [await asyncio.open_connection(host, int(port)) for _ in range(24)]
+    for _, writer in uploads:
+        writer.write(f"{head}content-length: 4000000\r\n\r\n".encode() + b" " * 3_900_000)
+    refused = [reader for reader, _ in uploads]
+    bodies = rig.router.state.access.bodies
+    await wait_until_async(lambda: bodies.held > 24 * 1024 * 1024)
+    done, _ = await asyncio.wait(
+        [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader in refused], return_when="FIRST_COMPLETED"
+    )
+    assert {task.result()[:12] for task in done} == {b"HTTP/1.1 429"}
+    assert bodies.held <= 32 * 1024 * 1024
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(
+            f"{rig.url}/v1/chat/completions", json=QUESTION, headers={"authorization": f"Bearer {secrets['bob']}"}
+        )
+    assert answer.status_code == 200
+    for _, writer in uploads:
+        writer.close()
 
 
 async def test_bodies_together_take_bounded_memory(rig: Rig) -> None:

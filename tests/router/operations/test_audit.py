@@ -118,6 +118,17 @@ def test_a_refused_call_leaves_one_record(audited: Audited, action: str, why: st
     assert audited.ramped.traffic == before
 
 
+@pytest.mark.parametrize("method", ["DELETE", "PATCH", "POST", "PUT"])
+def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audited, method: str) -> None:
+    path = "/api/experiments" if method in ("POST", "PUT") else TRAFFIC
+    for key, caller in (("boss", "boss"), ("no-such-key", "")):
+        sent = {"authorization": f"Bearer {audited.keys.get(key, key)}", "x-request-id": key}
+        assert httpx.request(method, audited.ramped.url + path, headers=sent).status_code == 405
+        record = next(it for it in audited.records() if it["request_id"] == key)
+        assert (record["call"], record["caller"], record["status"]) == (f"{method} {path}", caller, 405)
+        assert (record["outcome"], record["error"], record["address"]) == ("refused", "method_not_allowed", "127.0.0.1")
+
+
 SEED, AFTER = {"blue": 99, "green": 1}, {"blue": 90, "green": 10}
 
 
