@@ -30,8 +30,11 @@ _OPENAI: Mapping[str, _Missing] = {
     "assistants|threads": _Missing("assistants", "`POST /v1/responses`"),
     "audio": _Missing("audio", _OTHER_MEDIA),
     "batches|chat/completions/batch": _Missing("batches", "one request for each: engines batch them anyway"),
-    "chat/completions/(?:render|derender)": _Missing("rendering of chats", "`POST /tokenize` with `messages`"),
+    "(?:chat/completions|completions|messages)/(?:render|derender)": _Missing(
+        "rendering of prompts", "`POST /tokenize` with `prompt` or `messages`"
+    ),
     "chat/completions": _Missing("stored chat completions", "the answer when it comes: `store` changes nothing"),
+    "cohere/v2/chat": _Missing("chats in Cohere's form", "`POST /v1/chat/completions`"),
     "classify|predict": _CLASSIFICATION,
     "containers": _Missing("containers", "functions, which the client runs"),
     "conversations": _Missing("conversations", "`input`, with all items of the conversation"),
@@ -44,6 +47,7 @@ _OPENAI: Mapping[str, _Missing] = {
     "evals": _Missing("evaluations", "experiments (`GET /api/experiments`)"),
     "files|uploads": _FILES,
     "fine_tuning|fine-tunes": _Missing("fine-tuning", "a tuned model, or its LoRA adapter, as a deployment"),
+    "generative_scoring|inference/v1/generate": _Missing("such route here", "`POST /v1/completions` with `logprobs`"),
     "images": _Missing("images", _OTHER_MEDIA),
     "load": _Missing("load of one engine", "`GET /metrics`: `http_server_active_requests` has each deployment's"),
     "load_lora_adapter|unload_lora_adapter": _Missing(

@@ -1,11 +1,15 @@
-"""Cohere's SDK against the real application: its embedding model ranks documents by the cosine of their vectors."""
+"""The clients of Cohere and of Text Embeddings Inference, and vLLM's own routes, against the real application: its
+embedding model ranks documents by the cosine of their vectors.
+"""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import cohere
 import httpx
 import pytest
+from huggingface_hub import InferenceClient
 
 from tests.real.conftest import Application
 
@@ -70,3 +74,43 @@ def test_scores_are_the_cosines_in_the_order_of_the_documents(application: Appli
     answer = httpx.post(f"{application.url}/score", json=body).raise_for_status().json()
     assert [it["score"] for it in answer["data"]] == pytest.approx(cosines(application), abs=1e-3)
     assert answer["model"] == "minilm"
+
+
+def test_coheres_client_gets_the_vectors_of_openais(application: Application) -> None:
+    expected = [item.embedding for item in application.sdk.embeddings.create(model="embed", input=DOCUMENTS).data]
+    client = cohere.ClientV2(api_key="unused", base_url=application.url)
+    fields: dict[str, Any] = {"model": "embed", "input_type": "search_document"}
+    answer = client.embed(texts=DOCUMENTS, embedding_types=["float", "ubinary"], **fields)
+    assert answer.embeddings.float_ is not None
+    for vector, same in zip(answer.embeddings.float_, expected, strict=True):
+        assert vector == pytest.approx(same, abs=1e-5)
+    assert [len(packed) for packed in answer.embeddings.ubinary or ()] == [384 // 8] * 3
+    long = ["word " * 400]
+    assert len(client.embed(texts=long, **fields).embeddings.float_ or ()) == 1
+    with pytest.raises(cohere.BadRequestError) as refused:
+        client.embed(texts=long, truncate="NONE", **fields)
+    assert refused.value.body["error"]["param"] == "texts"
+
+
+def test_hugging_faces_client_gets_the_vectors_of_openais(application: Application) -> None:
+    expected = [item.embedding for item in application.sdk.embeddings.create(model="embed", input=DOCUMENTS).data]
+    client = InferenceClient(model=f"{application.url}/tgi/embed", provider="hf-inference")
+    for vector, same in zip(client.feature_extraction(DOCUMENTS).tolist(), expected, strict=True):
+        assert vector == pytest.approx(same, abs=1e-5)
+    (raw,) = client.feature_extraction(DOCUMENTS[0], normalize=False, truncate=True).tolist()
+    assert math.sqrt(_product(raw, raw)) != pytest.approx(1, abs=1e-2)
+    ranked = httpx.post(f"{application.url}/rerank", json={"query": QUERY, "texts": DOCUMENTS}, timeout=60).json()
+    scores = dict(enumerate(cosines(application)))
+    assert {item["index"]: item["score"] for item in ranked} == pytest.approx(scores, abs=1e-3)
+    assert [item["score"] for item in ranked] == sorted((item["score"] for item in ranked), reverse=True)
+
+
+def test_vllms_pooling_and_detokenize(application: Application) -> None:
+    def post(path: str, **body: Any) -> Any:
+        return httpx.post(application.url + path, json=body, timeout=60).raise_for_status().json()
+
+    expected = application.sdk.embeddings.create(model="embed", input=QUERY).data[0].embedding
+    (pooled,) = post("/pooling", model="embed", input=QUERY, task="embed")["data"]
+    assert pooled["data"] == pytest.approx(expected, abs=1e-5)
+    tokens = post("/tokenize", model="chat", prompt=QUERY)["tokens"]
+    assert post("/detokenize", model="chat", tokens=tokens) == {"prompt": QUERY}
