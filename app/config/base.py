@@ -5,7 +5,7 @@ A section is a frozen pydantic model that forbids unknown keys; a problem is one
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args
 
@@ -30,6 +30,18 @@ class Section(BaseModel):
     """A part of the configuration: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def renamed(section: Any, names: Mapping[str, str]) -> Any:
+    """Plain data of a section with former names of keys in place of the present ones. Raises ValueError for both.
+
+    `names`: present names by former ones, which files may have for one version, and recorded ledgers forever.
+    """
+    if not isinstance(section, Mapping):
+        return section
+    if both := [(old, new) for old, new in names.items() if old in section and new in section]:
+        raise ValueError(f"`{both[0][0]}` is the former name of `{both[0][1]}`; keep only that")
+    return {names.get(name, name): value for name, value in section.items()}
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:

@@ -109,19 +109,19 @@ def _ramp_warnings(path: str, experiment: Experiment, ramp: Ramp, endpoint: Endp
             f"{path}.ramp.steps: treatments get at most {most} % ({arms} % of the traffic is the arms', `holdout` is "
             f"{experiment.holdout}), so that the steps to {_listed(same)} % are the same; keep one of them"
         )
-    longest = experiment.ends.after_s
+    longest = experiment.max_duration_s
     if longest is None:
         return
-    shortest = ramp.hold_s * (len(ramp.steps) - 1)
+    shortest = ramp.min_step_s * (len(ramp.steps) - 1)
     if shortest >= longest:
         yield (
-            f"{path}.ramp.hold_s: the steps take {shortest:g} s at least, and `ends.after_s` ends the experiment after "
-            f"{longest:g} s; shorten `hold_s` or raise `ends.after_s`"
+            f"{path}.ramp.min_step_s: the steps take {shortest:g} s at least, and `max_duration_s` ends the experiment "
+            f"after {longest:g} s; shorten `min_step_s` or raise `max_duration_s`"
         )
     elif ramp.steps[-1] == ALL and experiment.min_duration_s >= longest:
         yield (
-            f"{path}.min_duration_s: all traffic waits for {experiment.min_duration_s:g} s, and `ends.after_s` ends "
-            f"the experiment after {longest:g} s; raise `ends.after_s`"
+            f"{path}.min_duration_s: all traffic waits for {experiment.min_duration_s:g} s, and `max_duration_s` ends "
+            f"the experiment after {longest:g} s; raise `max_duration_s`"
         )
 
 

@@ -3,11 +3,11 @@
 The checks that need endpoints and deployments are in `experiment_checks`.
 """
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.config.base import Name, Section
+from app.config.base import Name, Section, renamed
 
 State = Literal["draft", "running", "paused", "stopped"]
 Mode = Literal["ab", "aa"]
@@ -138,17 +138,25 @@ class Ramp(Section):
         min_length=1,
         description="Rising percentages of the endpoint's traffic. 100 waits for the decision to ship, too.",
     )
-    hold_s: Positive = Field(default=600.0, description="The shortest time at a step.")
+    min_step_s: Positive = Field(default=600.0, description="The shortest time at a step.")
     min_units: int = Field(
         default=100, ge=1, description="The fewest units on each treatment at a step before the next one."
     )
-    advance: Literal["quiet", "not_worse", "better", "manual"] = Field(
+    advance: Literal["quiet", "non_inferior", "better", "manual"] = Field(
         default="quiet", description="What the next step waits for: no alarm, a verdict, or a person."
     )
-    freeze_s: Positive = Field(
+    cooldown_s: Positive = Field(
         default=86400.0,
         description="The pause after a guardrail's rollback. Then the ramp begins again, at its first step.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_former_names(cls, section: Any) -> Any:
+        section = renamed(section, {"hold_s": "min_step_s", "freeze_s": "cooldown_s"})
+        if isinstance(section, dict) and section.get("advance") == "not_worse":
+            section = {**section, "advance": "non_inferior"}
+        return section
 
     @model_validator(mode="after")
     def _steps_rise(self) -> Self:
@@ -157,13 +165,11 @@ class Ramp(Section):
         return self
 
 
-class Ends(Section):
-    """The limits at which an experiment ends by itself: at the first that is reached.
-
-    The time leaves the traffic as it is. The others are budgets of harm: control gets the treatments' traffic.
+class HarmBudget(Section):
+    """What treatments may cost. At the first limit that is reached, control gets their traffic, and the experiment
+    ends.
     """
 
-    after_s: Positive | None = Field(default=1209600.0, description="Seconds since its start.")
     units: int | None = Field(default=None, ge=1, description="Units on treatments.")
     errors: int | None = Field(default=None, ge=1, description="Requests that failed on treatments.")
     tokens: int | None = Field(default=None, ge=1, description="Tokens on treatments, of prompts and answers.")
@@ -195,13 +201,29 @@ class Experiment(Section):
         default=0, description="Percent of the endpoint's traffic that keeps control after the last step of `ramp`."
     )
     starts_at: float | None = Field(default=None, description="Unix seconds; earlier requests do not count.")
-    ends: Ends = Field(default=Ends(), description="When the experiment ends by itself.")
+    max_duration_s: Positive | None = Field(
+        default=1209600.0,
+        description="The experiment ends after this time, and leaves the traffic as it is. null: it does not.",
+    )
+    harm_budget: HarmBudget = Field(default=HarmBudget(), description="What treatments may cost.")
     strata: tuple[Stratum, ...] = Field(
         default=("prompt_bytes",),
         description="Strata within which requests are compared, besides the plan's shares. For a unit that comes back: "
         "those of its first request.",
     )
     min_duration_s: Positive = Field(default=86400.0, description="The earliest promotion, after the start.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_former_names(cls, section: Any) -> Any:
+        """`ends` held the duration and the budget."""
+        if not isinstance(section, dict) or not isinstance(section.get("ends"), dict):
+            return section
+        if both := {"max_duration_s", "harm_budget"} & section.keys():
+            raise ValueError(f"`ends` is the former name of `max_duration_s` and `harm_budget`; keep only {min(both)}")
+        rest, budget = {name: it for name, it in section.items() if name != "ends"}, dict(section["ends"])
+        duration = {"max_duration_s": budget.pop("after_s")} if "after_s" in budget else {}
+        return {**rest, **duration, "harm_budget": budget}
 
     @property
     def arms(self) -> tuple[str, ...]:

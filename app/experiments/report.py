@@ -148,10 +148,10 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Treated(msgspec.Struct, frozen=True, kw_only=True):
-    """Traffic of all treatments together since the run's start: `ends` limits it."""
+    """Traffic of all treatments together since the run's start: `harm_budget` limits it."""
 
     units: int = 0
-    """Distinct ones; counted up to `ends.units` only."""
+    """Distinct ones; counted up to `harm_budget.units` only."""
     errors: int = 0
     """Requests."""
     tokens: int = 0

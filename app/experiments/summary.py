@@ -47,7 +47,7 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: list[str] = []
     """The conditions that the next step waits for, a sentence each."""
     until: float | None = None
-    """The time at which a freeze ends."""
+    """The time at which a cooldown ends."""
     stopped: list[str] = []
     """Deployments whose stop is in force."""
 

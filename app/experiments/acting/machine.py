@@ -136,11 +136,11 @@ def _stops(state: State, facts: Facts, now: float) -> Turn | None:
 def _harm(state: State, facts: Facts, now: float) -> Turn | None:
     if state.phase == "stopped":
         return None
-    had, ends = facts.report.treated, facts.experiment.ends
+    had, limits = facts.report.treated, facts.experiment.harm_budget
     budgets = [
-        ("units", had.units, ends.units),
-        ("errors", had.errors, ends.errors),
-        ("tokens", had.tokens, ends.tokens),
+        ("units", had.units, limits.units),
+        ("errors", had.errors, limits.errors),
+        ("tokens", had.tokens, limits.tokens),
     ]
     for what, count, budget in budgets:
         if budget is not None and count >= budget:
@@ -157,7 +157,7 @@ def _broken(state: State, facts: Facts, now: float) -> Turn | None:
     if not found:
         return None
     ramp = facts.experiment.ramp
-    until = now + ramp.freeze_s if ramp is not None and facts.can_move else None
+    until = now + ramp.cooldown_s if ramp is not None and facts.can_move else None
     return _taken_back(state, facts, now, found, "alarm", until)
 
 
@@ -182,10 +182,10 @@ def _taken_back(
 
 
 def _ended(state: State, facts: Facts, now: float) -> Turn | None:
-    after_s = facts.experiment.ends.after_s
-    if state.phase == "stopped" or after_s is None or now < state.started_at + after_s:
+    longest = facts.experiment.max_duration_s
+    if state.phase == "stopped" or longest is None or now < state.started_at + longest:
         return None
-    text = f"Reached its maximum duration of {words.duration(after_s)}"
+    text = f"Reached its maximum duration of {words.duration(longest)}"
     return _halted(state, "stopped", "stopped", "ended", text)
 
 
@@ -260,7 +260,7 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
             return turned(state, "done", text, intent=None, weights=arms, since=now)
         # It rolled back. Its alarm is in the evidence here, too, or will be.
         ramp = facts.experiment.ramp
-        until = now + ramp.freeze_s if ramp is not None else None
+        until = now + ramp.cooldown_s if ramp is not None else None
         text = "Another controller of experiments rolled back"
         turn = _halted(state, "paused", "paused", "alarm", text)
         return Turn(replace(turn.state, out=list(facts.experiment.treatments), until=until), turn.kind, text)

@@ -60,8 +60,8 @@ def _obstacles(facts: Facts) -> Iterator[str]:
 
 
 def _time_and_units(state: State, facts: Facts, ramp: Ramp, arms: dict[str, int], now: float) -> Iterator[str]:
-    if now < state.since + ramp.hold_s:
-        yield f"the step to last until {words.moment(state.since + ramp.hold_s, now)}"
+    if now < state.since + ramp.min_step_s:
+        yield f"the step to last until {words.moment(state.since + ramp.min_step_s, now)}"
     for name in facts.experiment.treatments:
         units = facts.report.step_units.get(name, 0)
         if arms[name] and units < ramp.min_units:  # without traffic there are none to wait for
@@ -84,7 +84,7 @@ def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
         primary = [it for it in facts.report.primary if it.treatment == name]
         if wanted == "better" and not any(it.verdict == "better" for it in primary):
             yield f"{name} to be better in a primary metric"
-        if wanted == "not_worse" and (open_ := [it.metric for it in primary if not it.not_worse]):
+        if wanted == "non_inferior" and (open_ := [it.metric for it in primary if not it.not_worse]):
             yield f"{name} not to be worse in {', '.join(open_)}"
 
 

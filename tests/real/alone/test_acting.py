@@ -26,7 +26,7 @@ EXPERIMENT: dict[str, Any] = {
     "guardrails": [{"event": "truncated", "tolerance": 1.0, "action": "rollback"}],
     "alpha_guardrails": 0.05,
     "on_worse": "pause",
-    "ramp": {"steps": [20, 50], "hold_s": 1, "min_units": 3, "freeze_s": 86400},
+    "ramp": {"steps": [20, 50], "min_step_s": 1, "min_units": 3, "cooldown_s": 86400},
 }
 TRUNCATED = 11
 """The number of the treatment's sessions with a truncated answer: more than enough for an alarm."""

@@ -84,7 +84,7 @@ class ActingRig:
                     "primary": [{"metric": "ttft", "minimal_effect": 0.2}],
                     "guardrails": [{"event": "error", "action": "rollback"}],
                     "min_duration_s": 7200,
-                    "ramp": {"steps": [10, 50, 100], "hold_s": 600, "min_units": 10, "freeze_s": 3600},
+                    "ramp": {"steps": [10, 50, 100], "min_step_s": 600, "min_units": 10, "cooldown_s": 3600},
                 }
             },
         }

@@ -89,7 +89,7 @@ async def test_a_slower_treatment_is_worse_and_is_treated_as_configured(acting: 
 
 
 async def test_equal_failures_of_both_arms_move_nothing(acting: ActingRig) -> None:
-    acting.deploy(green=50, guardrails=GUARDRAILS, ramp={"steps": [50, 100], "hold_s": 600, "min_units": 10})
+    acting.deploy(green=50, guardrails=GUARDRAILS, ramp={"steps": [50, 100], "min_step_s": 600, "min_units": 10})
     await acting.send(60)
     acting.blue.answer, acting.green.answer = (some(0.5, failing, some(0.5, empty)) for _ in "bg")
     await acting.send(300)

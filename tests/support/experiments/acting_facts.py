@@ -10,7 +10,7 @@ from app.experiments.report import Alarm, Comparison, Decision, Effect, Guardrai
 from app.experiments.report import Verdict as Found
 
 START = 1000.0
-RAMP: dict[str, Any] = {"steps": [1, 5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 3600}
+RAMP: dict[str, Any] = {"steps": [1, 5, 50, 100], "min_step_s": 60, "min_units": 10, "cooldown_s": 3600}
 
 
 def experiment(**fields: Any) -> Experiment:

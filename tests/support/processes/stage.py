@@ -21,7 +21,7 @@ from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 
 START = 10_000.0
-RAMP = {"steps": [5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 3600}
+RAMP = {"steps": [5, 50, 100], "min_step_s": 60, "min_units": 10, "cooldown_s": 3600}
 
 
 def plain(green: int = 50, **experiment: Any) -> dict[str, Any]:

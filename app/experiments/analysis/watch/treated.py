@@ -1,4 +1,4 @@
-"""Traffic that treatments have received: units since the present step began, and totals that `ends` limits."""
+"""Traffic that treatments have received: units since the present step began, and totals that `harm_budget` limits."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ class TreatedWatch:
     def __init__(self, experiment: Experiment) -> None:
         self._treatments = experiment.treatments
         self._min_units = experiment.ramp.min_units if experiment.ramp is not None else 0
-        self._units = DistinctUnits(experiment.ends.units or 0)
+        self._units = DistinctUnits(experiment.harm_budget.units or 0)
         self._errors = self._tokens = 0
         self._since = 0.0
         self._at_step = self._empty()

@@ -246,9 +246,9 @@ def test_steps_that_the_holdout_makes_the_same() -> None:
 
 def test_a_ramp_that_outlasts_its_experiment() -> None:
     day = 86400
-    assert ramped(0, ends={"after_s": None}, min_duration_s=30 * day) == []
-    (warning,) = ramped(0, ramp={"hold_s": 4 * day})
-    assert warning.startswith("experiments.first.ramp.hold_s: the steps take 1.3824e+06 s at least")
+    assert ramped(0, max_duration_s=None, min_duration_s=30 * day) == []
+    (warning,) = ramped(0, ramp={"min_step_s": 4 * day})
+    assert warning.startswith("experiments.first.ramp.min_step_s: the steps take 1.3824e+06 s at least")
     (warning,) = ramped(0, min_duration_s=14 * day)
     assert warning.startswith("experiments.first.min_duration_s: all traffic waits for 1.2096e+06 s")
     assert ramped(0, min_duration_s=14 * day, ramp={"steps": [5, 50]}) == []

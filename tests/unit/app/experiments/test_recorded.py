@@ -27,7 +27,7 @@ def declared(weights: tuple[int, int] = (50, 50), sticky: str = "user", **experi
     given = {
         "guardrails": [{"event": "error", "action": "pause"}, {"event": "slow", "ttft_above_s": 10.0}],
         "min_duration_s": 600,
-        "ramp": {"steps": [5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 7200},
+        "ramp": {"steps": [5, 50, 100], "min_step_s": 60, "min_units": 10, "cooldown_s": 7200},
     }
     return config(weights, sticky, **(given | experiment))
 

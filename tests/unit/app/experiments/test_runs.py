@@ -1,10 +1,13 @@
 """Runs start, stop and resume with the configuration, and are restored from the journal."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from app.config.base import ConfigError
 from app.config.schema import Config
 from app.experiments.runs import BEGUN, CHANGED, STATE, Run, next_run, runs_of
 from app.experiments.storage.entry import Entry
@@ -99,3 +102,36 @@ def test_a_section_that_is_no_longer_valid_is_no_run() -> None:
 
 def replace_detail(entry: Entry, detail: dict[str, Any]) -> Entry:
     return Entry(entry.at, entry.kind, entry.experiment, detail, entry.writer)
+
+
+def test_a_journal_with_the_former_names_of_settings_is_read() -> None:
+    detail = {
+        "section": {
+            "endpoint": "chat",
+            "control": "blue",
+            "treatments": ["green"],
+            "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+            "ramp": {"steps": [5, 50], "hold_s": 60.0, "advance": "not_worse", "freeze_s": 3600.0},
+            "ends": {"after_s": 500.0, "units": None, "errors": 7, "tokens": None},
+        },
+        "unit": "",
+        "started_at": 10.0,
+        "lost_before": {},
+    }
+    found = runs_of([Entry(10.0, BEGUN, "trial", detail)])["trial"].experiment
+    assert found.ramp is not None
+    assert (found.ramp.min_step_s, found.ramp.cooldown_s, found.ramp.advance) == (60.0, 3600.0, "non_inferior")
+    assert (found.max_duration_s, found.harm_budget.errors) == (500.0, 7)
+
+
+@pytest.mark.parametrize(
+    ("former", "says"),
+    [
+        ({"ramp": {"hold_s": 60, "min_step_s": 60}}, "`hold_s` is the former name of `min_step_s`"),
+        ({"ends": {"errors": 5}, "harm_budget": {"errors": 5}}, "`ends` is the former name"),
+        ({"ends": {"erors": 5}}, "harm_budget.erors: unknown key; did you mean errors?"),
+    ],
+)
+def test_a_former_name_beside_the_present_one_is_a_problem(former: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        configuration(**former)

@@ -110,7 +110,7 @@ export async function mount(root, context) {
       "div",
       { class: "next" },
       next ? h("p", {}, h("strong", {}, sentence(next, armsOf(summary)))) : null,
-      acting?.until ? h("p", { class: "hint" }, "Frozen until ", time(acting.until), ".") : null,
+      acting?.until ? h("p", { class: "hint" }, "Paused until ", time(acting.until), ".") : null,
       acting?.by ? h("p", { class: "hint" }, `Last decision by ${acting.by}.`) : null,
       acting && summary.mode === "ab" ? ramp(acting) : null,
     );

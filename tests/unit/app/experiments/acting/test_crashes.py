@@ -32,7 +32,7 @@ from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.stage import plain
 
 STEPS = [5, 25, 50]
-RAMP = {"steps": STEPS, "hold_s": 60, "min_units": 10, "freeze_s": 1e6}
+RAMP = {"steps": STEPS, "min_step_s": 60, "min_units": 10, "cooldown_s": 1e6}
 T = TypeVar("T")
 
 

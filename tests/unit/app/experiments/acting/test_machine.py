@@ -73,9 +73,9 @@ BETTER = compared("better", not_worse=True)
     [
         ("quiet", ready(), None),
         ("quiet", ready(guardrails=[alarmed("alert")]), "guardrails to be quiet"),
-        ("not_worse", ready(primary=[compared("undecided")]), "green not to be worse in ttft"),
-        ("not_worse", ready(primary=[compared("undecided", not_worse=True)]), None),
-        ("not_worse", ready(guardrails=[alarmed("alert")], primary=[BETTER]), None),
+        ("non_inferior", ready(primary=[compared("undecided")]), "green not to be worse in ttft"),
+        ("non_inferior", ready(primary=[compared("undecided", not_worse=True)]), None),
+        ("non_inferior", ready(guardrails=[alarmed("alert")], primary=[BETTER]), None),
         ("better", ready(primary=[compared("equivalent", not_worse=True)]), "green to be better"),
         ("better", ready(primary=[BETTER, compared("undecided")]), None),
         ("manual", ready(primary=[BETTER]), "a manager's `advance`"),
@@ -178,7 +178,7 @@ def test_a_worse_primary_rolls_back_if_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "had"),
+    ("budget", "had"),
     [
         ({"errors": 10}, Treated(errors=10)),
         ({"tokens": 1000}, Treated(tokens=1200)),
@@ -187,9 +187,9 @@ def test_a_worse_primary_rolls_back_if_configured() -> None:
 )
 @pytest.mark.parametrize("phase", ["running", "paused"])
 def test_a_spent_harm_budget_ends_the_experiment_without_traffic(
-    ends: dict[str, int], had: Treated, phase: Any
+    budget: dict[str, int], had: Treated, phase: Any
 ) -> None:
-    section = experiment(ends=ends)
+    section = experiment(harm_budget=budget)
     before = replace(RUNNING, phase=phase)
     assert "stop" not in at(LATER, facts(section), before)[1]
     state, kinds = at(LATER, facts(section, treated=had), before)
@@ -201,7 +201,7 @@ def test_a_spent_harm_budget_ends_the_experiment_without_traffic(
 
 
 def test_an_experiment_whose_time_is_over_stops_with_its_present_weights() -> None:
-    section = experiment(ends={"after_s": 500})
+    section = experiment(max_duration_s=500)
     assert at(START + 499, facts(section, units=0), RUNNING)[1] == []
     state, kinds = at(START + 500, facts(section, units=0), RUNNING)
     assert (kinds, state.phase, state.cause, state.intent) == (["stopped"], "stopped", "ended", None)
