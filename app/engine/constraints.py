@@ -5,9 +5,12 @@ the request. `unsatisfiable_field` recognises them before the engine is called. 
 `StructuredOutputsParams`.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
+
+from pydantic_core import to_json
 
 from app.engine.satisfiability import (
     Effort,
@@ -21,6 +24,11 @@ Json = Any
 MOST_CHARACTERS = 8192
 """Of a regular expression or grammar. Engines compile one in a thread, without a limit on time: 8,000 characters take
 seconds of CPU time, and some take minutes.
+"""
+
+MOST_REPETITIONS = 100_000
+"""Of all strings, lists and expressions of a constraint together. vLLM ends the compilation of a regular expression
+after 5 s, but that of a schema or grammar never: xgrammar takes 7 to 20 us for each character of a `maxLength`.
 """
 
 _FIELDS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
@@ -44,6 +52,40 @@ def too_long_field(body: Mapping[str, Any]) -> str | None:
         if isinstance(text, str) and len(text) > MOST_CHARACTERS:
             return f"structured_outputs.{name}"
     return None
+
+
+def too_repetitive_field(body: Mapping[str, Any]) -> str | None:
+    """The first field whose lengths, counts and repetitions add up to more than `MOST_REPETITIONS`."""
+    if _FIELDS.isdisjoint(body):
+        return None
+    for name in sorted(_FIELDS & body.keys()):
+        value = [*_forced_parameters(body)] if name == "tools" else body[name]
+        if value and _repetitions(to_json(value)) > MOST_REPETITIONS:
+            return name
+    return None
+
+
+def _repetitions(constraint: bytes) -> float:
+    """The sum of the numbers by which a constraint (JSON) repeats something.
+
+    It is searched, not walked: a schema may be a text in JSON, or in a structural tag.
+    """
+    return sum(
+        float(found[1] or found[2])
+        for start in range(0, len(constraint), _STEP)  # between two steps the event loop serves others
+        for found in _REPEATS.finditer(constraint, start, start + _STEP + _LONGEST_REPEAT)
+        if found.start() < start + _STEP
+    )
+
+
+_STEP, _LONGEST_REPEAT = 64 * 1024, 256
+"""Bytes."""
+
+# A bound of a schema, also of one in a text; or one of a regular expression or grammar: an object has no such braces.
+_REPEATS = re.compile(
+    rb'(?:max|min)(?:Length|Items|Properties)\\*"(?:\s|\\[nrt])*:(?:\s|\\[nrt])*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)'
+    rb"|\{(?:\d+,)?(\d+),?\}"
+)
 
 
 def unsatisfiable_field(body: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,13 @@ from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
 from app.dialects.json_size import check_size, weight
 from app.engine.completion_collector import prompts_of
-from app.engine.constraints import MOST_CHARACTERS, too_long_field, unsatisfiable_field
+from app.engine.constraints import (
+    MOST_CHARACTERS,
+    MOST_REPETITIONS,
+    too_long_field,
+    too_repetitive_field,
+    unsatisfiable_field,
+)
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
 from app.exchange.content_coding import STEP, body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
@@ -25,6 +31,10 @@ def check_constraints(call: Call) -> None:
     if (found := too_long_field(call.body)) is not None:
         name = call.field_names.get("structured_outputs", found)
         raise BadRequest(f"{name}: an expression or grammar has at most {MOST_CHARACTERS} characters", param=name)
+    if (found := too_repetitive_field(call.body)) is not None:
+        name = call.field_names.get(found, found)
+        message = f"{name}: the lengths, counts and repetitions of a constraint add up to {MOST_REPETITIONS} at most"
+        raise BadRequest(message, param=name)
     if (field := unsatisfiable_field(call.body)) is not None:
         raise unsatisfiable(call, field)
 

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.constraints import MOST_CHARACTERS, too_long_field, unsatisfiable_field
+from app.engine.constraints import (
+    MOST_CHARACTERS,
+    MOST_REPETITIONS,
+    too_long_field,
+    too_repetitive_field,
+    unsatisfiable_field,
+)
 from app.engine.satisfiability import grammar_admits_something, regex_admits_something, schema_admits_something
 
 MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
@@ -160,3 +166,41 @@ def test_expressions_and_grammars_have_a_bounded_length() -> None:
         assert (
             too_long_field({"structured_outputs": {name: "a" * (MOST_CHARACTERS + 1)}}) == f"structured_outputs.{name}"
         )
+
+
+def _schema(**fields: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": fields}}}
+
+
+def _tool(choice: str) -> dict[str, Any]:
+    function = {"name": "f", "parameters": {"properties": {"a": {"maxLength": 10**9}}}}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": choice}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (_schema(type="string", maxLength=MOST_REPETITIONS), None),
+        (_schema(type="string", maxLength=MOST_REPETITIONS + 1), "response_format"),
+        (
+            _schema(properties={f"p{index}": {"maxItems": MOST_REPETITIONS // 10} for index in range(11)}),
+            "response_format",
+        ),
+        (_schema(properties={"a": {"minLength": 1e7}}), "response_format"),
+        (_schema(pattern="^a{0,200000}$"), "response_format"),
+        (_schema(pattern="^a{200000,}$"), "response_format"),
+        (_schema(description="{0} and {12}", properties={"maxLength": {"type": "integer"}}), None),
+        ({"structured_outputs": {"json": '{"maxLength"\n:\t10e6}'}}, "structured_outputs"),
+        (
+            {"structured_outputs": {"structural_tag": '{"structures":[{"schema":{"minItems":9999999}}]}'}},
+            "structured_outputs",
+        ),
+        ({"structured_outputs": {"grammar": "root ::= [a]{0,1000000}"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "(a{60000}){60000}"}}, "structured_outputs"),
+        (_tool("required"), "tools"),
+        (_tool("auto"), None),
+        (_schema(x="y" * 65_500, properties={"a": {"maxLength": 10**9}}), "response_format"),
+    ],
+)
+def test_what_a_constraint_repeats_is_bounded(body: dict[str, Any], field: str | None) -> None:
+    assert too_repetitive_field(body) == field
