@@ -262,7 +262,6 @@ class Comparator:
         return {
             "word": self.word,
             "since": self.since,
-            "counted": 0,
             "reached": list(self.reached),
             "changes": self.changes.landmarks(),
         }
@@ -274,8 +273,10 @@ class Comparator:
             self.word = state["verdict"]
             self.reached = [self.word] if self.word else []
         else:
-            self.word, self.reached, self.counted = state["word"], list(state["reached"]), state["counted"]
-            self.changes.restore(state["changes"])
+            self.word, self.reached = state["word"], list(state["reached"])
+            self.counted = state.get("counted", self.counted)
+            if state["changes"] is not None:
+                self.changes.restore(state["changes"])
         if "history" in state:
             self.history.restore(state["history"])
 

@@ -139,10 +139,10 @@ class EffectWatch:
     def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
         return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
 
-    def landmarks(self) -> dict[str, Any]:
-        """The `state` after a change, whose estimates the next look finds again; before one, that there was none."""
+    def landmarks(self) -> dict[str, Any] | None:
+        """The `state` after a change, whose estimates the next look finds again; None before one."""
         if self.change is None:
-            return {"starts": [], "change": None}
+            return None
         return {"starts": list(self._starts), "change": self.change._replace(until=0.0, since=0.0)}
 
     def state(self) -> dict[str, Any]:

@@ -340,6 +340,17 @@ def test_a_restarted_controller_continues_where_it_stopped() -> None:
     assert [point.at for point in after.history("ttft", "green")] == [NOW, NOW + 60]
 
 
+def test_landmarks_take_nothing_away_from_a_state() -> None:
+    """A restarted controller has both: the looks from which changes are watched, and how much they counted, remain."""
+    before, after = (run(World(slower=1.3), requests=3000)[0] for _ in range(2))
+    state = json.loads(json.dumps(before.state()))
+    after.restore(state)
+    after.restore(json.loads(json.dumps(before.landmarks())))
+    assert json.loads(json.dumps(after.state())) == state
+    assert state["comparisons"]["ttft green"]["counted"] > 0
+    assert state["comparisons"]["ttft green"]["changes"]["starts"]
+
+
 def test_a_state_of_other_metrics_changes_nothing() -> None:
     analysis, _ = run(World(), requests=2000)
     analysis.restore({"comparisons": {"gone green": {}}, "alarms": {}})
