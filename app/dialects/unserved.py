@@ -34,7 +34,7 @@ _OPENAI: Mapping[str, _Missing] = {
         "rendering of prompts", "`POST /tokenize` with `prompt` or `messages`"
     ),
     "chat/completions": _Missing("stored chat completions", "the answer when it comes: `store` changes nothing"),
-    "cohere/v2/chat": _Missing("chats in Cohere's form", "`POST /v1/chat/completions`"),
+    "(?:cohere/)?v2/chat": _Missing("chats in Cohere's form", "`POST /v1/chat/completions`"),
     "classify|predict": _CLASSIFICATION,
     "containers": _Missing("containers", "functions, which the client runs"),
     "conversations": _Missing("conversations", "`input`, with all items of the conversation"),
@@ -118,6 +118,7 @@ _BASES: Sequence[tuple[str, str]] = (
     (r"/(?:serverless|dedicated|container)(?:/(?:v\d|beta))?", "friendli"),
     (r"/tgi(?:/v1|/[^/]+(?:/v1)?(?=/))?", "tgi"),
     (r"/azure|/models|/endpoints/[^/]+", "azure"),
+    (r"(?=/v2/chat)", "openai"),  # Cohere's; its other routes are served
     (r"(?:/v\d)?", "openai"),
 )
 """Expressions for the bases of the APIs' paths, the first that matches counts, and whose dialect has them."""

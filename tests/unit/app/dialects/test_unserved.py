@@ -62,6 +62,7 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     ("openai", "/openai/deployments", {"query": {"api-version": "2024-10-21"}}),
     ("openai", "/models/files", {"headers": {"x-stainless-lang": "python"}}),
     ("openai", "/v2/classify", {}),
+    ("openai", "/v2/chat", {}),
     ("openai", "/cohere/v2/chat", {}),
     ("openai", "/v1/completions/render", {}),
     ("anthropic", "/v1/messages/render", {}),
