@@ -3,7 +3,7 @@
 import asyncio
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -97,7 +97,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], timeouts: Time
                         await asyncio.sleep(0)
                 if not message.get("more_body", False):
                     decoder.close()
-                    return b"".join(parts)
+                    return await _joined(parts)
     except TimeoutError:
         raise TooSlow(f"The request body did not arrive within {timeouts.body_s:g} s") from None
 
@@ -107,15 +107,28 @@ async def read_json(
 ) -> bytes:
     """Like `read_body`: a body that is cheap to parse, if it is JSON at all. Raises TooLarge for others."""
     body = await read_body(receive, headers, config.timeouts, limit, room)
-    await bodies.work(len(body), check_size, body, config.max_json_values)
     if len(body) > _SHORT_BODY:
-        room.take(BYTES_PER_VALUE * min(weight(body), config.max_json_values))  # what `weight` finds in texts is none
+        values = await bodies.work(len(body), _values, body, config.max_json_values)
+        room.take(BYTES_PER_VALUE * values)
     else:
+        check_size(body, config.max_json_values)
         room.take(len(body) * 8)
     return body
 
 
 _SHORT_BODY = 4096
+_LONG_BODY = 1024 * 1024
+
+
+def _values(body: bytes, most: int) -> int:
+    """The values of a body for the memory that it takes. Raises TooLarge for more than `most`."""
+    check_size(body, most)
+    return min(weight(body), most)  # what `weight` finds in texts is none
+
+
+async def _joined(parts: Sequence[bytes]) -> bytes:
+    """`bytes.join` lets other threads run while it copies megabytes."""
+    return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_BODY else b"".join(parts)
 
 
 def request_id(headers: Mapping[str, str]) -> str:
