@@ -102,6 +102,18 @@ def quantile_table(executor: Executor, count: int) -> Iterator[str]:
     yield table(["quantile", "CS", "peeked"], rows, "{:.3f}")
 
 
+def coverage_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Users who come and go\n\nCoverage of the true effect at all of {quantiles.LOOKS} looks, {count} runs: "
+        f"{quantiles.LEAVING.users:,} users, of whom each stays for {quantiles.LEAVING.stay:.0%} of the time, a ramp "
+        f"from {quantiles.LEAVING.shares[0]:.0%} on, and strata of prompt lengths.\n"
+    )
+    rows: list[list[Cell]] = []
+    for name, p in (("geometric mean", None), ("p50", 0.5), ("p90", 0.9)):
+        rows.append([name, quantiles.coverage(executor, p, count)])
+    yield table(["ttft", "coverage"], rows, "{:.3f}")
+
+
 def guardrail_tables(executor: Executor, count: int) -> Iterator[str]:
     yield (
         f"## Guardrails\n\nMedian requests of the endpoint until the guardrail `error` alarms, and those on the "
@@ -262,6 +274,7 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     false_positive_table,
     verdict_table,
     quantile_table,
+    coverage_table,
     guardrail_tables,
     sample_ratio_table,
     feedback_table,
@@ -272,7 +285,7 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     drift_table,
     secondary_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25, 0.5, 0.5]
+SCALES = [1.0, 0.4, 0.4, 2.25, 0.4, 0.4, 0.4, 0.15, 0.5, 0.85, 0.25, 0.5, 0.5]
 """The number of runs of each table, as a share of the first table's."""
 
 

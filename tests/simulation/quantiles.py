@@ -1,4 +1,6 @@
-"""Quantiles of TTFT without a difference: how often the shift's confidence sequence excludes 0."""
+"""Quantiles of TTFT: how often the shift's confidence sequence excludes 0 without a difference, and how often it misses
+the true one where users come and go.
+"""
 
 import math
 from concurrent.futures import Executor
@@ -6,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from app.experiments.statistics.quantile import quantile_shift
+from app.experiments.statistics.look import Lines, Look, look
+from app.experiments.statistics.quantile import QuantileLook, quantile_shift
 from app.experiments.statistics.sequences import effect_size
 from tests.simulation.false_positives import NOMINAL
 from tests.simulation.pool import generator, spread
@@ -36,6 +39,39 @@ def run(world: World, p: float, rng: np.random.Generator) -> tuple[bool, bool]:
             rejected |= result.ln_e(effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)
             peeked |= abs(result.z) > NOMINAL
     return rejected, peeked
+
+
+LEAVING = World(
+    "log_ttft", requests=10_000, users=3_000, shares=(0.05, 0.25, 0.5), effect=0.9, stay=0.3, prompt_strata=True
+)
+"""Users come and go while a ramp grows. Its first looks have few units of the treatment in many strata."""
+
+
+def misses(p: float | None, rng: np.random.Generator) -> bool:
+    """Whether any look's interval misses the true effect: of quantile `p`, or of the geometric mean."""
+    traffic, truth = draw(LEAVING, rng), math.log(LEAVING.effect)
+    for end in np.geomspace(LEAVING.requests / 40, LEAVING.requests, LOOKS):
+        now = slice(0, round(end))
+        x, unit, stratum, arm = traffic.x[now], traffic.unit[now], traffic.stratum[now], traffic.arm[now]
+        known: Look | QuantileLook | None
+        if p is None:
+            ones = np.ones(len(x))
+            known = look(Lines(unit, stratum, arm, ones, x, ones), "difference")
+        else:
+            known = quantile_shift(x, unit, stratum, arm, p)
+        interval = None if known is None else known.interval(effect=EFFECT, alpha=ALPHA)
+        if interval is not None and not interval.lower <= truth <= interval.upper:
+            return True
+    return False
+
+
+def _misses_part(p: float | None, seeds: range) -> int:
+    return sum(misses(p, generator(f"leaving {p}", seed)) for seed in seeds)
+
+
+def coverage(executor: Executor, p: float | None, count: int) -> float:
+    """The share of `count` runs in which every look's interval holds the true effect."""
+    return 1 - sum(spread(executor, partial(_misses_part, p), count)) / count
 
 
 def _part(name: str, seeds: range) -> list[tuple[bool, bool]]:

@@ -207,6 +207,11 @@ def test_prompts_that_hold_the_arms_own_answers_are_no_stratum(executor: Executo
         assert said.worse >= 0.6
 
 
+@pytest.mark.parametrize("p", [None, 0.5, 0.9], ids=str)
+def test_intervals_hold_while_users_come_and_go_and_a_ramp_begins(executor: Executor, p: float | None) -> None:
+    assert quantiles.coverage(executor, p, 200) >= 0.93
+
+
 @pytest.mark.parametrize("world", reports.DRIFTS, ids=lambda world: world.name)
 def test_nothing_false_is_said_while_the_effect_changes(executor: Executor, world: reports.Drift) -> None:
     """A first word that is kept becomes false in nearly all runs of a step."""

@@ -39,6 +39,8 @@ class World:
     """The amplitude of the daily wave, in ln."""
     days: float = 2.0
     error_rate: float = 0.02
+    stay: float | None = None
+    """The share of the run for which a user stays, equally active; None: all users are there all the time."""
     plan_strata: bool = True
     prompt_strata: bool = False
 
@@ -62,6 +64,11 @@ def draw(world: World, rng: np.random.Generator) -> Traffic:
     n = world.requests
     if world.users is None:
         users, unit = n, np.arange(n)
+    elif world.stay is not None:
+        users, now = world.users, np.arange(n) / n
+        came = np.sort(rng.random(users) * (1 + world.stay) - world.stay)
+        first, after = np.searchsorted(came, now - world.stay), np.searchsorted(came, now, side="right")
+        unit = first + (rng.random(n) * (after - first)).astype(np.intp)
     else:
         users = world.users
         activity = rng.gamma(world.activity, size=users)

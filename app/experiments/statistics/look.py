@@ -176,18 +176,32 @@ def _result(
     cells: _Cells, scale: LookScale, squares: Floats, floor: float, units: tuple[int, int], clusters: int
 ) -> Look | None:
     """`squares` are the sums of the arms' squared influences, shape (2,); if at most `floor` together, rounding."""
-    counts = np.array(units, np.float64)
-    free = counts - int(cells.ok.sum())
-    if free.min() <= 0 or not math.isfinite(squares.sum()) or squares.sum() <= floor:
+    if not math.isfinite(squares.sum()) or squares.sum() <= floor:
         return None
-    variances = squares * counts / free
-    variance = float(variances.sum())
-    shares = variances / variance if variance > 0 else variances
+    spread = variance_of(squares, units, int(cells.ok.sum()))
+    if spread is None:
+        return None
+    variance, nu = spread
     se, est = math.sqrt(variance), _estimate(cells, scale)
     if not (se * se > 0 and math.isfinite(se) and math.isfinite(est)):
         return None
-    nu = 1 / float((shares**2 / free).sum())
     return Look(est, se, nu, cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
+
+
+def variance_of(squares: Floats, units: tuple[int, int], strata: int) -> tuple[float, float] | None:
+    """The variance of a difference, and Welch's and Satterthwaite's degrees of freedom.
+
+    `squares` are the sums of the arms' squared influences, shape (2,). None if an arm has no more units than means.
+    """
+    counts = np.array(units, np.float64)
+    free = counts - strata
+    if free.min() <= 0:
+        return None
+    variances = squares * counts / free
+    variance = float(variances.sum())
+    if not variance > 0:
+        return 0.0, float(free.sum())
+    return variance, 1 / float((np.square(variances / variance) / free).sum())
 
 
 def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
@@ -225,14 +239,14 @@ def look(lines: Lines, scale: LookScale) -> Look | None:
         own = factor * lines.x
         width = int(lines.unit.max()) + 1
         influence = _sums(lines.arm * width + lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d, 2 * width)
-        squares, floor = _squares(influence.reshape(2, width)), _ROUNDING * sum_of_squares(own)
+        squares, floor = squares_of_arms(influence.reshape(2, width)), _ROUNDING * sum_of_squares(own)
     seen = np.zeros((2, width), dtype=np.bool_)
     seen[lines.arm, lines.unit] = True
     control, treated = seen.sum(axis=1)
     return _result(cells, scale, squares, floor, (int(control), int(treated)), int(seen.any(axis=0).sum()))
 
 
-def _squares(influence: Floats) -> Floats:
+def squares_of_arms(influence: Floats) -> Floats:
     """The arms' shares of the sum of the units' squared influences, from the influences of shape (2, units).
 
     A unit that has moved from one arm to the other has one influence, since its requests are alike; it belongs to both

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Codes, Floats, Slack, sum_of_squares
+from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Codes, Floats, Slack, squares_of_arms, variance_of
 from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
 
 MIN_ABOVE = 30
@@ -34,7 +34,7 @@ class _ShiftTest:
         ok = n.min(axis=1) >= 2
         self._size = int(ok.sum())
         if not self._size:
-            self.units, self.rows, self.nu = (0, 0), (0, 0), 0.0
+            self.units, self.rows, self.free = (0, 0), (0, 0), 0
             return
         kept = ok[stratum]
         order = np.argsort(unit[kept], kind="stable")  # sums by unit then run through memory in order
@@ -47,13 +47,14 @@ class _ShiftTest:
         self._counts = counted.ravel()
         self._sorted = tuple(np.sort(self._values[self._arm == treated]) for treated in (False, True))
         self.rows = (len(self._sorted[0]), len(self._sorted[1]))
-        seen = np.zeros((2, int(self._unit[-1]) + 1), dtype=np.bool_)
+        self._width = int(self._unit[-1]) + 1
+        seen = np.zeros((2, self._width), dtype=np.bool_)
         seen[self._arm.astype(np.intp), self._unit] = True
+        self._line = self._arm * self._width + self._unit
         control, treated = seen.sum(axis=1)
         self.units = (int(control), int(treated))
-        clusters = int(seen.any(axis=0).sum())
-        self.nu = float(clusters - 2 * self._size)
-        self._fix = clusters / self.nu if self.nu > 0 else math.nan
+        self.free = min(self.units) - self._size
+        """Units of the smaller arm beyond the means that it has."""
 
     def threshold(self, shift: float) -> float:
         """The p-quantile of control's values and the treatment's less `shift`: the smallest with that share below."""
@@ -63,6 +64,17 @@ class _ShiftTest:
 
     def z(self, shift: float) -> float:
         """S/√V; ±inf where V is 0 and S is not."""
+        difference, variance, _ = self._moments(shift)
+        if variance <= 0:
+            return math.copysign(math.inf, difference) if abs(difference) > 1e-12 else 0.0
+        return difference / math.sqrt(variance)
+
+    def nu(self, shift: float) -> float:
+        """The degrees of freedom of V."""
+        return self._moments(shift)[2]
+
+    def _moments(self, shift: float) -> tuple[float, float, float]:
+        """S, V and V's degrees of freedom."""
         q = self.threshold(shift)
         above = self._values - np.where(self._arm, shift, 0.0) > q  # as in `threshold`, to the last bit
         index = self._pair + above  # (cell, above): two entries of a table for each cell
@@ -70,11 +82,9 @@ class _ShiftTest:
         mean = number_above / self._counts
         difference = float(self._factor @ number_above)
         influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1).ravel()
-        influence = np.asarray(np.bincount(self._unit, influences[index]), dtype=np.float64)
-        variance = self._fix * sum_of_squares(influence)
-        if variance <= 0:
-            return math.copysign(math.inf, difference) if abs(difference) > 1e-12 else 0.0
-        return difference / math.sqrt(variance)
+        influence = np.bincount(self._line, influences[index], 2 * self._width).reshape(2, -1).astype(np.float64)
+        variance, nu = variance_of(squares_of_arms(influence), self.units, self._size) or (0.0, 0.0)
+        return difference, variance, nu
 
     def crossing(self, level: float, low: float = -FARTHEST, high: float = FARTHEST) -> tuple[float, float] | None:
         """The two near shifts between which `z` falls through `level`; None if not between `low` and `high`."""
@@ -157,13 +167,13 @@ def quantile_shift(values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: f
     if not len(values):
         return None
     test = _ShiftTest(values, unit, stratum, arm, p)
-    if test.nu <= 0 or min(test.rows) * min(p, 1 - p) < MIN_ABOVE:
+    if test.free <= 0 or min(test.rows) * min(p, 1 - p) < MIN_ABOVE:
         return None
     centre, lower, upper = test.crossing(0.0), test.crossing(1.0), test.crossing(-1.0)
     if centre is None or lower is None or upper is None:
         return None
-    se = 0.5 * (upper[1] - lower[0])
-    return QuantileLook(0.5 * (centre[0] + centre[1]), se, test.nu, test.units, test)
+    est, se = 0.5 * (centre[0] + centre[1]), 0.5 * (upper[1] - lower[0])
+    return QuantileLook(est, se, test.nu(est), test.units, test)
 
 
 def reach_of_quantile(values: Floats, p: float, unknown: float, least: float, most: float) -> Slack:

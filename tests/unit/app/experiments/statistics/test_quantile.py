@@ -88,7 +88,16 @@ def test_the_order_of_rows_changes_nothing(seed: int) -> None:
     data = rows(1000, seed)
     order = np.random.default_rng(seed).permutation(1000)
     one, other = found(data, 0.9), found(tuple(column[order] for column in data), 0.9)  # type: ignore[arg-type]
-    assert (one.est, one.se, one.nu, one.units) == (other.est, other.se, other.nu, other.units)
+    assert (one.est, one.se, one.units) == (other.est, other.se, other.units)
+    assert one.nu == pytest.approx(other.nu)
+
+
+def test_the_degrees_of_freedom_are_those_of_the_smaller_arm_where_it_has_most_of_the_variance() -> None:
+    values, unit, stratum, arm = rows(4000, 1, users=2000)
+    few = (arm == 0) | (unit < 80)
+    known = found((values[few], unit[few], stratum[few], arm[few]), 0.5)
+    assert known.units[1] < 45 < 800 < known.units[0]
+    assert known.units[1] - 6 < known.nu < 2 * known.units[1]
 
 
 def test_no_estimate_before_thirty_requests_lie_above_the_quantile() -> None:
