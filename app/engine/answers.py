@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
-from pydantic_core import CoreSchema, SchemaValidator, core_schema
+from pydantic_core import CoreSchema, SchemaValidator, core_schema, from_json
 from pydantic_core.core_schema import TypedDictField
 
 from app.engine.errors import MALFORMED_RESPONSE, error_in
@@ -40,7 +40,7 @@ def _list(item: CoreSchema, *, least: int = 0) -> CoreSchema:
     return core_schema.list_schema(item, min_length=least, strict=True, fail_fast=True)
 
 
-_TEXT, _COUNT = core_schema.str_schema(strict=True), core_schema.int_schema(strict=True)
+_TEXT, _COUNT = core_schema.str_schema(strict=True), core_schema.int_schema(strict=True, ge=0, lt=2**53)
 _NUMBER = core_schema.float_schema(strict=True)
 _USAGE = _may(
     _object(
@@ -152,6 +152,7 @@ def check_answer(path: str, answer: bytes, media_type: str, *, encoding: str | N
     if not media_type.endswith("json"):
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
+        _check_numbers(answer)
         _WHOLE.get(path, _ANY).validate_json(answer)
         if path in _VECTORS:
             decoder, form = _VECTORS[path]
@@ -159,6 +160,12 @@ def check_answer(path: str, answer: bytes, media_type: str, *, encoding: str | N
                 raise MalformedAnswer(MALFORMED_RESPONSE)
     except ValueError as error:
         raise MalformedAnswer(MALFORMED_RESPONSE) from error
+
+
+def _check_numbers(data: bytes) -> None:
+    """Raises ValueError for NaN and infinities, which Python's parsers take for JSON, and clients' do not."""
+    if b"NaN" in data or b"Infinity" in data:
+        from_json(data, allow_inf_nan=False)
 
 
 class _Embedding(msgspec.Struct):
@@ -244,6 +251,7 @@ def token_chunk(data: bytes) -> dict[str, Any]:
 
     Raises ValueError for anything else.
     """
+    _check_numbers(data)
     chunk: dict[str, Any] = _EVENTS["/v1/completions"].validate_json(data)
     return chunk
 
@@ -326,6 +334,7 @@ class EventCheck:
             self.ended = self._is_finished
             return self.ended
         try:
+            _check_numbers(data)
             return self._takes(self, self._event.validate_json(data))
         except ValueError:
             return False

@@ -68,8 +68,9 @@ def too_repetitive_field(body: Mapping[str, Any]) -> str | None:
 def _repetitions(constraint: bytes) -> float:
     """The sum of the numbers by which a constraint (JSON) repeats something.
 
-    It is searched, not walked: a schema may be a text in JSON, or in a structural tag.
+    It is searched, not walked: a schema may be a text in JSON, or in a structural tag, also with escapes.
     """
+    constraint = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), constraint)
     return sum(
         float(found[1] or found[2])
         for start in range(0, len(constraint), _STEP)  # between two steps the event loop serves others
@@ -78,6 +79,7 @@ def _repetitions(constraint: bytes) -> float:
     )
 
 
+_ESCAPED = re.compile(rb"\\++u00([2-7][0-9a-fA-F])")
 _STEP, _LONGEST_REPEAT = 64 * 1024, 256
 """Bytes."""
 

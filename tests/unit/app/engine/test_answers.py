@@ -136,6 +136,21 @@ def test_a_stream_ends_once_it_has_said_why(path: str, events: tuple[Any, ...], 
     assert together.valid(frames(*events)) is ended
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_in_json_is_malformed(number: str) -> None:
+    choice = '{"choices":[{"index":0,"message":{"content":"NaN"},"delta":{},"finish_reason":"stop"}],"x":%s}'
+    assert EventCheck(CHAT).valid(b"data: %b\n\n" % (choice % 5).encode())
+    assert not EventCheck(CHAT).valid(b"data: %b\n\n" % (choice % number).encode())
+    check_answer(CHAT, (choice % 5).encode(), JSON)
+    with pytest.raises(MalformedAnswer):
+        check_answer(CHAT, (choice % number).encode(), JSON)
+
+
+@pytest.mark.parametrize("index", [-1, 10**30, True, 0.5])
+def test_an_index_is_a_count(index: Any) -> None:
+    assert not EventCheck(CHAT).valid(frames(part(index, "stop")))
+
+
 def test_events_after_the_end_of_the_same_chunk_are_found() -> None:
     check = EventCheck(CHAT)
     assert not check.valid(frames(part(0, "stop"), b"[DONE]", part(0)))

@@ -195,6 +195,7 @@ def _tool(choice: str) -> dict[str, Any]:
             {"structured_outputs": {"structural_tag": '{"structures":[{"schema":{"minItems":9999999}}]}'}},
             "structured_outputs",
         ),
+        ({"structured_outputs": {"json": r'{"max\u004cength":99999999}'}}, "structured_outputs"),
         ({"structured_outputs": {"grammar": "root ::= [a]{0,1000000}"}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "(a{60000}){60000}"}}, "structured_outputs"),
         (_tool("required"), "tools"),
