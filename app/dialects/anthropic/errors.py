@@ -7,6 +7,9 @@ from app.errors import SwitchyardError
 from app.sse import encode
 
 REQUEST_ID_HEADER = "request-id"
+UNTHREADED = "thread_unsupported_request"
+"""The error code of a request that the server can answer only without `thread`: SDKs' tool runners then leave it out,
+and send every turn with the whole conversation."""
 
 _TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
@@ -21,11 +24,16 @@ _TYPES: Mapping[int, str] = {
 
 
 def error_body(error: SwitchyardError, request_id: str) -> dict[str, Any]:
-    """``{"type": "error", "error": {"type", "message"}, "request_id"}``; the message names the field."""
+    """``{"type": "error", "error": {"type", "message"}, "request_id"}``; the message names the field. With `UNTHREADED`
+    the inner object has `details`, by which SDKs recognize the error.
+    """
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     # vLLM turns it into a chat request, and its messages may name that request's field.
     message = error.message.replace("max_completion_tokens", "max_tokens")
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    inner: dict[str, Any] = {"type": kind, "message": message}
+    if error.code == UNTHREADED:
+        inner["details"] = {"error_code": UNTHREADED, "unsupported": ["thread"]}
+    return {"type": "error", "error": inner, "request_id": request_id}
 
 
 def stream_format(request_id: str) -> StreamFormat:

@@ -28,8 +28,8 @@ class CountTokens(BaseModel):
 
     refused: ClassVar[Mapping[str, str]] = {
         "container": _STORED,
-        "thread": "this server stores no threads; send the whole conversation in `messages`, as the SDK's tool runner "
-        "does with `thread=False`",
+        "thread": "this server stores no threads; send the whole conversation in `messages`. The error tells SDKs' "
+        'tool runners, which then do so; a `thread()` needs `unsupported_request_behavior="continue_unthreaded"`',
         "mcp_servers": "this server calls no MCP servers; the client can, and offer their tools in `tools`",
     }
 

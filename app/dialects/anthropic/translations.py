@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.dialects.anthropic import fields
-from app.dialects.anthropic.errors import REQUEST_ID_HEADER, stream_format
+from app.dialects.anthropic.errors import REQUEST_ID_HEADER, UNTHREADED, stream_format
 from app.dialects.anthropic.message import MessageStream, whole_message
 from app.dialects.base import Call, Reply, Request, ServingContext, Stream
 from app.dialects.common.direct import DirectTranslation
@@ -89,7 +89,8 @@ PARSERS: Mapping[str, Callable[[Mapping[str, Any], Request], Call]] = {
 def _checked(model: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
     """Raises BadRequest, naming the field."""
     for name in body.keys() & model.refused.keys():
-        raise BadRequest(f"{name}: {model.refused[name]}", param=name)
+        code = UNTHREADED if name == "thread" else None
+        raise BadRequest(f"{name}: {model.refused[name]}", param=name, code=code)
     return validated(model, body, lambda problem: BadRequest(problem.message, param=problem.path))
 
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.engine.other_answers import message_with
+from tests.support.engine.other_answers import HELLO, message, message_with
 
 USER: Any = [{"role": "user", "content": "hi"}]
 TOOL: Any = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
@@ -33,8 +33,45 @@ def test_an_answer_that_calls_the_named_tool_stops_with_tool_use(rig: Rig, clien
     whole = client.messages.create(**fields)
     with client.messages.stream(**fields) as events:
         streamed = events.get_final_message()
-    for message in (whole, streamed):
-        assert (message.stop_reason, message.content[0].type) == ("tool_use", "tool_use")
+    for answer in (whole, streamed):
+        assert (answer.stop_reason, answer.content[0].type) == ("tool_use", "tool_use")
+
+
+@anthropic.beta_tool
+def add(a: int, b: int) -> str:
+    """The sum of two numbers."""
+    return str(a + b)
+
+
+def calls_a_tool_once(body: dict[str, Any]) -> Response:
+    """A call of `add`, and a text once there is a result."""
+    if len(body["messages"]) > 1:
+        return message(body)
+    return message_with(body, {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1, "b": 2}})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tool_runner_needs_no_argument_to_send_whole_conversations(
+    rig: Rig, client: anthropic.Anthropic, stream: bool
+) -> None:
+    rig.blue.answer = calls_a_tool_once
+    runner: Any = client.beta.messages.tool_runner(
+        model="chat", max_tokens=5, messages=USER, tools=[add], stream=stream
+    )
+    assert runner.until_done().content[0].text == HELLO
+    assert [len(request["messages"]) for request in rig.blue.requests] == [1, 3]
+    assert rig.blue.requests[1]["messages"][2]["content"][0]["content"] == "3"
+
+
+def test_a_thread_continues_without_one_where_its_caller_allows_that(rig: Rig, client: anthropic.Anthropic) -> None:
+    rig.blue.answer = message
+    fields: Any = {"model": "chat", "max_tokens": 5}
+    with pytest.raises(anthropic.BadRequestError, match="continue_unthreaded"):
+        client.beta.messages.thread(**fields).send(USER[0])
+    thread = client.beta.messages.thread(**fields, unsupported_request_behavior="continue_unthreaded")
+    for _ in range(2):
+        thread.send(USER[0])
+    assert [len(request["messages"]) for request in rig.blue.requests] == [1, 3]
 
 
 def test_answers_streams_and_errors_have_the_request_id(rig: Rig, client: anthropic.Anthropic) -> None:

@@ -97,7 +97,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Anthropic messages.create": CLAUDE,
     "Anthropic messages.parse": CLAUDE,
     "Anthropic messages.stream": CLAUDE,
-    "Anthropic messages.tool_runner": {**CLAUDE, "tools": [], "thread": False},
+    "Anthropic messages.tool_runner": {**CLAUDE, "tools": []},
     "Anthropic messages.count_tokens": CHAT,
     "Anthropic models.retrieve": {"model_id": "chat"},
     "Anthropic beta.organization.plugin_marketplaces.validate_archive": {"archive": FILE},
