@@ -21,7 +21,7 @@ import yaml
 from benchmarks import programs
 from deployments.local import processes
 from deployments.local.environment import DEFAULTS, TOKEN
-from deployments.local.launcher import LOGICAL_CPUS
+from deployments.local.fit import LOGICAL_CPUS
 from deployments.local.ports import HOST
 
 

@@ -12,18 +12,32 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_type_hints
 
 from deployments import embedding, experiments, llm, router
 from deployments.engine.application import DEPLOYMENT as ENGINE
 
-APPLICATIONS: Mapping[str, str] = {
-    f"{router.__name__}:build": "Router",
-    f"{llm.__name__}:build": ENGINE,
-    f"{embedding.__name__}:build": ENGINE,
-    f"{experiments.__name__}:build": "Experiments",
+APPLICATIONS: Mapping[ModuleType, str] = {
+    router: "Router",
+    llm: ENGINE,
+    embedding: ENGINE,
+    experiments: "Experiments",
 }
-"""The applications of this project by their `import_path`, and the name of their deployment."""
+"""The modules whose `build` is an application of this project, and the name of its deployment."""
+
+_BUNDLE = {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}}
+_STRATEGIES = ["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
+_PLACEMENT = {
+    "type": "object",
+    "properties": {
+        "bundles": {"type": "array", "items": _BUNDLE},
+        "bundle_per_worker": _BUNDLE,
+        "strategy": {"enum": _STRATEGIES},
+    },
+    "additionalProperties": False,
+}
+"""Ray checks it when it places an engine, not in its schema: `LLMConfig.placement_group_config`."""
 
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
@@ -37,6 +51,7 @@ _ELSEWHERE = {"lora_modules", "mm_processor_device"}
 def package_schema() -> dict[str, Any]:
     """The schema's definitions: `ServeDeploySchema`, `LLMConfig`, `EngineArguments`; and `APPLICATIONS`."""
     from ray.llm._internal.serve.core.configs.llm_config import AcceleratorType, LLMConfig
+    from ray.runtime_env import RuntimeEnv
     from ray.serve.config import AutoscalingConfig
     from ray.serve.schema import ServeDeploySchema
 
@@ -49,12 +64,18 @@ def package_schema() -> dict[str, Any]:
     environment = {"env_vars": {"type": "object", "additionalProperties": {"type": "string"}}}
     for schema in definitions.values():
         if (runtime_env := schema.get("properties", {}).get("runtime_env")) is not None:
-            schema["properties"]["runtime_env"] = {**_object(runtime_env), "properties": environment}
+            known = {**{key: {} for key in sorted(RuntimeEnv.known_fields)}, **environment}
+            schema["properties"]["runtime_env"] = {
+                **_object(runtime_env),
+                "properties": known,
+                "additionalProperties": False,
+            }
     deployment = definitions["DeploymentSchema"]["properties"]
-    deployment["autoscaling_config"] = _or_null({"$ref": "#/$defs/AutoscalingConfig"})
     deployment["num_replicas"] = _or_null({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}]})
     llm_config = definitions["LLMConfig"]["properties"]
-    llm_config["accelerator_type"] = _or_null({"enum": [str(kind.value) for kind in AcceleratorType]})
+    llm_config["accelerator_type"] = _or_null({"enum": ["A10", *(str(kind.value) for kind in AcceleratorType)]})
+    llm_config["placement_group_config"] = _or_null(_PLACEMENT)
+    definitions["HTTPOptionsSchema"]["properties"]["port"] |= {"minimum": 1, "maximum": 65535}
     llm_config["engine_kwargs"] = {"$ref": "#/$defs/EngineArguments"}
     llm_config["deployment_config"] = {**definitions["DeploymentSchema"], "required": []}
     definitions["EngineArguments"] = {
@@ -63,7 +84,13 @@ def package_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "allOf": list(_parsers()),
     }
-    return {"applications": dict(APPLICATIONS), "$defs": definitions}
+    return {"applications": dict(_applications()), "$defs": definitions}
+
+
+def _applications() -> Iterator[tuple[str, dict[str, Any]]]:
+    for module, name in APPLICATIONS.items():
+        args = get_type_hints(module.build)["args"].model_json_schema(ref_template="#/$defs/{model}")
+        yield f"{module.__name__}:build", {"deployment": name, "args": _strict(args)}
 
 
 def _strict(schema: Any) -> Any:
@@ -72,6 +99,9 @@ def _strict(schema: Any) -> Any:
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
+    branches = schema.get("anyOf", ())
+    if any("$ref" in branch for branch in branches):  # "or any mapping" would hide the mistakes of the better one
+        schema = {**schema, "anyOf": [branch for branch in branches if branch.get("type") != "object"]}
     strict = {key: _strict(value) for key, value in schema.items() if key not in (*_DROPPED, "properties")}
     if (properties := schema.get("properties")) is not None:
         strict["properties"] = {name: _strict(value) for name, value in properties.items()}
@@ -92,11 +122,13 @@ def _engine_arguments() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every valid engine argument, and what is known of its value."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     from deployments.engine.ray_llm import engine_arguments
 
-    bounds = dict(_bounds())
+    bounds, nested = dict(_bounds()), dict(_nested())
+    nested["quantization"] = {"enum": [*QUANTIZATION_METHODS, None]}
     actions = {action.dest: action for action in make_arg_parser(FlexibleArgumentParser())._actions}
     annotations = {field.name: field.type for field in dataclasses.fields(AsyncEngineArgs)}
     for name in sorted(engine_arguments()):
@@ -105,7 +137,32 @@ def _engine_arguments() -> Iterator[tuple[str, dict[str, Any]]]:
         action = actions.get(name)
         known = action is not None and name not in _ELSEWHERE
         value = _value(action, annotations.get(name)) if known and action is not None else {}
-        yield name, {**value, **bounds.get(name, {})}
+        yield name, nested.get(name) or {**value, **bounds.get(name, {})}
+
+
+def _nested() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Arguments that are mappings, whose keys vLLM's configuration classes declare."""
+    from vllm.config import (
+        AttentionConfig,
+        CompilationConfig,
+        KVEventsConfig,
+        KVTransferConfig,
+        SpeculativeConfig,
+        StructuredOutputsConfig,
+    )
+
+    sections = {
+        "attention_config": AttentionConfig,
+        "compilation_config": CompilationConfig,
+        "kv_events_config": KVEventsConfig,
+        "kv_transfer_config": KVTransferConfig,
+        "speculative_config": SpeculativeConfig,
+        "structured_outputs_config": StructuredOutputsConfig,
+    }
+    for name, section in sections.items():
+        keys = sorted(field.name for field in dataclasses.fields(section) if field.init)
+        kinds = ["object", "null", *(["integer"] if name == "compilation_config" else [])]
+        yield name, {"type": kinds, "properties": {key: {} for key in keys}, "additionalProperties": False}
 
 
 def _bounds() -> Iterator[tuple[str, dict[str, float]]]:
@@ -147,8 +204,9 @@ def _value(action: argparse.Action, annotation: object) -> dict[str, Any]:
     if action.choices is not None and action.type in (None, str, int):
         choices = [it for it in action.choices if it != "None"]
         return {"enum": [*choices, None]}
-    kinds = {"int": ["integer"], "float": ["number"], "human_readable_int": ["integer", "string"]}
-    kinds["human_readable_int_or_auto"] = kinds["human_readable_int"]
+    if getattr(action.type, "__name__", "").startswith("human_readable_int"):
+        return {"type": ["integer", "string", "null"], "pattern": r"^(auto|-?\d+(\.\d+)?[kKmMgGtT]?)$"}
+    kinds = {"int": ["integer"], "float": ["number"]}
     if (kind := kinds.get(getattr(action.type, "__name__", ""))) is not None:
         return {"type": [*kind, "null"]}
     return {"type": ["string", "null"]} if annotation in (str, "str | None") else {}

@@ -87,11 +87,57 @@ def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> s
         return f"{message}: {field.description}" if field is not None and field.description else message
     if kind in ("model_type", "model_attributes_type"):
         return f"expected a mapping with {', '.join(_model_at(root, item['loc']).model_fields)}"
-    if not isinstance(value, str) or is_secret:
-        return message
-    if kind in ("int_type", "int_parsing") and (number := value.strip().removesuffix("%").strip()).isdigit():
-        return f"{message}; write {number}{', without %' if '%' in value else ', without quotes'}"
-    return message + nearest(value, re.findall("'([^']+)'", message)) if kind == "literal_error" else message
+    if kind in _EXPECTED and not is_secret:
+        return f"expected {_EXPECTED[kind]}, not {shown(value)}{_remedy(kind, value)}"
+    if kind == "pattern_regex" and isinstance(value, str) and not is_secret:
+        return f"{message}: {_reason(value)}"
+    if kind == "literal_error" and isinstance(value, str) and not is_secret:
+        return message + nearest(value, re.findall("'([^']+)'", message))
+    return message
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+}
+"""What pydantic wanted, by its kind of error."""
+
+
+def _remedy(kind: str, value: object) -> str:
+    if kind == "string_type" and isinstance(value, int | float):
+        return "; put it in quotes"
+    if kind in ("tuple_type", "list_type") and isinstance(value, str):
+        return f"; write [{value}]"
+    number = value.strip().removesuffix("%").strip() if isinstance(value, str) else ""
+    if kind.startswith(("int", "float")) and number.isdigit():
+        return f"; write {number}, without {'%' if '%' in str(value) else 'quotes'}"
+    return ""
+
+
+def shown(value: object) -> str:
+    """A value of the file, short, as a person would write it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if not isinstance(value, int | float | str):
+        return "a mapping" if isinstance(value, Mapping) else "a list"
+    return str(value) if len(str(value)) <= 40 else f"{str(value)[:39]}…"
+
+
+def _reason(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return str(error)
+    return "it is not one"
 
 
 def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:

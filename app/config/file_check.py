@@ -3,6 +3,7 @@
 What Ray Serve and vLLM take comes from `packages.json`, so that neither is imported (`deployments.package_schema`).
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 
 import yaml
 
-from app.config.base import ConfigError, nearest
+from app.config.base import ConfigError, nearest, shown
 from app.config.files import parse_yaml, read_text
 from app.config.json_schema import packages, schema
 from app.config.serve_file import load_document
 
 _OWN = "deployments."
 """The package of this project's applications in an `import_path`."""
+
+_POLICY = "deployments.autoscaling:replicas_needed"
 
 _USER_CONFIG = re.compile(r"^applications\[\d+\]\.deployments\[\d+\]\.user_config\.(?=.)")
 _APPLICATION = re.compile(r"^applications\[(\d+)\](?=\.)")
@@ -60,6 +63,9 @@ def package_problems(document: object) -> Iterator[str]:
 
 def _problems(document: object, further: Check) -> Iterator[str]:
     if isinstance(document, Mapping):
+        if "apiVersion" in document and "kind" in document:
+            yield f"kind: {document['kind']} is Kubernetes' and not a configuration; check the overlay's directory"
+            return
         yield from package_problems(document)
         if "applications" not in document:
             meant = [name for name in document if nearest(str(name), ["applications"])]
@@ -87,12 +93,19 @@ def _application_problems(where: str, application: Mapping[str, Any]) -> Iterato
     places += [(f"{where}.deployments[{i}]", item) for i, item in enumerate(listed if isinstance(listed, list) else ())]
     for place, deployment in places:
         if isinstance(deployment, Mapping):
-            yield from _replica_problems(f"{place}.autoscaling_config", deployment.get("autoscaling_config"))
+            yield from _replica_problems(f"{place}.autoscaling_config", deployment)
 
 
-def _replica_problems(where: str, autoscaling: object) -> Iterator[str]:
+def _replica_problems(where: str, deployment: Mapping[str, Any]) -> Iterator[str]:
+    autoscaling = deployment.get("autoscaling_config")
     if not isinstance(autoscaling, Mapping):
         return
+    if deployment.get("num_replicas") not in (None, "auto"):
+        yield f"{where}: its deployment has `num_replicas`, too; remove one of both"
+    policy = autoscaling.get("policy")
+    function = policy.get("policy_function") if isinstance(policy, Mapping) else None
+    if isinstance(function, str) and function.startswith(_OWN) and function != _POLICY:
+        yield f"{where}.policy.policy_function: '{function}' does not exist; did you mean {_POLICY}?"
     low, high = autoscaling.get("min_replicas", 1), autoscaling.get("max_replicas", 1)
     first = autoscaling.get("initial_replicas")
     if isinstance(low, int) and isinstance(high, int) and low > high:
@@ -123,24 +136,33 @@ def _words(error: Any) -> Iterator[str]:
     elif rule == "additionalProperties" and error.validator_value is False:
         known = list(error.schema["properties"])
         for name in value.keys() - set(known):
-            yield f"{_path([*error.absolute_path, name])}: unknown key{nearest(str(name), known) or _listed(known)}"
+            where = _path([*error.absolute_path, name])
+            yield f"{where}: unknown key{_elsewhere(str(name)) or nearest(str(name), known) or _listed(known)}"
     elif rule == "required":
         missing = [name for name in error.validator_value if name not in value]
         yield f"{path}: `{missing[0]}` is missing"
     elif rule in _BOUNDS:
-        yield f"{path}: expected {_BOUNDS[rule]} {error.validator_value}, not {_shown(value)}"
+        yield f"{path}: expected {_BOUNDS[rule]} {error.validator_value}, not {shown(value)}"
     else:
         choices = [str(it) for it in _choices(error.schema)]
         meant = nearest(str(value), choices)
         if meant and len(choices) > _FEW:
-            yield f"{path}: {_shown(value)} is not known{meant}"
+            yield f"{path}: {shown(value)} is not known{meant}"
         else:
-            yield f"{path}: expected {_expected(error.schema) or error.message}{_not(value, choices)}"
+            yield f"{path}: expected {_expected(error.schema) or error.message}{_not(value, choices, _quotes(error))}"
 
 
-def _not(value: object, choices: Iterable[str]) -> str:
-    quotes = "; put it in quotes" if isinstance(value, int | float) and not choices else ""
-    return f", not {_shown(value)}{nearest(str(value), choices) or quotes}"
+def _not(value: object, choices: Iterable[str], remedy: str = "") -> str:
+    return f", not {shown(value)}{nearest(str(value), choices) or remedy}"
+
+
+def _quotes(error: Any) -> str:
+    """What to do about quotes, if they are the mistake."""
+    kinds, value = json.dumps(error.schema), error.instance
+    if isinstance(value, str):
+        is_number = re.fullmatch(r"-?\d+(\.\d+)?", value) and ('"integer"' in kinds or '"number"' in kinds)
+        return " in quotes; leave them out" if is_number else ""
+    return "; put it in quotes" if isinstance(value, int | float) and '"string"' in kinds else ""
 
 
 def _expected(given: Mapping[str, Any]) -> str:
@@ -185,15 +207,25 @@ def _path(parts: Sequence[str | int]) -> str:
     return "".join(f"[{it}]" if isinstance(it, int) else f".{it}" for it in parts).removeprefix(".")
 
 
+def _elsewhere(name: str) -> str:
+    """Where a key belongs that is known in another part of the file."""
+    parts = [part for section, part in _PARTS.items() if name in packages()["$defs"][section]["properties"]]
+    return f"; it belongs into {' or '.join(parts)}" if parts else ""
+
+
+_PARTS = {
+    "ServeApplicationSchema": "an application",
+    "DeploymentSchema": "an application's `deployments`",
+    "AutoscalingConfig": "`autoscaling_config`",
+    "RayActorOptionsSchema": "`ray_actor_options`",
+    "LLMConfig": "`llm_config`",
+    "ModelLoadingConfig": "`model_loading_config`",
+    "EngineArguments": "`engine_kwargs`",
+}
+
+
 def _listed(known: Sequence[str] | Mapping[str, Any]) -> str:
     return f"; remove it or correct its spelling (known: {', '.join(known)})" if len(known) <= _FEW else "; remove it"
-
-
-def _shown(value: object) -> str:
-    if not isinstance(value, int | float | str):
-        return "null" if value is None else f"a {'list' if isinstance(value, list) else 'mapping'}"
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _short(problem: str, document: object) -> str:

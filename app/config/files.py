@@ -51,7 +51,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError([f"{path}: {error.strerror}"]) from None
     except UnicodeDecodeError:
-        raise ConfigError([f"{path}: not text"]) from None
+        raise ConfigError([f"{path}: not UTF-8; save it as UTF-8"]) from None
 
 
 def read_yaml(path: Path) -> object:
@@ -72,6 +72,7 @@ def parse_yaml(text: str, *, where: str = "", is_secret: bool = False) -> object
             raise ConfigError([f"not YAML{f', line {mark.line + 1}' if mark else ''}"]) from None
         line = f"line {mark.line + 1}: " if mark else ""
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        reason = reason.removeprefix("but ")
         raise ConfigError([f"{where}{line}not YAML: {reason}{_remedy(reason)}"]) from None
 
 
@@ -85,6 +86,7 @@ _REMEDIES = {
     "expected <block end>": "the indentation differs from that of the lines above",
     "could not find expected ':'": "a key ends with a colon and a space",
     "expected ',' or": "close the bracket of the line, or of one above",
+    "another document": "one file has one document: remove the line `---` and what is before or after it",
     "found undefined alias": "an anchor (&name) comes before its alias (*name)",
     "unexpected end of stream": "close the quotes",
 }

@@ -14,7 +14,7 @@ _APPLICATION, _DEPLOYMENT, _FILE = "ServeApplicationSchema", "DeploymentSchema",
 
 @cache
 def packages() -> Mapping[str, Any]:
-    """The packages' part: `applications`, an `import_path` to the name of its deployment, and `$defs`.
+    """The packages' part: `applications`, an `import_path` to its deployment's name and its arguments, and `$defs`.
 
     `deployments.package_schema` writes it.
     """
@@ -29,7 +29,7 @@ def schema(user_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if user_config is not None:
         definitions["Config"] = user_config
     applications = packages()["applications"]
-    conditions = [_condition(path, name) for path, name in applications.items()]
+    conditions = [_condition(path, it["deployment"], it["args"]) for path, it in applications.items()]
     definitions[_APPLICATION] = {
         **definitions[_APPLICATION],
         "required": ["name", "import_path"],
@@ -44,19 +44,13 @@ def schema(user_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     }
 
 
-def _condition(import_path: str, name: str) -> dict[str, Any]:
+def _condition(import_path: str, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """What holds for the application of an `import_path`: its deployment's name, and its arguments."""
     deployment: dict[str, Any] = {"name": {"const": name}}
-    properties: dict[str, Any] = {"deployments": {"items": {"properties": deployment}}}
     if name == "Router":
         deployment["user_config"] = {"$ref": "#/$defs/Config"}
-    if name == "Engine":
-        llm_config = {"llm_config": {"$ref": "#/$defs/LLMConfig"}}
-        properties["args"] = {
-            "type": "object",
-            "properties": llm_config,
-            "required": ["llm_config"],
-            "additionalProperties": False,
-        }
+    if "llm_config" in args["properties"]:
+        args = {**args, "properties": {"llm_config": {"$ref": "#/$defs/LLMConfig"}}}
+    properties = {"deployments": {"items": {"properties": deployment}}, "args": args}
     known = {"properties": {"import_path": {"const": import_path}}, "required": ["import_path"]}
     return {"if": known, "then": {"properties": properties}}

@@ -4,7 +4,7 @@ from typing import Any
 
 from app.config.access import exposure_problems, sharing_problems
 from app.config.adapters import engine_problems, model_problems
-from app.config.base import ConfigError
+from app.config.base import ConfigError, nearest
 from app.config.files import read_yaml
 from app.config.schema import Config, parse
 from app.config.urls import is_loopback
@@ -83,7 +83,8 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
             continue
         expected = APP_PREFIX + deployment.app
         if deployment.app not in prefixes:
-            problems.append(f"deployments.{name}.app: no application is named '{deployment.app}'; declare it")
+            meant = nearest(deployment.app, map(str, prefixes)) or "; declare it"
+            problems.append(f"deployments.{name}.app: no application is named '{deployment.app}'{meant}")
         elif prefixes[deployment.app] != expected:
             problems.append(f"applications.{deployment.app}.route_prefix: must be {expected} for the router to find it")
     if config is not None:

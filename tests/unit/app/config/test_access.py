@@ -70,7 +70,7 @@ def test_the_section_in_the_docs_is_valid() -> None:
         ({"oidc": {**OIDC, "leeway_s": -1}}, "access.oidc.leeway_s: .*greater than or equal"),
         ({"oidc": {**OIDC, "jwks": "x"}}, "access.oidc.jwks: unknown key; did you mean jwks_url"),
         ({"limits": {"default": {"requests_per_minute": 0}}}, "limits.default.requests_per_minute: .*greater than"),
-        ({"limits": {"default": {"requests_per_minute": 1.5}}}, "limits.default.requests_per_minute: .*integer"),
+        ({"limits": {"default": {"requests_per_minute": 1.5}}}, "limits.default.requests_per_minute: .*whole number"),
         ({"limits": {"default": {"rpm": 1}}}, "limits.default.rpm: unknown key; .*known: requests_per_minute"),
         ({"limits": {"endpoints": {"gone": {}}}}, "limits.endpoints.gone: unknown endpoint; known: chat, emb"),
         ({"limits": {"callers": {"a\nb": {}}}}, "access.limits.callers.a\nb: .*pattern"),

@@ -74,12 +74,12 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "smollm2-blue: 90,",
         "smollm2-blue: 90%,",
-        "endpoints.chat.traffic.smollm2-blue: Input should be a valid integer; write 90, without %",
+        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90%; write 90, without %",
     ),
     (
         "smollm2-blue: 90,",
         'smollm2-blue: "90",',
-        "endpoints.chat.traffic.smollm2-blue: Input should be a valid integer; write 90, without quotes",
+        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90; write 90, without quotes",
     ),
     (
         "[chat, completions, responses]",
@@ -95,7 +95,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "{app: smollm2-green,",
         "{app: smollm2-gren,",
-        "deployments.smollm2-green.app: no application is named 'smollm2-gren'; declare it",
+        "deployments.smollm2-green.app: no application is named 'smollm2-gren'; did you mean smollm2-green?",
     ),
     (
         "green, model: SmolLM2-135M-Instruct",
@@ -129,6 +129,73 @@ MISTAKES: list[tuple[str, str, str]] = [
         "max_num_seqs: 16  ",
         "gpu_memory_utilization: 1.5  ",
         f"{ENGINE}.engine_kwargs.gpu_memory_utilization: expected at most 1, not 1.5",
+    ),
+    (
+        "        max_ongoing_requests: 32",
+        "        num_replicas: 2\n        max_ongoing_requests: 32",
+        f"{REPLICAS}.autoscaling_config: its deployment has `num_replicas`, too; remove one of both",
+    ),
+    (
+        "          model_id: SmolLM2-135M-Instruct     #",
+        "          # model_id: SmolLM2-135M-Instruct     #",
+        f"{ENGINE}.model_loading_config: `model_id` is missing",
+    ),
+    (
+        "model_source: package",
+        "model_sauce: package",
+        f"{ENGINE}.model_loading_config.model_sauce: unknown key; did you mean model_source?",
+    ),
+    (
+        "max_model_len: 8192",
+        "max_model_len: eight",
+        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number or a text, not eight",
+    ),
+    (
+        "max_num_seqs: 16  ",
+        "quantization: fp-8  ",
+        f"{ENGINE}.engine_kwargs.quantization: fp-8 is not known; did you mean fp8?",
+    ),
+    (
+        "max_num_seqs: 16  ",
+        "speculative_config: {method: ngram, num_speculative_token: 3}  ",
+        f"{ENGINE}.engine_kwargs.speculative_config.num_speculative_token: unknown key; "
+        "did you mean num_speculative_tokens?",
+    ),
+    (
+        "max_num_seqs: 16  ",
+        "min_replicas: 1  ",
+        f"{ENGINE}.engine_kwargs.min_replicas: unknown key; it belongs into `autoscaling_config`",
+    ),
+    (
+        "max_num_seqs: 16  ",
+        'max_num_seqs: "16"  ',
+        f"{ENGINE}.engine_kwargs.max_num_seqs: expected a whole number, not 16 in quotes; leave them out",
+    ),
+    (
+        "deployments.autoscaling:replicas_needed",
+        "deployments.autoscaling:replica_needed",
+        f"{REPLICAS}.autoscaling_config.policy.policy_function: 'deployments.autoscaling:replica_needed' does not "
+        "exist; did you mean deployments.autoscaling:replicas_needed?",
+    ),
+    (
+        "env_vars:",
+        "env:",
+        f"{ENGINE}.runtime_env.env: unknown key; *",
+    ),
+    (
+        "    args: {}\n    deployments:\n      - name: Router",
+        "    args: {user_config: {}}\n    deployments:\n      - name: Router",
+        "applications.router.args.user_config: unknown key; it belongs into an application's `deployments`",
+    ),
+    (
+        "tasks: [embeddings, rerank]\n",
+        "tasks: embeddings\n",
+        "endpoints.embed.tasks: expected a list, not embeddings; *",
+    ),
+    (
+        "\napplications:",
+        "\n---\na: b\n---\napplications:",
+        "not YAML: found another document; one file *",
     ),
     ("max_num_seqs: 16  ", "max_num_seqs: 0  ", f"{ENGINE}.engine_kwargs.max_num_seqs: expected at least 1, not 0"),
     (
@@ -233,7 +300,7 @@ def test_a_mistake_is_one_line_with_its_place_and_the_fix(right: str, wrong: str
     if right == "deployments.router:build":  # the quotes close in a later line
         return
     nearby = problem.startswith(("not YAML", "endpoints.chat: ", "experiments: ", "duplicate", "deployments."))
-    nearby = nearby or problem.startswith(f"{BLUE}.route_prefix")
+    nearby = nearby or problem.startswith(f"{BLUE}.route_prefix") or "is missing" in problem or "too; " in problem
     assert int(place) == line or (nearby and abs(int(place) - line) < 45)
 
 

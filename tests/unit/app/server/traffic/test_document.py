@@ -131,7 +131,7 @@ def test_all_problems_are_reported_together_with_their_paths() -> None:
     [
         ({}, "weights: Field required"),
         ({"weights": {}}, "weights: Dictionary should have at least 1 item"),
-        ({"weights": {"blue": 99.5, "green": 0.5}}, "weights.blue: Input should be a valid integer"),
+        ({"weights": {"blue": 99.5, "green": 0.5}}, "weights.blue: expected a whole number, not 99.5"),
         ({"weights": {"blue": 101}}, "weights.blue: Input should be less than or equal to 100"),
         ({"weights": {"blue": 100, "green": 10}}, "weights: the percentages sum to 110, they must sum to 100: take"),
         ({"weights": {"blue": 100}, "overrides": [{"unit_key": "a"}]}, "overrides.0.deployment: Field required"),
