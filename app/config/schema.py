@@ -111,9 +111,9 @@ class Endpoint(_Model):
 
     unsupported_tools: Literal["drop", "refuse"] = Field(
         default="drop",
-        description="Tools of OpenAI's servers (`web_search`, `mcp` …) in a Responses request that has functions too, "
-        "as agents send them: left out, which the answer's `tools` show, or a 400. Without functions, or where "
-        "`tool_choice` demands one, they are always a 400.",
+        description="Tools other than functions (`web_search`, `mcp`, `custom` …) in a Responses request that has "
+        "functions too, as agents send them: left out, which the answer's `tools` show, or a 400. Without functions, "
+        "or where `tool_choice` demands one, they are always a 400.",
     )
     ledger: Literal["experiments", "always"] = Field(
         default="experiments",

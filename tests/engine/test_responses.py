@@ -1,13 +1,23 @@
 """Responses on a real vLLM: the counted prompt is the one that is billed, and a refusal names the client's field."""
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.openai.responses.utils import construct_input_messages
 
+from app.dialects.base import Request
+from app.dialects.openai.dialect import OpenAI
+from app.errors import BadRequest
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.support.clients.response_items import ITEMS, sample
+from tests.support.clients.samples import CONTEXT
 from tests.support.engine.model_application import KEY
 from tests.support.processes.servers import serve
 
@@ -54,3 +64,14 @@ def test_an_image_for_a_model_of_texts_is_the_inputs_fault(client: httpx.Client)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "input")
     assert "multimodal" in error["message"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", ITEMS)
+def test_vllm_makes_messages_of_every_item_that_it_gets(name: str, whole: bool) -> None:
+    body = {"model": "chat", "input": [{"role": "user", "content": "hi"}, sample(ITEMS[name], whole=whole)]}
+    request = Request("POST", "/v1/responses", json.dumps(body).encode())
+    with suppress(BadRequest, ValidationError):  # the client's faults, here and in vLLM
+        sent = ResponsesRequest.model_validate(OpenAI().parse("responses", request, CONTEXT).body)
+        messages = construct_input_messages(request_input=sent.input)
+        assert all("role" in message for message in messages)

@@ -313,7 +313,7 @@ class InputTokens(Request):
 
     input: NonEmpty | NonEmptyList[Any] = Field(description=_COUNTED)
     instructions: str | None = Field(default=None, description=_COUNTED)
-    tools: Any = Field(default=None, description=f"{_COUNTED}; tools of OpenAI's servers are left out or rejected")
+    tools: Any = Field(default=None, description=f"{_COUNTED}; others than functions are left out or rejected")
     tool_choice: Any = Field(default=None, description=NOT_USED)
     parallel_tool_calls: Any = Field(default=None, description=NOT_USED)
     reasoning: Any = Field(default=None, description=NOT_USED)

@@ -28,22 +28,6 @@ def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[
     return {**response, "error": None, "store": False, "text": response.get("text") or _TEXT, "output": output}
 
 
-def readable_items(items: list[Any]) -> list[Any]:
-    """The items of an input without reasoning that only OpenAI's servers can decrypt."""
-    return [_readable(item) for item in items if not _is_opaque(item)]
-
-
-def _is_opaque(item: Any) -> bool:
-    is_reasoning = isinstance(item, dict) and item.get("type") == "reasoning"
-    return is_reasoning and not item.get("content") and not item.get("summary")
-
-
-def _readable(item: Any) -> Any:
-    if not (isinstance(item, dict) and item.get("type") == "reasoning" and "encrypted_content" in item):
-        return item
-    return {name: value for name, value in item.items() if name != "encrypted_content"}
-
-
 class ResponseStream(PassthroughStream):
     """A `Stream` that edits the few events that hold a response object or a finished item, and passes the others.
 

@@ -17,7 +17,8 @@ from app.dialects.json_body import dump
 from app.dialects.openai import azure_ml, cohere, fields, functions, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, COMPLETIONS, EVENTS
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
-from app.dialects.openai.responses import ResponseStream, readable_items, whole_response
+from app.dialects.openai.items import settle_items
+from app.dialects.openai.responses import ResponseStream, whole_response
 from app.dialects.openai.tools import settle_chat_tools, settle_tools
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
@@ -161,7 +162,7 @@ class ResponsesTranslation(DirectTranslation):
         request = _checked(body, fields.Responses, vllm_fields.ENGINE_RESPONSES)
         settle_tools(body, drop=drop_tools)
         if isinstance(request.input, list):
-            body["input"] = readable_items(request.input)
+            settle_items(body, drop=drop_tools)
         if request.top_p == 0:
             greedy(body)
         # Otherwise vLLM would look for a store that it does not have. The answer has false too: nothing is stored.
@@ -180,7 +181,7 @@ def _parse_input_tokens(body: dict[str, Any], *, drop_tools: bool) -> Call:
     request = _checked(body, fields.InputTokens, PASSED)
     settle_tools(body, drop=drop_tools)
     if isinstance(request.input, list):
-        body["input"] = readable_items(request.input)
+        settle_items(body, drop=drop_tools)
     return Call("responses", body, CountTranslation("/tokenize", tokenized(body)), request.model)
 
 
