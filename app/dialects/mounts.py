@@ -1,8 +1,10 @@
-"""Paths that several dialects serve, and how requests below Friendli's paths name a model and a user.
+"""Paths that several dialects serve, whose client a request there is, and how those below Friendli's paths name a model
+and a user.
 
 Besides its own API, Friendli has OpenAI's Responses and Anthropic's Messages there, which those dialects serve.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -16,6 +18,8 @@ INFO_PATHS = ("/info", "/endpoints/{endpoint}/info")
 
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
 """Friendli's base paths for serverless and dedicated endpoints."""
+
+_OPENAI_SDKS = ("OpenAI/", "AsyncOpenAI/", "DatabricksOpenAI/")
 
 _BELOW = tuple(f"{mount}/" for mount in MOUNTS)
 
@@ -44,6 +48,11 @@ def addressed(call: Call, request: Request) -> Call:
         return call
     endpoint, _, adapter = call.model.partition(":")
     return replace(call, model=endpoint, deployment=adapter)
+
+
+def is_openais_sdk(headers: Mapping[str, str]) -> bool:
+    """Whether the client is the OpenAI SDK, or is built on it."""
+    return "x-stainless-lang" in headers or headers.get("user-agent", "").startswith(_OPENAI_SDKS)
 
 
 def is_own_url(model: object, path: str) -> bool:

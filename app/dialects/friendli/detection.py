@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from app.dialects.base import Request
 from app.dialects.json_body import peek
+from app.dialects.mounts import is_openais_sdk
 
 Form = Literal["classic", "modern"]
 _SDK = "friendli-core"  # in the current SDK's user agent
-_OPENAI_SDKS = ("OpenAI/", "AsyncOpenAI/", "DatabricksOpenAI/")
 _ALWAYS_SENT = "timeout_microseconds"  # by the previous SDK, as null unless its user sets it
 
 FRIENDLIS_OWN = frozenset(
@@ -30,11 +30,6 @@ FRIENDLIS_OWN = frozenset(
 _MAY_BE_FRIENDLIS = re.compile(
     rb'"(?:%b)"\s*:|"seed"\s*:\s*\[|"response_format"' % "|".join(sorted(FRIENDLIS_OWN)).encode()
 )
-
-
-def is_openais_sdk(headers: Mapping[str, str]) -> bool:
-    """Whether the client is the OpenAI SDK, or is built on it."""
-    return "x-stainless-lang" in headers or headers.get("user-agent", "").startswith(_OPENAI_SDKS)
 
 
 def form(headers: Mapping[str, str]) -> Form:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic_core import from_json
 
+from app.config.base import nearest
 from app.config.schema import Task
 from app.dialects.base import Call, Reply, ServingContext, Stream, Translation
 from app.dialects.common.best_of import FIELD_NAMES, BestOf
@@ -262,12 +263,13 @@ def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset
     for name in body:
         if name in model.refused:
             raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
-    request = validated(model, body, _bad_request)
     known = model.model_fields
     for name in body:
         if name not in known and name not in passed:
-            raise BadRequest(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
-    return request
+            hint = nearest(name, known.keys() | passed)
+            message = f"Unrecognized request argument supplied: {name}{hint}"
+            raise BadRequest(message, param=name, code="unknown_parameter")
+    return validated(model, body, _bad_request)
 
 
 _OF_FUNCTIONS = {"tools": "functions", "tool_choice": "function_call"}

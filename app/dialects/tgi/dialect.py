@@ -17,7 +17,7 @@ from typing import ClassVar
 from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import peek
-from app.dialects.mounts import INFO_PATHS
+from app.dialects.mounts import INFO_PATHS, is_openais_sdk
 from app.dialects.openapi_schemas import Body
 from app.dialects.tgi import tei
 from app.dialects.tgi.addressing import names_no_model
@@ -103,8 +103,7 @@ class TGI:
         if route.path == "/v1/chat/completions":
             return _is_tgi_chat(request)
         if route.path in ("/tokenize", "/invocations"):
-            body = peek(request.body)
-            return "inputs" in body or not ("messages" in body or "prompt" in body)
+            return "inputs" in peek(request.body)
         return route.path != "/rerank" or "texts" in peek(request.body)
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
@@ -158,7 +157,8 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 
 
 def _is_tgi_chat(request: Request) -> bool:
-    """Whether a chat at OpenAI's own path is TGI's: it names no model, or none that exists, or has TGI's grammar.
+    """Whether a chat at OpenAI's own path is TGI's: it has TGI's grammar, or a name that means no model, or neither a
+    model nor a field that TGI would ignore.
 
     Most bodies name a model and have no grammar, which a search finds without parsing: inside a JSON string the quotes
     of ``"model"`` would be escaped.
@@ -170,5 +170,8 @@ def _is_tgi_chat(request: Request) -> bool:
         return False
     fields = peek(request.body)
     format = fields.get("response_format")
-    with_grammar = isinstance(format, dict) and "value" in format
-    return bool(fields) and (names_no_model(fields.get("model"), request) or with_grammar)
+    if isinstance(format, dict) and "value" in format:
+        return True
+    if (name := fields.get("model")) is not None:
+        return names_no_model(name, request)
+    return bool(fields) and fields.keys() <= Chat.model_fields.keys() and not is_openais_sdk(request.headers)

@@ -314,3 +314,21 @@ def test_a_long_message_is_not_echoed_in_each_of_many_choices() -> None:
     parse("chat", messages=messages, n=128)
     with pytest.raises(BadRequest, match="echo"):
         parse("chat", messages=messages, n=128, echo=True)
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "name", "meant"),
+    [
+        ("chat", {"model": "chat", "mesages": []}, "mesages", "; did you mean messages?"),
+        ("tokenize", {"promt": "x"}, "promt", "; did you mean prompt?"),
+        ("responses", {"model": "chat", "inpt": "x"}, "inpt", "; did you mean input?"),
+        ("chat", {"messages": [], "xyz": 1}, "xyz", ""),
+    ],
+)
+def test_a_misspelt_field_is_named_before_the_one_that_is_then_missing(
+    operation: str, fields: dict[str, Any], name: str, meant: str
+) -> None:
+    with pytest.raises(BadRequest) as raised:
+        OpenAI().parse(operation, Request("POST", "/", json.dumps(fields).encode()), CONTEXT)
+    assert raised.value.message == f"Unrecognized request argument supplied: {name}{meant}"
+    assert raised.value.param == name

@@ -18,7 +18,9 @@ from app.dialects.base import (
     ServingContext,
     Stream,
 )
+from app.dialects.openai import fields, vllm_fields
 from app.dialects.openai.dialect import OpenAI
+from app.dialects.tgi.chat.fields import Chat as TGIChat
 from app.dialects.tgi.dialect import TGI
 from app.errors import (
     BadRequest,
@@ -456,14 +458,20 @@ CHAT = {"messages": [{"role": "user", "content": "hi"}]}
         ("/v1/chat/completions", {**CHAT, "model": "c", "response_format": {"type": "json_object"}}, False),
         ("/v1/chat/completions", {**CHAT, "model": "c", "metadata": {"value": "tgi", "model": "tgi"}}, False),
         ("/v1/chat/completions", {"model": "c", "messages": [{"role": "user", "content": '"model": "tgi"'}]}, False),
+        ("/v1/chat/completions", {**CHAT, "max_tokens": 5, "guideline": "g"}, True),
+        ("/v1/chat/completions", {**CHAT, "model": "tgi", "top_k": 5}, True),
+        ("/v1/chat/completions", {**CHAT, "top_k": 5, "response_format": {"type": "json", "value": {}}}, True),
         ("/v1/chat/completions", [], False),
         ("/tokenize", {"inputs": "x"}, True),
         ("/tokenize", {"prompt": "x"}, False),
         ("/tokenize", CHAT, False),
-        ("/tokenize", {}, True),
+        ("/tokenize", {}, False),
+        ("/tokenize", {"promt": "x"}, False),
+        ("/tokenize", {"model": "chat"}, False),
         ("/invocations", {"inputs": "x"}, True),
         ("/invocations", CHAT, False),
         ("/invocations", {"prompt": "x"}, False),
+        ("/invocations", {"promt": "x"}, False),
         ("/generate", {}, True),
     ],
 )
@@ -472,6 +480,25 @@ def test_the_body_decides_who_claims_a_shared_path(path: str, body: Any, claimed
     assert TGI().claims(route, Request("POST", path, json.dumps(body).encode())) is claimed
     if path in ("/tokenize", "/invocations", "/v1/chat/completions"):
         assert any(route.path == path for route in OpenAI.routes)
+
+
+ONLY_OPENAIS = sorted((fields.Chat.model_fields.keys() | vllm_fields.ENGINE_CHAT) - TGIChat.model_fields.keys())
+
+
+@pytest.mark.parametrize("model", [{}, {"model": None}])
+@pytest.mark.parametrize("name", [*ONLY_OPENAIS, "max_token"])
+def test_a_chat_without_a_model_is_not_tgis_where_tgi_would_ignore_a_field(name: str, model: dict[str, Any]) -> None:
+    route = next(route for route in TGI.routes if route.path == "/v1/chat/completions")
+    body = json.dumps({**CHAT, **model, name: 1}).encode()
+    assert not TGI().claims(route, Request("POST", route.path, body))
+
+
+def test_a_chat_of_the_openai_sdk_is_tgis_only_if_it_says_so() -> None:
+    route = next(route for route in TGI.routes if route.path == "/v1/chat/completions")
+    for body, claimed in ((CHAT, False), ({**CHAT, "model": "tgi"}, True)):
+        for headers in ({"x-stainless-lang": "python"}, {"user-agent": "OpenAI/Python 2.0"}):
+            request = Request("POST", route.path, json.dumps(body).encode(), headers=headers)
+            assert TGI().claims(route, request) is claimed
 
 
 def test_azure_has_an_info_route_too() -> None:
