@@ -3,6 +3,7 @@
 Works on finished bytes, of every dialect. A pattern cannot match inside a JSON string: there the quotes are escaped.
 """
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,6 +14,9 @@ from app.upstream.target import Target
 
 _HEAD, _PIECE = 1024, 1024 * 1024
 _MOST = 4096
+
+_SPACED = re.compile(rb'\s*\{\s*"[^"\\]*": ')
+"""The beginning of a JSON object that is not compact, as vLLM's are."""
 
 
 class DeploymentNames:
@@ -25,13 +29,23 @@ class DeploymentNames:
         self._engine_model, self._model = b'"model":' + dump(model), b'"model":' + own
         self._fingerprint = b'"system_fingerprint":"'
         self._own_fingerprint = self._fingerprint + own[1:-1] + b"-"
+        self._spaced = [
+            (engines.replace(b":", b": ", 1), ours.replace(b":", b": ", 1))
+            for engines, ours in ((self._engine_model, self._model), (self._fingerprint, self._own_fingerprint))
+        ]
 
     def in_events(self, frames: bytes) -> bytes:
         """Whole frames of an event stream with the deployment's names."""
-        return frames.replace(self._engine_model, self._model).replace(self._fingerprint, self._own_fingerprint)
+        frames = frames.replace(self._engine_model, self._model).replace(self._fingerprint, self._own_fingerprint)
+        if b'": "' in frames:  # a server other than vLLM may put spaces into its JSON
+            for engines, ours in self._spaced:
+                frames = frames.replace(engines, ours)
+        return frames
 
     def in_answer(self, body: bytes) -> bytes:
         """A whole answer with the deployment's names. Members of inner objects, like a tool's input, stay."""
+        if _SPACED.match(body):
+            body = dump(from_json(body))
         if not self._names_outside(body) and body.count(self._engine_model) > 1:
             answer, (name, model) = from_json(body), self._names
             if answer.get("model") == model:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.dialects.json_body import dump
 from app.exchange import deployment_names
 from app.exchange.deployment_names import DeploymentNames
-from app.sse import encode
+from app.sse import Decoder, encode
 
 NAMES = DeploymentNames("blue", "org/M-1")
 TEXTS = st.text() | st.just('"model":"org/M-1"') | st.just('"system_fingerprint":"')
@@ -22,6 +22,19 @@ def test_events_name_the_deployment_and_keep_texts_unchanged(chunks: list[dict[s
     renamed = [{**chunk, "model": "blue"} if "model" in chunk else chunk for chunk in chunks]
     frames = b"".join(encode(dump(chunk)) for chunk in chunks)
     assert NAMES.in_events(frames) == b"".join(encode(dump(chunk)) for chunk in renamed)
+
+
+@given(st.lists(CHUNKS))
+def test_so_do_events_and_answers_of_servers_that_put_spaces_into_their_json(chunks: list[dict[str, Any]]) -> None:
+    sent = [{"id": "c", **chunk, "system_fingerprint": "f"} for chunk in chunks]
+    named = [{**chunk, "system_fingerprint": "blue-f"} for chunk in sent]
+    named = [{**chunk, "model": "blue"} if "model" in chunk else chunk for chunk in named]
+    frames = NAMES.in_events(b"".join(encode(json.dumps(chunk).encode()) for chunk in sent))
+    assert [json.loads(event.data) for event in Decoder().feed(frames)] == named
+    for chunk, expected in zip(sent, named, strict=True):
+        body = json.dumps(chunk).encode()
+        assert json.loads(NAMES.in_answer(body)) == expected
+        assert json.loads(b"".join(NAMES.in_long_answer(body))) == expected
 
 
 @given(TEXTS)
