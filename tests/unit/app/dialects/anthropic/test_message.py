@@ -77,6 +77,18 @@ def test_every_usage_counts_what_was_cached(usage: dict[str, Any], created: int,
     assert [it["usage"] for it in (found[0]["message"], found[-2])] == [expected, expected]
 
 
+@pytest.mark.parametrize(("sent", "expected"), [({}, None), ({"stop_sequence": "a"}, "a")])
+def test_every_message_has_a_stop_sequence_or_null(sent: dict[str, Any], expected: str | None) -> None:
+    message = {"content": [TEXT], "stop_reason": "end_turn", "usage": COUNTS, **sent}
+    assert json.loads(whole_message(json.dumps(message).encode(), manages_context=False))["stop_sequence"] == expected
+    stream = MessageStream(stream_format("r"), with_tools=False, manages_context=False, pings=False)
+    start = {"type": "message_start", "message": {"content": [], "usage": COUNTS}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn", **sent}, "usage": COUNTS}
+    begun, ended = events(stream.feed(frame(start) + frame(end)))
+    assert (begun["message"]["stop_reason"], begun["message"]["stop_sequence"]) == (None, None)
+    assert ended["delta"] == {"stop_reason": "end_turn", "stop_sequence": expected}
+
+
 def test_a_stream_has_a_ping_after_its_start_if_the_client_knows_pings() -> None:
     kinds = [it["type"] for it in streamed([TEXT], "end_turn", COUNTS, manages_context=False, pings=True)]
     assert kinds == ["message_start", "ping", "content_block_start", "message_delta", "message_stop"]
