@@ -29,7 +29,7 @@ def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
     if isinstance(choice, Mapping):
         kind = choice.get("type")
         if kind == "allowed_tools":
-            _allow(body, choice, choice.get("tools"), "tool_choice.tools")
+            _allow(body, choice, drop=drop)
         elif kind != "function":
             raise _unsupported("tool_choice", str(kind))
 
@@ -41,24 +41,32 @@ def settle_chat_tools(body: dict[str, Any]) -> None:
         body.pop("tool_choice", None)  # "auto" or "none"
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools")
-        allowed = allowed if isinstance(allowed, Mapping) else {}
-        _allow(body, allowed, allowed.get("tools"), "tool_choice.allowed_tools.tools")
+        _allow(body, choice, drop=False)
 
 
-def _allow(body: dict[str, Any], choice: Mapping[str, Any], allowed: Any, path: str) -> None:
-    """Leaves the allowed tools, with the mode as `tool_choice`."""
-    mode = choice.get("mode")
+def _allow(body: dict[str, Any], choice: Mapping[str, Any], *, drop: bool) -> None:
+    """Leaves the allowed tools, with the mode as `tool_choice`: chats have both in an object, Responses have not, and
+    clients confuse the two. `drop`: allowed tools that this server does not have are left out, unless none is left.
+    """
+    path, nested = "tool_choice", choice.get("allowed_tools")
+    if isinstance(nested, Mapping):
+        path, choice = "tool_choice.allowed_tools", nested
+    mode, allowed = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required"):
-        raise BadRequest("tool_choice.mode: must be 'auto' or 'required'", param="tool_choice")
+        raise BadRequest(f"{path}.mode: must be 'auto' or 'required'", param=f"{path}.mode")
+    path = f"{path}.tools"
     if not isinstance(allowed, list) or not allowed:
         raise BadRequest(f"{path}: must be a list of tools", param=path)
+    own = [tool for tool in allowed if _type(tool) in _RUN_BY_CLIENTS]
+    if len(own) < len(allowed) and not (drop and own):
+        number = next(number for number, tool in enumerate(allowed) if _type(tool) not in _RUN_BY_CLIENTS)
+        raise _unsupported(f"{path}[{number}]", _type(allowed[number]))
     offered: Sequence[Any] = body.get("tools") or []
     named = {_name(tool): tool for tool in offered}
     for number, tool in enumerate(allowed):
-        if _name(tool) not in named:
+        if _type(tool) in _RUN_BY_CLIENTS and _name(tool) not in named:
             raise BadRequest(f"{path}[{number}]: `tools` has no such tool", param=f"{path}[{number}]")
-    names = {_name(tool) for tool in allowed}
+    names = {_name(tool) for tool in own}
     body["tools"] = [tool for tool in offered if _name(tool) in names]
     body["tool_choice"] = mode
 

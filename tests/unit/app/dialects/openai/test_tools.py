@@ -95,10 +95,31 @@ def test_the_allowed_tools_are_those_that_the_engine_gets(mode: str) -> None:
     assert (body["tools"], body["tool_choice"]) == (tools[1:], mode)
 
 
+def test_the_allowed_tools_have_the_form_of_responses_in_chats_too_and_of_chats_in_responses() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in "fg"]
+    nested = {"mode": "auto", "tools": [{"type": "function", "name": "g"}]}
+    for choice in ({"type": "allowed_tools", "allowed_tools": nested}, {"type": "allowed_tools", **nested}):
+        assert chat(tools=tools, tool_choice=choice).body["tools"] == tools[1:]
+        assert parse(tools=[FUNCTION, OTHER], tool_choice=choice).body["tools"] == [OTHER]
+
+
+@pytest.mark.parametrize("other", SERVERS)
+def test_an_allowed_tool_that_was_left_out_is_left_out_there_too_or_said_to_be_unsupported(other: Any) -> None:
+    def choice(*tools: Any) -> dict[str, Any]:
+        return {"type": "allowed_tools", "mode": "required", "tools": list(tools)}
+
+    given = {"tools": [FUNCTION, OTHER, other]}
+    body = parse(**given, tool_choice=choice(other, OTHER)).body
+    assert (body["tools"], body["tool_choice"]) == ([OTHER], "required")
+    with pytest.raises(BadRequest, match=f"'{other['type']}' is not supported") as raised:
+        parse(**given, tool_choice=choice(other))
+    assert raised.value.param == "tool_choice.tools[0]"
+
+
 @pytest.mark.parametrize(
     ("choice", "param"),
     [
-        ({"mode": "none", "tools": [FUNCTION]}, "tool_choice"),
+        ({"mode": "none", "tools": [FUNCTION]}, "tool_choice.mode"),
         ({"mode": "auto", "tools": []}, "tool_choice.tools"),
         ({"mode": "auto", "tools": [FUNCTION, {"name": "h"}]}, "tool_choice.tools[1]"),
     ],
