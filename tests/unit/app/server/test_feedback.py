@@ -62,7 +62,7 @@ def test_a_list_may_hold_several_metrics() -> None:
         (item("stars", 6), "value"),
         (item("stars", 0.5), "value"),
         (item("stars", True), "value"),
-        (item(value=1), "value"),
+        (item(value=2), "value"),
         (item(value="yes"), "value"),
         ([item(), item(value=0.5)], "[1].value"),
         (item(user="u"), "user"),
@@ -105,5 +105,5 @@ def test_two_experiments_may_declare_a_metric_differently() -> None:
         second={**EXPERIMENT, "endpoint": "other", "feedback": {"thumbs": {"type": "number", "min": -1, "max": 1}}},
     )
     assert [check(item(value=value), both)[0][0].value for value in (True, -0.5)] == [1.0, -0.5]
-    with pytest.raises(BadRequest, match=r"^value: must be true or false or a number from -1 to 1$"):
+    with pytest.raises(BadRequest, match=r"^value: must be true or false or a number from -1 to 1, not 2$"):
         check(item(value=2), both)

@@ -13,6 +13,7 @@ from app.upstream.target import Target
 from tests.support.processes.raw_server import Server, serving
 
 TIMEOUTS = Timeouts()
+STREAMED = "/v1/chat/completions"
 EVENT = b'data: {"choices":[]}\n\n'
 REJECTION = b'{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}'
 
@@ -41,7 +42,7 @@ def target(url: str) -> Target:
 async def called(upstream: Upstream, url: str, *, stream: bool = False, timeouts: Timeouts = TIMEOUTS) -> bytes:
     if not stream:
         return await upstream.unary(target(url), "/v1/x", {"a": 1}, request_id="1", timeouts=timeouts)
-    opened = upstream.stream(target(url), "/v1/x", {"a": 1}, request_id="1", timeouts=timeouts)
+    opened = upstream.stream(target(url), STREAMED, {"a": 1}, request_id="1", timeouts=timeouts)
     with closing(opened) as chunks:
         await chunks.begin()
         return b"".join([chunk async for chunk in chunks])
@@ -168,7 +169,7 @@ async def test_a_stream_that_is_left_early_ends_the_engines_work(upstream: Upstr
         assert await reader.read() == b"", "until the router closes"
 
     async with serving(stream) as server:
-        opened = upstream.stream(target(server.url), "/v1/x", {}, request_id="1", timeouts=TIMEOUTS)
+        opened = upstream.stream(target(server.url), STREAMED, {}, request_id="1", timeouts=TIMEOUTS)
         with closing(opened) as chunks:
             await chunks.begin()
             assert await anext(chunks) == EVENT
