@@ -1,10 +1,24 @@
 """The endpoint or deployment that a request names. TGI itself serves one model, and its adapters."""
 
+from collections.abc import Sequence
+
+from app.config.schema import Task
 from app.dialects.base import ParseContext, Request
 from app.dialects.mounts import is_own_url
 from app.errors import Unprocessable
 
+_TASKS: Sequence[Task] = ("completions", "chat", "embeddings", "rerank", "responses")
 _NO_MODEL = (None, "tgi", "dummy")
+
+
+def task_asked_about(request: Request, context: ParseContext) -> Task:
+    """The task by which a question about a server (`/info`, `/health`) finds its deployment: the first that the path's
+    endpoint or deployment has, or that has a default endpoint. TGI's servers have one task, TEI's another.
+    """
+    config, name = context.config, request.params.get("endpoint")
+    named = config.endpoints.get(name or "") or config.deployments.get(name or "")
+    tasks = config.defaults if name is None else named.tasks if named is not None else ()
+    return next((task for task in _TASKS if task in tasks), "completions")
 
 
 def names_no_model(name: object, request: Request) -> bool:

@@ -14,6 +14,7 @@ from app.dialects.base import (
     no_lookups,
 )
 from app.dialects.json_body import dump
+from app.dialects.tgi.addressing import task_asked_about
 from app.dialects.tgi.errors import error_reply
 from app.errors import Rejected, SwitchyardError, Unavailable, UpstreamError
 
@@ -27,7 +28,7 @@ class Health(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        return Call("completions", {}, cls())
+        return Call(task_asked_about(request, context), {}, cls())
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         return no_lookups(EngineRequest("/ping", {}))

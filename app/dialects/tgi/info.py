@@ -1,12 +1,13 @@
-"""`/info` and `/v1/models`."""
+"""`/info`, of TGI and of Text Embeddings Inference (TEI), and `/v1/models`."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from app.config.schema import Config
+from app.config.schema import Config, Task
 from app.dialects.base import Call, Flow, ParseContext, Reply, Request, ServingContext, Translation, no_lookups
 from app.dialects.common.model_list import model_list
 from app.dialects.json_body import dump
+from app.dialects.tgi.addressing import task_asked_about
 from app.dialects.tgi.chat.fields import MAX_PROMPTS
 from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES
 from app.errors import NotFound
@@ -25,7 +26,8 @@ class Info(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        return Call("completions", {}, cls())
+        task = task_asked_about(request, context)
+        return Call(task, {}, TEIInfo(task) if task in ("embeddings", "rerank") else cls())
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         return no_lookups(Reply(dump(_info(serving.deployment, serving.known_model.max_len))))
@@ -57,6 +59,39 @@ def _info(name: str, context: int) -> dict[str, Any]:
         "sha": None,
         "docker_label": None,
         "models": [{**card, "max_total_tokens": context}],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TEIInfo(Translation):
+    """`/info` of an endpoint with vectors or scores, in TEI's form. What the router does not know is null."""
+
+    task: Task
+    generates = False
+    is_shared = True
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        kind = {"embedding": {"pooling": None}} if self.task == "embeddings" else {"reranker": None}
+        context = serving.model.max_len if serving.model is not None else None
+        return no_lookups(Reply(dump(_tei_info(serving.deployment, kind, context))))
+
+
+def _tei_info(name: str, kind: dict[str, Any], context: int | None) -> dict[str, Any]:
+    return {
+        "model_id": name,
+        "model_sha": None,
+        "model_dtype": None,
+        "model_type": kind,
+        "max_concurrent_requests": MAX_CONCURRENT_REQUESTS,
+        "max_input_length": context,
+        "max_batch_tokens": None,
+        "max_batch_requests": None,
+        "max_client_batch_size": None,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "version": None,
+        "sha": None,
+        "docker_label": None,
     }
 
 

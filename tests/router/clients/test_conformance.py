@@ -319,8 +319,8 @@ def of_hugging_face(rig: Rig) -> Iterator[Row]:
         "chat_completion": {"messages": MESSAGES},
         "text_generation": {"prompt": "hi"},
         "feature_extraction": {"text": "hi", "model": f"{rig.url}/tgi/embed"},
-        "get_endpoint_info": {"model": url},
-        "health_check": {"model": url},
+        "get_endpoint_info": {"model": f"{rig.url}/tgi/embed"},
+        "health_check": {"model": f"{rig.url}/tgi/embed"},
     }
     for name, method in methods(client, lambda inner: False):
         given = calls.get(name)

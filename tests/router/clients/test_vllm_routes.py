@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import refuse
+from tests.support.waiting import wait_until
 
 VECTORS = [[0.5, -1.0, 0.0, -0.25, 1.0, 1.0, -1.0, 1.0], [-1.0] * 7 + [1.0]]
 USAGE = {"prompt_tokens": 40, "total_tokens": 40}
@@ -83,6 +84,29 @@ def test_hugging_faces_client_embeds_at_an_endpoints_url(embedding: Rig) -> None
             "truncate_prompt_tokens": -1,
             "truncation_side": "right",
         }
+
+
+@pytest.mark.parametrize("tasks", [["embeddings"], ["rerank"], ["embeddings", "rerank"]])
+def test_an_endpoint_for_texts_answers_teis_questions(embedding: Rig, tasks: list[str]) -> None:
+    embedding.change(endpoints={"texts": {"tasks": tasks, "traffic": {"mini": 100}}})
+    url = f"{embedding.url}/tgi/texts"
+    client = InferenceClient(model=url, provider="hf-inference")
+    assert client.health_check(model=url)
+    info = client.get_endpoint_info(model=url)
+    kind = "embedding" if "embeddings" in tasks else "reranker"
+    assert (info["model_id"], list(info["model_type"])) == ("mini", [kind])
+    assert [httpx.get(url + path).status_code for path in ("", "/health", "/ping", "/info")] == [200] * 4
+    assert httpx.get(f"{embedding.url}/endpoints/texts/info").json() == info
+    embedding.mini.healthy = False
+    wait_until(lambda: not client.health_check(model=url))
+
+
+def test_a_server_for_texts_alone_answers_teis_questions_at_its_base(embedding: Rig) -> None:
+    del embedding.config["defaults"]["completions"]
+    embedding.change()
+    for path in ("/tgi", "/tgi/health", "/tgi/ping", "/tgi/info"):
+        assert httpx.get(embedding.url + path).status_code == 200, path
+    assert httpx.get(f"{embedding.url}/info").json()["model_type"] == {"embedding": {"pooling": None}}
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/tgi/embed/rerank"])
