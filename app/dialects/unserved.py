@@ -27,6 +27,9 @@ _CLASSIFICATION = _Missing("classification", "a chat whose `structured_outputs` 
 
 _OPENAI: Mapping[str, _Missing] = {
     "agents|vaults|chatkit": _OWN_AGENTS,
+    "api/(?:blobs|chat|copy|create|delete|embed|embeddings|generate|ps|pull|push|show|tags|version)": _Missing(
+        "API of Ollama", "`POST /v1/chat/completions`, `/v1/completions` or `/v1/embeddings`, and `GET /v1/models`"
+    ),
     "assistants|threads": _Missing("assistants", "`POST /v1/responses`"),
     "audio": _Missing("audio", _OTHER_MEDIA),
     "batches|chat/completions/batch": _Missing("batches", "one request for each: engines batch them anyway"),
@@ -34,7 +37,7 @@ _OPENAI: Mapping[str, _Missing] = {
         "rendering of prompts", "`POST /tokenize` with `prompt` or `messages`"
     ),
     "chat/completions": _Missing("stored chat completions", "the answer when it comes: `store` changes nothing"),
-    "(?:cohere/)?v2/chat": _Missing("chats in Cohere's form", "`POST /v1/chat/completions`"),
+    r"(?:(?:cohere/)?v\d/)?chat(?!/)": _Missing("chats in Cohere's form", "`POST /v1/chat/completions`"),
     "classify|predict": _CLASSIFICATION,
     "containers": _Missing("containers", "functions, which the client runs"),
     "conversations": _Missing("conversations", "`input`, with all items of the conversation"),
@@ -47,6 +50,10 @@ _OPENAI: Mapping[str, _Missing] = {
     "evals": _Missing("evaluations", "experiments (`GET /api/experiments`)"),
     "files|uploads": _FILES,
     "fine_tuning|fine-tunes": _Missing("fine-tuning", "a tuned model, or its LoRA adapter, as a deployment"),
+    "sleep|wake_up|is_sleeping|pause|resume|is_paused|reset_(?:prefix|mm|encoder)_cache|(?:start|stop)_profile|collective_rpc"
+    "|scale_elastic_ep|is_scaling_elastic_ep|abort_requests": _Missing(
+        "control of its engines by API", "the engine's own port, where its operators have enabled that"
+    ),
     "generative_scoring|inference/v1/generate": _Missing("such route here", "`POST /v1/completions` with `logprobs`"),
     "images": _Missing("images", _OTHER_MEDIA),
     "load": _Missing("load of one engine", "`GET /metrics`: `http_server_active_requests` has each deployment's"),
@@ -67,8 +74,8 @@ _OPENAI: Mapping[str, _Missing] = {
     "videos": _Missing("videos", _OTHER_MEDIA),
     "webhooks|webhook_endpoints|webhook_event_types": _Missing("webhooks", "the answers of the requests"),
 }
-"""What OpenAI's, vLLM's and TEI's servers have: each key is an expression for the beginning of the path behind the
-base. Other dialects have the same paths for the same things."""
+"""What OpenAI's, vLLM's, TEI's, Cohere's and Ollama's servers have: each key is an expression for the beginning of the
+path behind the base. Other dialects have the same paths for the same things."""
 
 _ANTHROPIC: Mapping[str, _Missing] = {
     "agents|deployments|deployment_runs|dreams|environments|memory_stores|sessions|tunnels|user_profiles|vaults": (

@@ -62,8 +62,9 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     ("openai", "/openai/deployments", {"query": {"api-version": "2024-10-21"}}),
     ("openai", "/models/files", {"headers": {"x-stainless-lang": "python"}}),
     ("openai", "/v2/classify", {}),
-    ("openai", "/v2/chat", {}),
-    ("openai", "/cohere/v2/chat", {}),
+    *(("openai", path, {}) for path in ("/v1/chat", "/v2/chat", "/cohere/v2/chat")),
+    *(("openai", f"/api/{path}", {}) for path in ("chat", "generate", "tags", "show", "embed", "version", "blobs/b")),
+    *(("openai", f"/{path}", {}) for path in ("sleep", "wake_up", "is_sleeping", "reset_prefix_cache", "stop_profile")),
     ("openai", "/v1/completions/render", {}),
     ("anthropic", "/v1/messages/render", {}),
     ("openai", "/inference/v1/generate", {}),
@@ -116,6 +117,8 @@ def test_a_vendors_route_is_refused_in_its_form_with_what_to_use(name: str, path
         ("GET", "/serving-endpoints/chat/invocations", "databricks", 405),
         ("GET", "/serverless/v1/tokenize", "friendli", 405),
         ("GET", "/filesystem", "openai", 404),
+        ("GET", "/v1/chat/nothing", "openai", 404),
+        ("GET", "/api/nothing", "openai", 404),
     ],
 )
 def test_other_paths_and_methods_are_no_vendors_features(method: str, path: str, name: str, status: int) -> None:
