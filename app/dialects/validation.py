@@ -35,12 +35,22 @@ def first_problem(error: ValidationError) -> Problem:
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
     found = max(of_the_first, key=lambda item: len(_fields(item)))
-    path, message = field_path(_fields(found)), found["msg"].removeprefix("Value error, ")
+    path, message = field_path(_fields(found)), _message(found)
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
     kind = found["type"]
     wrong_type = all(map(_is_wrong_type, of_the_first))
     return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden", wrong_type)
+
+
+def _message(error: ErrorDetails) -> str:
+    """Pydantic's message in the words of JSON, not of Python."""
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "Input should be an object"
+    if error["type"] == "none_required":
+        return "Input should be null"
+    message = error["msg"].removeprefix("Value error, ")
+    return message.replace("True", "true").replace("False", "false") if error["type"] == "literal_error" else message
 
 
 def _is_wrong_type(error: ErrorDetails) -> bool:

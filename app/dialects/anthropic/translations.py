@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from app.config.base import nearest
 from app.dialects.anthropic import fields
 from app.dialects.anthropic.errors import REQUEST_ID_HEADER, UNTHREADED, stream_format
 from app.dialects.anthropic.message import MessageStream, whole_message
@@ -91,6 +92,9 @@ def _checked(model: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
     for name in body.keys() & model.refused.keys():
         code = UNTHREADED if name == "thread" else None
         raise BadRequest(f"{name}: {model.refused[name]}", param=name, code=code)
+    for name in body.keys() - model.model_fields.keys():
+        message = f"{name}: Extra inputs are not permitted{nearest(name, model.model_fields)}"
+        raise BadRequest(message, param=name)
     return validated(model, body, lambda problem: BadRequest(problem.message, param=problem.path))
 
 

@@ -4,7 +4,7 @@ The client wraps a chat in `input_data`, and reads the text from `output`. Contr
 deployed to managed online endpoints, and LangChain's `AzureMLChatOnlineEndpoint`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,16 @@ from app.dialects.openapi_schemas import Body, Schemas, content
 from app.errors import BadRequest
 
 _MESSAGES, _PARAMETERS = "input_data.input_string", "input_data.parameters"
+
+_UNSUPPORTED: Mapping[str, str] = {
+    "return_full_text": "not supported: `output` is the new text alone",
+    "stream": "not supported here; `POST /v1/chat/completions` streams",
+}
+
+_LOST = (
+    "functions logprobs n prompt_logprobs return_prompt_text return_token_ids return_token_offsets tools top_logprobs"
+).split()
+"""Chat's fields for what an `output` cannot have."""
 
 
 class InputData(BaseModel):
@@ -73,14 +83,23 @@ def chat_body(body: dict[str, Any]) -> dict[str, Any]:
     parameters = dict(given.get("parameters", {}))
     for name in ("stream", "return_full_text"):
         if parameters.pop(name, False):
-            path = f"{_PARAMETERS}.{name}"
-            raise BadRequest(f"{path}: not supported here; `POST /v1/chat/completions` streams", param=path)
+            raise _refused(name, _UNSUPPORTED[name])
+    for name in _LOST:
+        if parameters.get(name) and (name, parameters[name]) != ("n", 1):
+            raise _refused(name, "`output` has one text and nothing else; `POST /v1/chat/completions` has the rest")
     if "max_new_tokens" in parameters:
+        if "max_tokens" in parameters:
+            raise _refused("max_tokens", "not together with max_new_tokens, which is the same")
         parameters["max_tokens"] = parameters.pop("max_new_tokens")
     if parameters.pop("do_sample", True) is False:
         parameters["temperature"] = 0
     model = {"model": body["model"]} if "model" in body else {}
     return {**parameters, **model, "messages": given["input_string"]}
+
+
+def _refused(name: str, why: str) -> BadRequest:
+    path = f"{_PARAMETERS}.{name}"
+    return BadRequest(f"{path}: {why}", param=path)
 
 
 def under_clients_name(error: BadRequest) -> BadRequest:

@@ -46,6 +46,7 @@ class Request(BaseModel):
 
     refused: ClassVar[Mapping[str, str]] = {
         "audio": "audio output is not supported",
+        "context_management": "conversations are not compacted; send fewer items in `input`",
         "conversation": "conversations are not stored; send the items in `input`",
         "max_tool_calls": "it limits built-in tools, which are not supported; for functions there is "
         "`parallel_tool_calls`",
@@ -281,7 +282,7 @@ class Responses(Recorded):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     parallel_tool_calls: bool | None = Field(default=None, description=SINGLE_TOOL_CALL)
     truncation: Literal["auto", "disabled"] | None = None
-    background: Literal[False] | None = Field(
+    background: Annotated[bool | None, WithJsonSchema({"enum": [False, None]})] = Field(
         default=None, description="only false: every response is generated while the client waits"
     )
     store: Any = Field(default=None, description="accepted; nothing is stored, and the answer has false")
@@ -297,6 +298,12 @@ class Responses(Recorded):
     )
     metadata: dict[str, str] | None = Field(default=None, max_length=16, description=ECHOED)
     user: str | None = Field(default=None, description=ECHOED_USER)
+
+    @model_validator(mode="after")
+    def _is_answered_at_once(self) -> Self:
+        if self.background:
+            raise ValueError("background: not supported: every response is generated while the client waits")
+        return self
 
     @model_validator(mode="after")
     def _has_an_input(self) -> Self:

@@ -6,9 +6,9 @@ are TGI's, and unknown fields are ignored, as there.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from pydantic_core import from_json
 
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
@@ -41,7 +41,7 @@ class Embed(_Texts):
     inputs: NonEmpty | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] = Field(description="vLLM's `input`")
     normalize: bool = Field(default=True, description="vLLM's `use_activation`")
     dimensions: int | None = Field(default=None, ge=1, description="vLLM's")
-    prompt_name: None = Field(default=None, description=_PROMPT_NAME)
+    prompt_name: Annotated[Any, WithJsonSchema({"type": "null"})] = Field(default=None, description=_PROMPT_NAME)
 
 
 class Rerank(_Texts):
@@ -66,6 +66,8 @@ class EmbedTranslation(DirectTranslation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         fields = checked(Embed, json_object(request.body))
+        if fields.prompt_name is not None:
+            raise Unprocessable(f"`prompt_name` is {_PROMPT_NAME}", param="prompt_name")
         if not fields.inputs:
             raise Unprocessable("`inputs` cannot be empty", param="inputs")
         body: dict[str, Any] = {"input": fields.inputs, **fields.truncation()}

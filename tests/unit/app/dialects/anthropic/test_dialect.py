@@ -52,6 +52,12 @@ def test_fields_for_an_answer_are_rejected_when_tokens_are_counted(fields: dict[
     assert raised.value.param == name
 
 
+def test_a_misspelt_field_is_named_before_the_one_that_is_then_missing() -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse(messages=..., mesages=[])
+    assert raised.value.message == "mesages: Extra inputs are not permitted; did you mean messages?"
+
+
 def test_a_request_for_a_stream_is_one() -> None:
     assert parse(stream=True).translation.stream
 

@@ -37,6 +37,38 @@ def test_parameters_may_be_missing() -> None:
     assert parse(input_data={"input_string": MESSAGES}).body == {"messages": MESSAGES}
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name", "why"),
+    [
+        ({"n": 2}, "n", "one text"),
+        ({"logprobs": True}, "logprobs", "one text"),
+        ({"tools": [TOOL]}, "tools", "one text"),
+        ({"functions": [{"name": "f"}]}, "functions", "one text"),
+        ({"max_new_tokens": 3, "max_tokens": 7}, "max_tokens", "not together with max_new_tokens"),
+        ({"return_full_text": True}, "return_full_text", "the new text alone"),
+        ({"stream": True}, "stream", "streams"),
+    ],
+)
+def test_what_the_output_cannot_have_is_refused(parameters: dict[str, Any], name: str, why: str) -> None:
+    with pytest.raises(BadRequest, match=why) as raised:
+        wrapped(**parameters)
+    assert raised.value.param == f"input_data.parameters.{name}"
+    assert raised.value.message.startswith(f"{raised.value.param}: ")
+
+
+def test_parameters_that_ask_for_no_more_than_the_text_are_accepted() -> None:
+    assert wrapped(n=1, logprobs=False, return_full_text=False, tools=[]).body["n"] == 1
+
+
+def test_a_message_that_is_no_object_is_named_in_the_words_of_json() -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse(input_data={"input_string": ["What is it?"]})
+    assert raised.value.message == "input_data.input_string[0]: Input should be an object"
+
+
 def test_a_plain_chat_is_one_here_too_and_pairs_are_scored() -> None:
     assert parse(messages=MESSAGES).task == "chat"
     assert parse(queries="q", documents=["d"]).task == "rerank"

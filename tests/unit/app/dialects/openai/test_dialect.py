@@ -332,3 +332,10 @@ def test_a_misspelt_field_is_named_before_the_one_that_is_then_missing(
         OpenAI().parse(operation, Request("POST", "/", json.dumps(fields).encode()), CONTEXT)
     assert raised.value.message == f"Unrecognized request argument supplied: {name}{meant}"
     assert raised.value.param == name
+
+
+@pytest.mark.parametrize("fields", [{"background": True}, {"context_management": [{"type": "compaction"}]}])
+def test_a_field_of_responses_that_this_server_lacks_is_explained(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    with pytest.raises(BadRequest, match=f"^{name}: .*(not supported|not compacted)"):
+        parse("responses", **fields)
