@@ -122,6 +122,9 @@ def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
         where = f"{path}[{number}]"
         if isinstance(kind, str) and kind not in known:
             raise ValueError(f"{where}: blocks of type '{kind[:64]}' are not supported; send text or images")
+        source = block.get("source") if kind == "image" else None
+        if isinstance(source, dict) and source.get("type") not in ("base64", "url"):
+            raise ValueError(f"{where}.source: {_STORED}; send the image as `base64` or `url`")
         if kind == "tool_result":
             _check_blocks(block, f"{where}.content", _RESULTS)
 

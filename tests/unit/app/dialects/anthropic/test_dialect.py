@@ -52,6 +52,18 @@ def test_fields_for_an_answer_are_rejected_when_tokens_are_counted(fields: dict[
     assert raised.value.param == name
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_image_in_a_file_of_the_vendors_is_refused(nested: bool) -> None:
+    block: dict[str, Any] = {"type": "image", "source": {"type": "file", "file_id": "f"}}
+    if nested:
+        block = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
+    with pytest.raises(BadRequest, match="stores no files") as raised:
+        parse(messages=[{"role": "user", "content": [block]}])
+    assert raised.value.param == "messages[0].content[0]" + (".content[0]" if nested else "") + ".source"
+    for source in ({"type": "url", "url": "u"}, {"type": "base64", "media_type": "image/png", "data": ""}):
+        parse(messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
+
+
 def test_a_misspelt_field_is_named_before_the_one_that_is_then_missing() -> None:
     with pytest.raises(BadRequest) as raised:
         parse(messages=..., mesages=[])
