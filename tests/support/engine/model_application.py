@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,9 @@ ENGINE_KEY = derived(KEY, Purpose.ENGINE)
 
 ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
 """The environment of the engine, as a local run has it."""
+
+_OBJECT_STORE_BYTES = 80 * 1024 * 1024
+"""Ray's least: the engine puts nothing there."""
 
 _START_WITHIN_S = 1500.0
 """It may get only the time that other engines leave."""
@@ -72,15 +76,23 @@ def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -
 
 
 def _start_ray() -> None:
-    """Ray waits for its own node for 30 s, which is short while other engines start."""
+    """Ray waits for its own node for 30 s, which is short while other engines and applications start."""
     import ray
 
-    for is_last in (False, False, True):
+    until = time.monotonic() + _START_WITHIN_S / 2
+    while True:
         try:
-            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+            ray.init(
+                address="local",
+                num_cpus=2,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",
+            )
             return
         except Exception as error:
-            if is_last or "timed out during startup" not in str(error):
+            if time.monotonic() > until or "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
 
