@@ -71,9 +71,10 @@ class Recorded(Request):
 
 
 class StreamOptions(fields.StreamOptions):
-    """`stream_options`; the engine checks its other fields."""
+    """`stream_options`."""
 
-    model_config = ConfigDict(extra="ignore")
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class _Sampling(Sampling, Recorded):

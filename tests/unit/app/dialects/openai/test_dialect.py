@@ -339,3 +339,12 @@ def test_a_field_of_responses_that_this_server_lacks_is_explained(fields: dict[s
     (name,) = fields
     with pytest.raises(BadRequest, match=f"^{name}: .*(not supported|not compacted)"):
         parse("responses", **fields)
+
+
+@pytest.mark.parametrize("operation", ["chat", "completions"])
+def test_a_misspelt_stream_option_is_refused(operation: str) -> None:
+    known = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
+    assert parse(operation, stream=True, stream_options=known).body["stream_options"] == known
+    with pytest.raises(BadRequest) as raised:
+        parse(operation, stream=True, stream_options={"include_usgae": True})
+    assert raised.value.param == "stream_options.include_usgae"
