@@ -47,11 +47,14 @@ CACHED = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 def message_start(**cached: int) -> bytes:
-    return typed("message_start", message={"content": [], "usage": {"input_tokens": 9, "output_tokens": 0, **cached}})
+    message = {"stop_reason": None, "stop_sequence": None, "content": []}
+    return typed("message_start", message={**message, "usage": {"input_tokens": 9, "output_tokens": 0, **cached}})
 
 
 def message_delta(**cached: int) -> bytes:
-    return typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3, **cached})
+    return typed(
+        "message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage={"output_tokens": 3, **cached}
+    )
 
 
 MESSAGE_TEXT = typed("content_block_delta", index=0, delta={"type": "text_delta", "text": TRICKY})
