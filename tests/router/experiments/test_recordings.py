@@ -259,7 +259,7 @@ async def test_the_metrics_of_an_experiment_judge_the_replay(
     report = msgspec.json.decode(printed, type=Report)
     assert report.experiment == "first"
     assert [it.metric for it in report.primary] == ["duration"]
-    assert [it.metric for it in report.secondary] == ["ttft"]
+    assert [it.metric for it in report.secondary] == ["ttft", "output_tokens"]
 
 
 async def test_an_interrupted_replay_can_be_reported(live: LiveRig, tmp_path: Path) -> None:
