@@ -232,11 +232,11 @@ def test_a_valid_body_is_a_whole_traffic(body: Any, traffic: dict[str, int]) -> 
 INVALID: list[tuple[Any, str, str]] = [
     ({}, "traffic_config", "missing"),
     ({"traffic_config": None}, "traffic_config", "missing"),
-    ({"traffic_config": []}, "traffic_config", "dictionary"),
+    ({"traffic_config": []}, "traffic_config", "should be an object"),
     ({"traffic_config": {}}, "traffic_config.routes", "missing"),
     ({"traffic_config": {"routes": {}}}, "traffic_config.routes", "list"),
     ({"traffic_config": {"routes": []}}, "traffic_config.routes", "at least 1"),
-    ({"traffic_config": {"routes": ["blue"]}}, "traffic_config.routes[0]", "dictionary"),
+    ({"traffic_config": {"routes": ["blue"]}}, "traffic_config.routes[0]", "should be an object"),
     ({"traffic_config": {"routes": [], "sticky": 1}}, "traffic_config.routes", "at least 1"),
     ({"traffic_config": {**routes(("blue", 100))["traffic_config"], "Sticky": 1}}, "traffic_config.Sticky", "unknown"),
     ({"traffic_config": {"routes": [BLUE]}}, "traffic_config.routes[0].traffic_percentage", "missing"),
