@@ -47,7 +47,7 @@ CACHED = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 def message_start(**cached: int) -> bytes:
-    message = {"stop_reason": None, "stop_sequence": None, "content": []}
+    message: dict[str, Any] = {"stop_reason": None, "stop_sequence": None, "content": []}
     return typed("message_start", message={**message, "usage": {"input_tokens": 9, "output_tokens": 0, **cached}})
 
 
