@@ -112,7 +112,7 @@ def test_a_whole_message_is_what_anthropics_sdk_makes_of_its_stream(rig: Rig, ch
             streamed = events.get_final_message()
     assert whole.content[0].to_dict() == {"type": "tool_use", "id": "call_1", "name": "add", "input": {"a": 12}}
     assert whole.stop_reason == "max_tokens"
-    assert whole.to_dict() == streamed.to_dict(exclude_none=True)
+    assert whole.to_dict(exclude_none=True) == streamed.to_dict(exclude_none=True)
     assert [request["stream"] for request in rig.blue.requests] == [True, True]
 
 
