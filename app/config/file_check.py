@@ -24,7 +24,6 @@ _POLICY = "deployments.autoscaling:replicas_needed"
 _USER_CONFIG = re.compile(r"^applications\[\d+\]\.deployments\[\d+\]\.user_config\.(?=.)")
 _APPLICATION = re.compile(r"^applications\[(\d+)\](?=\.)")
 
-
 Check = Callable[[Mapping[str, Any]], Iterator[str]]
 """Yields the problems of Serve's file that only a caller can know."""
 
@@ -50,7 +49,6 @@ def package_problems(document: object) -> Iterator[str]:
 
     if not isinstance(document, Mapping) or "applications" not in document:
         return
-
     errors = list(jsonschema.Draft202012Validator(schema(user_config={})).iter_errors(document))
     for error in errors:
         if not any(_misspells(other, error) for other in errors):

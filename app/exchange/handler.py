@@ -15,7 +15,7 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -112,7 +112,8 @@ async def handle(
                 async with while_connected(receive, lambda: writer.finished):
                     time_allowed = _time_allowed(snapshot.config.timeouts, call, headers)
                     deadline = asyncio.get_running_loop().time() + time_allowed
-                    assignment = await _routed(state, snapshot, caller, call, headers, writer)
+                    choose = partial(_route, state, snapshot, caller, call, headers, writer)
+                    assignment = await _routed(state, choose)
                     size = len(request.body)
                     limits, slot = await _reserve(state, snapshot, caller, call, assignment, writer, trace, size)
                     async with limits, slot:
@@ -247,19 +248,12 @@ def _named(request: Request) -> tuple[str | None, str | None]:
     return endpoint, deployment or params.get("deployment")
 
 
-async def _routed(
-    state: RouterState,
-    snapshot: Snapshot,
-    caller: Caller,
-    call: Call,
-    headers: Mapping[str, str],
-    writer: ResponseWriter,
-) -> Assignment:
-    """As `_route`, after the other routers' pins have been read if the deployment depends on them."""
-    assignment = _route(state, snapshot, caller, call, headers, writer, may_ask=True)
+async def _routed(state: RouterState, route: Callable[..., Assignment]) -> Assignment:
+    """The result of a `_route`, after the other routers' pins have been read if the deployment depends on them."""
+    assignment = route(may_ask=True)
     if assignment.unknown:
         await state.exchange_pins()
-        assignment = _route(state, snapshot, caller, call, headers, writer, may_ask=False)
+        assignment = route(may_ask=False)
     return assignment
 
 

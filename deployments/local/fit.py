@@ -14,7 +14,6 @@ from deployments.weights.sources import model_sources
 LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
 
-
 _KNOWN = ", ".join(RECIPES)
 
 

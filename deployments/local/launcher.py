@@ -107,7 +107,8 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         other = command(f"serve {argument(config)} --port {port + 1}")
         raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")
     document = _document(config)
-    if problems := list(misfits(document, load_document(document))):
+    router = load_document(document)
+    if problems := list(misfits(document, router)):
         raise LaunchError("\n".join([f"{config} does not fit this machine:", *problems]))
     host = _host(document)
     files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
@@ -121,7 +122,7 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         config=str(config.absolute()),
         phase=processes.Phase.STARTING,
     )
-    set_environment(run, ports, loopback=host == HOST, ledger_url=load_document(document).ledger.url)
+    set_environment(run, ports, loopback=host == HOST, ledger_url=router.ledger.url)
     failed = True
     try:
         with contextlib.suppress(Stopped):
