@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 Verdict = Literal["better", "worse", "different", "equivalent", "undecided", "too_early", "invalid"]
 """`different`: of a metric of which neither direction is better."""
@@ -18,6 +19,11 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     estimate: float | None = None
     lower: float | None = None
     upper: float | None = None
+
+
+def _set_former_name(of: msgspec.Struct) -> None:
+    """JSON has the former names for one more version."""
+    force_setattr(of, "ln_e", of.log_e_value)  # type: ignore[attr-defined]
 
 
 class ArmValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +50,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     minimal_effect: float
     alpha: float
     effect: Effect
+    log_e_value: float | None = None
+    """The evidence against no difference: the natural logarithm of the e-value."""
     ln_e: float | None = None
+    """Deprecated: `log_e_value`."""
     p: float | None = None
-    """The always-valid p-value of the latest look: min(1, exp(-ln_e))."""
+    """The always-valid p-value of the latest look: min(1, exp(-log_e_value))."""
     verdict: Verdict
+    non_inferior: bool = False
+    """Whether it is worse by less than the minimal effect, if at all."""
     not_worse: bool = False
+    """Deprecated: `non_inferior`."""
     since: float | None = None
     """The time since which every look has found the same difference, or equivalence, in Unix seconds."""
     reason: str = ""
@@ -68,6 +80,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result without the minutes, of both arms, in which any arm had a cold replica."""
     values: list[ArmValue] = []
 
+    def __post_init__(self) -> None:
+        _set_former_name(self)
+        force_setattr(self, "not_worse", self.non_inferior)
+
 
 class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One guardrail for one treatment."""
@@ -77,7 +93,9 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     limit: str
     """The limit in words: at most 1.5 times control's rate."""
     action: str
-    ln_e: float
+    log_e_value: float
+    ln_e: float | None = None
+    """Deprecated: `log_e_value`."""
     threshold: float
     detector: float
     """ln of the evidence since a late start, less what the number of starts costs; it alarms at `threshold`, too."""
@@ -89,6 +107,9 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The number of distinct units per arm."""
     detectable: float | None = None
     """The smallest ratio to control that would have raised the alarm by now."""
+
+    def __post_init__(self) -> None:
+        _set_former_name(self)
 
 
 class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,12 +123,17 @@ class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
 class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the arms' units contradict the weights."""
 
-    ln_e: float
+    log_e_value: float
+    ln_e: float | None = None
+    """Deprecated: `log_e_value`."""
     alarm: bool
     alarmed_at: float | None = None
     plans: list[PlanCounts]
     attribution: list[str] = []
     """The differences between arms, in words."""
+
+    def __post_init__(self) -> None:
+        _set_former_name(self)
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,8 +240,13 @@ class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     effect: Effect
-    ln_e: float | None
+    log_e_value: float | None
+    ln_e: float | None = None
+    """Deprecated: `log_e_value`."""
     verdict: Verdict
+
+    def __post_init__(self) -> None:
+        _set_former_name(self)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from app.experiments.summary import Acting
 METRICS = {
     "switchyard_experiment_lift": "A treatment's effect on a metric: relative, or in the metric's own unit; bound is "
     "estimate, lower or upper",
-    "switchyard_experiment_ln_e": "The evidence against no difference: the logarithm of the e-value",
+    "switchyard_experiment_log_e_value": "The evidence against no difference: the logarithm of the e-value",
     "switchyard_experiment_units": "Units with an exposure, by arm",
     "switchyard_experiment_verdict": "1 for the verdict that holds, 0 for the others",
     "switchyard_experiment_state": "1 for what the experiment is, running, paused or stopped, 0 for the others",
@@ -19,11 +19,15 @@ METRICS = {
     "switchyard_experiment_share": "The percentage of the traffic that its treatments have",
     "switchyard_mirror_value": "An endpoint's shadow compared with a primary: the mean over pairs; bound is "
     "estimate, lower or upper",
-    "switchyard_guardrail_ln_e": "The evidence that a guardrail's limit is exceeded",
-    "switchyard_sample_ratio_ln_e": "The evidence that the units contradict the weights",
+    "switchyard_guardrail_log_e_value": "The evidence that a guardrail's limit is exceeded",
+    "switchyard_sample_ratio_log_e_value": "The evidence that the units contradict the weights",
 }
 """Every metric and its help."""
 
+_SUFFIX, _FORMER_SUFFIX = "_log_e_value", "_ln_e"
+METRICS |= {
+    name.removesuffix(_SUFFIX) + _FORMER_SUFFIX: f"Deprecated: {name}" for name in METRICS if name.endswith(_SUFFIX)
+}
 
 _STATES = ("running", "paused", "stopped")
 
@@ -39,11 +43,13 @@ class Series(msgspec.Struct, frozen=True):
 def series_of(report: Report, acting: Acting | None) -> list[Series]:
     """The samples of one experiment; none for what has no value yet."""
     common = {"endpoint": report.endpoint, "experiment": report.experiment}
-    return [
+    series = [
         Series(f"switchyard_{name}", {**common, **labels}, float(value))
         for name, labels, value in (*_samples(report), *_acting(acting))
         if value is not None
     ]
+    former = [it for it in series if it.metric.endswith(_SUFFIX)]
+    return series + [Series(it.metric.removesuffix(_SUFFIX) + _FORMER_SUFFIX, it.labels, it.value) for it in former]
 
 
 def _samples(report: Report) -> Iterator[tuple[str, dict[str, str], float | None]]:
@@ -52,8 +58,12 @@ def _samples(report: Report) -> Iterator[tuple[str, dict[str, str], float | None
     for arm, units in report.units.items():
         yield "experiment_units", {"arm": arm}, units
     for guardrail in report.guardrails:
-        yield "guardrail_ln_e", {"event": guardrail.event, "treatment": guardrail.treatment}, guardrail.ln_e
-    yield "sample_ratio_ln_e", {}, report.sample_ratio.ln_e
+        yield (
+            "guardrail_log_e_value",
+            {"event": guardrail.event, "treatment": guardrail.treatment},
+            guardrail.log_e_value,
+        )
+    yield "sample_ratio_log_e_value", {}, report.sample_ratio.log_e_value
 
 
 def _acting(acting: Acting | None) -> Iterator[tuple[str, dict[str, str], float | None]]:
@@ -70,6 +80,6 @@ def _comparison(comparison: Comparison) -> Iterator[tuple[str, dict[str, str], f
     labels = {"metric": comparison.metric, "treatment": comparison.treatment}
     for bound in ("estimate", "lower", "upper"):
         yield "experiment_lift", {**labels, "bound": bound}, getattr(comparison.effect, bound)
-    yield "experiment_ln_e", labels, comparison.ln_e
+    yield "experiment_log_e_value", labels, comparison.log_e_value
     for verdict in get_args(Verdict):
         yield "experiment_verdict", {**labels, "verdict": verdict}, verdict == comparison.verdict

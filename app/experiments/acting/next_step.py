@@ -84,8 +84,8 @@ def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
         primary = [it for it in facts.report.primary if it.treatment == name]
         if wanted == "better" and not any(it.verdict == "better" for it in primary):
             yield f"{name} to be better in a primary metric"
-        if wanted == "non_inferior" and (open_ := [it.metric for it in primary if not it.not_worse]):
-            yield f"{name} not to be worse in {', '.join(open_)}"
+        if wanted == "non_inferior" and (open_ := [it.metric for it in primary if not it.non_inferior]):
+            yield f"{name} to be non-inferior in {', '.join(open_)}"
 
 
 def _last(facts: Facts) -> str:

@@ -49,7 +49,7 @@ def history_document(name: str, comparison: Comparison, points: Sequence[History
             words.moment(point.at, points[-1].at, short=True),
             words.effect_value(comparison, point.effect.estimate),
             words.interval(comparison, point.effect),
-            words.MISSING if point.ln_e is None else f"{point.ln_e:.2f}",
+            words.MISSING if point.log_e_value is None else f"{point.log_e_value:.2f}",
             point.verdict,
         ]
         for point in points

@@ -123,7 +123,7 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 def _verdict(report: Report, comparison: Comparison) -> str:
     holds = comparison.since is not None and comparison.verdict not in ("too_early", "invalid")
     since = words.moment(comparison.since or 0.0, report.at, short=True) if holds else ""
-    text = words.verdict(comparison.verdict, not_worse=comparison.not_worse, since=since)
+    text = words.verdict(comparison.verdict, non_inferior=comparison.non_inferior, since=since)
     if comparison.verdict == "undecided" and comparison.units_needed is not None:
         text += f": about {words.count(words.rounded(comparison.units_needed))} more units"
         if comparison.days_needed is not None:
@@ -178,7 +178,7 @@ def _guardrails(report: Report) -> Iterator[Block]:
             it.limit,
             *(words.count(it.events.get(arm, 0)) for arm in (report.control, it.treatment)),
             words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
-            _evidence(max(it.ln_e, it.detector) / it.threshold),
+            _evidence(max(it.log_e_value, it.detector) / it.threshold),
             it.action,
             _guardrail_state(report, it),
         ]
@@ -215,7 +215,9 @@ def _sample_ratio(report: Report) -> Iterator[Block]:
         yield Paragraph([f"ALARM{since}: the units contradict the weights. Verdicts are invalid."])
         yield Bullets(ratio.attribution)
     else:
-        yield Paragraph([f"As configured: {_evidence(ratio.ln_e / _SAMPLE_RATIO_ALARM)} of an alarm's evidence."])
+        yield Paragraph(
+            [f"As configured: {_evidence(ratio.log_e_value / _SAMPLE_RATIO_ALARM)} of an alarm's evidence."]
+        )
     arms = [report.control, *report.treatments]
     rows = [
         [it.plan, _joined(it.weights, arms), _joined({arm: words.count(n) for arm, n in it.units.items()}, arms)]

@@ -100,13 +100,13 @@ def interval(comparison: Comparison, effect: Effect) -> str:
     return f"{effect_value(comparison, effect.lower)} to {effect_value(comparison, effect.upper)}"
 
 
-def verdict(verdict: Verdict, *, not_worse: bool = False, since: str = "") -> str:
-    """A verdict in a table, with `not worse` added where it holds, too. `since`: the time since which it holds."""
+def verdict(verdict: Verdict, *, non_inferior: bool = False, since: str = "") -> str:
+    """A verdict in a table, with non-inferiority where that says more. `since`: the time since which it holds."""
     text = verdict.replace("_", " ")
     text = f"{text} since {since}" if since else text
-    if not not_worse or verdict in ("too_early", "invalid"):
-        return text
-    return f"{text}, but by less than the minimal effect" if verdict == "worse" else f"{text}, not worse"
+    if non_inferior and verdict == "worse":
+        return f"{text}, but by less than the minimal effect"
+    return f"{text}, non-inferior" if non_inferior and verdict == "undecided" else text
 
 
 DECISIONS = {

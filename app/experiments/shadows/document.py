@@ -115,7 +115,9 @@ def _beside(primary: ShadowOf) -> Iterator[Block]:
         ]
         yield Table(["shadow minus primary", "mean", "between", "side", "pairs", "units"], rows, right=(1, 2, 4, 5))
     if primary.events:
-        counts = [[_TITLES.get(it.event, it.event), *_counts(it), f"{it.ln_e:.2f}", it.side] for it in primary.events]
+        counts = [
+            [_TITLES.get(it.event, it.event), *_counts(it), f"{it.log_e_value:.2f}", it.side] for it in primary.events
+        ]
         header = ["event", "shadow alone", "primary alone", "both", "pairs", "ln e", "shadow"]
         yield Table(header, counts, right=(1, 2, 3, 4, 5))
 

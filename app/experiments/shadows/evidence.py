@@ -139,7 +139,7 @@ class _Event:
             both=self._both,
             shadow_only=self._shadow_only,
             primary_only=self._primary_only,
-            ln_e=ln_e,
+            log_e_value=ln_e,
             side=side,
         )
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from app.experiments.report import Effect
 
@@ -31,9 +32,14 @@ class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
     both: int
     shadow_only: int
     primary_only: int
-    ln_e: float
+    log_e_value: float
     """The largest evidence for a difference so far: each unit counts once."""
+    ln_e: float | None = None
+    """Deprecated: `log_e_value`."""
     side: Side
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "ln_e", self.log_e_value)
 
 
 class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):

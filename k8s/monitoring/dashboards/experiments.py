@@ -44,7 +44,7 @@ def dashboard() -> Dashboard:
                 COUNT,
                 "Against no difference, as a logarithm.",
                 Query(
-                    f"max by (experiment, metric, treatment) (switchyard_experiment_ln_e{_WHERE})",
+                    f"max by (experiment, metric, treatment) (switchyard_experiment_log_e_value{_WHERE})",
                     "{{metric}} {{treatment}}",
                 ),
             )
@@ -97,7 +97,7 @@ def dashboard() -> Dashboard:
                 COUNT,
                 "Evidence that a limit is exceeded, as a logarithm.",
                 Query(
-                    f"max by (experiment, event, treatment) (switchyard_guardrail_ln_e{_WHERE})",
+                    f"max by (experiment, event, treatment) (switchyard_guardrail_log_e_value{_WHERE})",
                     "{{event}} {{treatment}}",
                 ),
             )
@@ -107,7 +107,7 @@ def dashboard() -> Dashboard:
                 "Sample ratio",
                 COUNT,
                 "Evidence that units contradict the weights. At 6.9 no verdict can be trusted.",
-                Query(f"max by (experiment) (switchyard_sample_ratio_ln_e{_WHERE})", "{{experiment}}"),
+                Query(f"max by (experiment) (switchyard_sample_ratio_log_e_value{_WHERE})", "{{experiment}}"),
             )
         )
         .with_panel(

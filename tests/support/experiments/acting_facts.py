@@ -25,7 +25,7 @@ def experiment(**fields: Any) -> Experiment:
     return Experiment.model_validate(base | fields)
 
 
-def compared(verdict: Found, treatment: str = "green", *, not_worse: bool = False) -> Comparison:
+def compared(verdict: Found, treatment: str = "green", *, non_inferior: bool = False) -> Comparison:
     """A primary metric."""
     return Comparison(
         metric="ttft",
@@ -38,7 +38,7 @@ def compared(verdict: Found, treatment: str = "green", *, not_worse: bool = Fals
         alpha=0.05,
         effect=Effect(),
         verdict=verdict,
-        not_worse=not_worse,
+        non_inferior=non_inferior,
         since=START,
     )
 
@@ -50,7 +50,7 @@ def alarmed(action: str, treatment: str = "green", at: float = START + 1, event:
         treatment=treatment,
         limit="at most 1.5 times control's rate",
         action=action,
-        ln_e=9.0,
+        log_e_value=9.0,
         threshold=6.0,
         detector=0.0,
         alarm=True,
@@ -98,7 +98,7 @@ def report_of(
         primary=primary or [],
         secondary=[],
         guardrails=guardrails or [],
-        sample_ratio=SampleRatio(ln_e=0.0, alarm=False, plans=[]),
+        sample_ratio=SampleRatio(log_e_value=0.0, alarm=False, plans=[]),
         alarms=alarms or [],
         warnings=[],
         strata=1,

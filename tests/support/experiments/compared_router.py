@@ -104,7 +104,7 @@ class Evidence(FixedEvidence):
         return HistoryPoint(
             at=at,
             effect=interval_at(part, primary.effect),
-            ln_e=float(number),
+            log_e_value=float(number),
             verdict="better" if is_better else "undecided",
         )
 

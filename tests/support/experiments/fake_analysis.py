@@ -92,7 +92,7 @@ class FakeAnalysis:
             primary=[],
             secondary=[],
             guardrails=[],
-            sample_ratio=SampleRatio(ln_e=0.0, alarm=False, plans=[]),
+            sample_ratio=SampleRatio(log_e_value=0.0, alarm=False, plans=[]),
             alarms=[],
             warnings=[],
             strata=1,

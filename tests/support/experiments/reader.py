@@ -56,7 +56,7 @@ class FixedEvidence:
             HistoryPoint(
                 at=START + 60 * minute,
                 effect=Effect(estimate=-0.07, lower=-0.2 + minute / 50, upper=0.06 - minute / 50),
-                ln_e=minute / 2,
+                log_e_value=minute / 2,
                 verdict="undecided",
             )
             for minute in range(3)

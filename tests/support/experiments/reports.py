@@ -43,10 +43,10 @@ TTFT = Comparison(
     minimal_effect=0.05,
     alpha=0.05,
     effect=Effect(estimate=-0.0769, lower=-0.134, upper=-0.0166),
-    ln_e=5.619,
+    log_e_value=5.619,
     p=0.0027,
     verdict="better",
-    not_worse=True,
+    non_inferior=True,
     since=START + 86000,
     design_effect=2.6,
     without_cold=Effect(estimate=-0.071, lower=-0.129, upper=-0.0091),
@@ -63,7 +63,7 @@ TAIL = Comparison(
     minimal_effect=0.10,
     alpha=0.05,
     effect=Effect(estimate=-0.05, lower=-0.19, upper=0.11),
-    ln_e=0.3,
+    log_e_value=0.3,
     verdict="undecided",
     units_needed=3200,
     days_needed=2.1,
@@ -80,9 +80,9 @@ THUMBS = Comparison(
     minimal_effect=0.02,
     alpha=0.05,
     effect=Effect(estimate=0.004, lower=-0.011, upper=0.019),
-    ln_e=0.1,
+    log_e_value=0.1,
     verdict="equivalent",
-    not_worse=True,
+    non_inferior=True,
     since=START + 80000,
     discovery=True,
     values=values(0.712, 0.715, (0.12, 0.124)),
@@ -106,14 +106,14 @@ EMPTY = Comparison(
 )
 
 
-def guardrail(event: str, ln_e: float, control: int, treatment: int, *, alarm: bool = False) -> GuardrailStatus:
+def guardrail(event: str, log_e_value: float, control: int, treatment: int, *, alarm: bool = False) -> GuardrailStatus:
     """One guardrail's state."""
     return GuardrailStatus(
         event=event,
         treatment=GREEN,
         limit="at most 1.5 times control's rate",
         action="rollback",
-        ln_e=ln_e,
+        log_e_value=log_e_value,
         threshold=5.298,
         detector=1.2,
         alarm=alarm,
@@ -124,7 +124,7 @@ def guardrail(event: str, ln_e: float, control: int, treatment: int, *, alarm: b
 
 
 SPLIT = SampleRatio(
-    ln_e=-2.1,
+    log_e_value=-2.1,
     alarm=False,
     plans=[
         PlanCounts(plan="0-1a2b3c4d", weights={BLUE: 99, GREEN: 1}, units={BLUE: 23, GREEN: 0}),
@@ -230,7 +230,7 @@ INVALID = Report(
     secondary=[],
     guardrails=[guardrail("error", 6.2, 14, 80, alarm=True)],
     sample_ratio=SampleRatio(
-        ln_e=40.2,
+        log_e_value=40.2,
         alarm=True,
         alarmed_at=START + 7200,
         plans=[PlanCounts(plan="0-1a2b3c4d", weights={BLUE: 50, GREEN: 50}, units={BLUE: 1204, GREEN: 838})],

@@ -14,7 +14,7 @@ from app.experiments.analysis.evidence.arrays import Ints
 from app.experiments.analysis.evidence.collected import AnyLook, Collected
 from app.experiments.analysis.evidence.metrics import Measure
 from app.experiments.analysis.verdicts.history import EffectWatch, History
-from app.experiments.analysis.verdicts.rules import WORDS, effect_of, is_not_worse, verdict_of
+from app.experiments.analysis.verdicts.rules import WORDS, effect_of, is_non_inferior, verdict_of
 from app.experiments.analysis.watch.rare_events import FEW, RareEvents
 from app.experiments.report import ArmValue, Comparison, Effect, Verdict
 from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Look, Slack
@@ -217,10 +217,10 @@ class Comparator:
             minimal_effect=measure.minimal_effect,
             alpha=self.level,
             effect=known.effect,
-            ln_e=known.ln_e,
+            log_e_value=known.ln_e,
             p=None if known.ln_e is None else min(1.0, math.exp(-known.ln_e)),
             verdict=verdict,
-            not_worse=not invalid and is_not_worse(known.event_test or known.effect, measure),
+            non_inferior=not invalid and is_non_inferior(known.event_test or known.effect, measure),
             since=self.since,
             reason=invalid or known.reason,
             discovery=self.discovered,
@@ -282,7 +282,7 @@ class Comparator:
 
 
 def _allows(effect: Effect, measure: Measure) -> tuple[Verdict, bool]:
-    return verdict_of(effect, measure), is_not_worse(effect, measure)
+    return verdict_of(effect, measure), is_non_inferior(effect, measure)
 
 
 def clusters(look: AnyLook) -> int:

@@ -33,7 +33,7 @@ class History:
 
     def add(self, at: float, effect: Effect, ln_e: float | None, verdict: Verdict) -> None:
         """A look. One that comes too soon after the last one that was kept is kept only until the next."""
-        self._latest = HistoryPoint(at=at, effect=effect, ln_e=ln_e, verdict=verdict)
+        self._latest = HistoryPoint(at=at, effect=effect, log_e_value=ln_e, verdict=verdict)
         if self._points and at - self._points[-1].at < self._every:
             return
         self._points.append(self._latest)
@@ -44,7 +44,7 @@ class History:
     def state(self) -> dict[str, Any]:
         """The history as plain data."""
         points = [
-            [point.at, point.effect.estimate, point.effect.lower, point.effect.upper, point.ln_e, point.verdict]
+            [point.at, point.effect.estimate, point.effect.lower, point.effect.upper, point.log_e_value, point.verdict]
             for point in self._points
         ]
         return {"every": self._every, "points": points}
@@ -53,7 +53,9 @@ class History:
         """Continues from a `state`."""
         self._every = state["every"]
         self._points = [
-            HistoryPoint(at=at, effect=Effect(estimate=estimate, lower=lower, upper=upper), ln_e=ln_e, verdict=verdict)
+            HistoryPoint(
+                at=at, effect=Effect(estimate=estimate, lower=lower, upper=upper), log_e_value=ln_e, verdict=verdict
+            )
             for at, estimate, lower, upper, ln_e, verdict in state["points"]
         ]
 

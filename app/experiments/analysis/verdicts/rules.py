@@ -34,7 +34,7 @@ def verdict_of(effect: Effect, measure: Measure) -> Verdict:
     return "equivalent" if within else "undecided"
 
 
-def is_not_worse(effect: Effect, measure: Measure) -> bool:
+def is_non_inferior(effect: Effect, measure: Measure) -> bool:
     """Whether the treatment is worse by at most the minimal effect."""
     low, high = _good_direction(effect, measure.better)
     return low > -measure.minimal_effect and (measure.better != "neither" or high < measure.minimal_effect)
@@ -72,6 +72,6 @@ def decision_of(
         return "invalid"
     if any(it.verdict in AGAINST for it in primary):
         return "do_not_ship"
-    good = all(it.not_worse for it in primary) and any(it.verdict == "better" for it in primary)
+    good = all(it.non_inferior for it in primary) and any(it.verdict == "better" for it in primary)
     free = quiet and same_length and settled and long_enough and not changed
     return "ship" if good and free else "keep_going"

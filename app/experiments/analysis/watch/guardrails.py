@@ -103,7 +103,7 @@ class GuardrailWatch:
             treatment=self._names[1],
             limit=self.limit,
             action=self._action,
-            ln_e=evidence.ln_e,
+            log_e_value=evidence.ln_e,
             threshold=self.threshold,
             detector=max(detector.ln_e, -1e3),
             alarm=self.alarmed_at is not None,

@@ -92,7 +92,7 @@ class SampleRatioWatch:
         names = self._arms.names
         plans = [(self._tables.plans[plan], counts) for plan, counts in enumerate(self._counts.tolist()) if any(counts)]
         return SampleRatio(
-            ln_e=self._evidence,
+            log_e_value=self._evidence,
             alarm=self.alarmed_at is not None,
             alarmed_at=self.alarmed_at,
             plans=[

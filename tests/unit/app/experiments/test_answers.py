@@ -82,10 +82,20 @@ def test_many_readers_get_one_report(reader: FakeReader, answers: Answers) -> No
     assert reader.judged.reports == 2
 
 
+def test_json_has_former_names_of_fields_too(answers: Answers) -> None:
+    report = get(answers, "/experiments/green-float32/report")
+    points = get(answers, "/experiments/green-float32/history")["points"]
+    for it in (*report["primary"], *report["secondary"], *report["guardrails"], report["sample_ratio"], *points):
+        assert it["ln_e"] == it["log_e_value"]
+    for it in (*report["primary"], *report["secondary"]):
+        assert it["not_worse"] == it["non_inferior"]
+    assert any(it["non_inferior"] for it in report["primary"])
+
+
 def test_the_history_of_a_metric(answers: Answers) -> None:
     path = "/experiments/green-float32/history"
     history = get(answers, path, metric="ttft", treatment="smollm2-green")
-    assert [point["ln_e"] for point in history["points"]] == [0.0, 0.5, 1.0]
+    assert [point["log_e_value"] for point in history["points"]] == [0.0, 0.5, 1.0]
     assert get(answers, path)["metric"] == "ttft"
     assert "-20.0 % to +6.0 %" in get(answers, path, format="text")
     assert "No look yet" in get(answers, path, metric="thumbs", format="text")

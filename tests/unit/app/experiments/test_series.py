@@ -26,8 +26,16 @@ def test_exactly_one_verdict_of_a_metric_is_1() -> None:
 
 def test_units_guardrails_and_the_sample_ratio() -> None:
     assert values("switchyard_experiment_units", arm="smollm2-green") == [1198.0]
-    assert values("switchyard_guardrail_ln_e", event="error", treatment="smollm2-green") == [0.7]
-    assert values("switchyard_sample_ratio_ln_e") == [-2.1]
+    assert values("switchyard_guardrail_log_e_value", event="error", treatment="smollm2-green") == [0.7]
+    assert values("switchyard_sample_ratio_log_e_value") == [-2.1]
+
+
+def test_metrics_of_evidence_have_their_former_names_too() -> None:
+    former = {name: name.replace("_log_e_value", "_ln_e") for name in METRICS if name.endswith("_log_e_value")}
+    assert len(former) == 3
+    for name, old in former.items():
+        assert values(name) == values(old) != []
+        assert METRICS[old] == f"Deprecated: {name}"
 
 
 def test_the_series_show_the_state_of_acting() -> None:

@@ -113,8 +113,8 @@ CASES: dict[str, Case] = {
         {"endpoint": "chat"},
     ),
     "SwitchyardSampleRatioAlarm": Case(
-        {'switchyard_sample_ratio_ln_e{endpoint="chat", experiment="e", replica="a"}': "7x60"},
-        {'switchyard_guardrail_ln_e{endpoint="chat", experiment="e", replica="a"}': "7x60"},
+        {'switchyard_sample_ratio_log_e_value{endpoint="chat", experiment="e", replica="a"}': "7x60"},
+        {'switchyard_guardrail_log_e_value{endpoint="chat", experiment="e", replica="a"}': "7x60"},
         {"endpoint": "chat", "experiment": "e"},
     ),
     "SwitchyardGuardrailStop": Case(

@@ -8,7 +8,7 @@ import { METRICS } from "./words.js";
 
 const PAUSE_MS = 300;
 const PROPORTIONS = ["error", "slow", "empty", "truncated", "stalled", "invalid_output", "client_gone", "unfinished"];
-const ADVANCE = { quiet: "no alarm", non_inferior: "not worse", better: "better", manual: "a manager's decision" };
+const ADVANCE = { quiet: "no alarm", non_inferior: "non-inferior", better: "better", manual: "a manager's decision" };
 
 export function form({ api, announce }) {
   const root = h("section", { class: "declare", "aria-label": "Declare an experiment", opaque: true });

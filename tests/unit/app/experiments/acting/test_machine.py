@@ -65,7 +65,7 @@ def test_a_step_is_an_intent_and_done_when_it_is_applied() -> None:
     assert (after.intent, after.weights, after.since) == (None, {"blue": 50, "green": 50}, LATER + 9)
 
 
-BETTER = compared("better", not_worse=True)
+BETTER = compared("better", non_inferior=True)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ BETTER = compared("better", not_worse=True)
     [
         ("quiet", ready(), None),
         ("quiet", ready(guardrails=[alarmed("alert")]), "guardrails to be quiet"),
-        ("non_inferior", ready(primary=[compared("undecided")]), "green not to be worse in ttft"),
-        ("non_inferior", ready(primary=[compared("undecided", not_worse=True)]), None),
+        ("non_inferior", ready(primary=[compared("undecided")]), "green to be non-inferior in ttft"),
+        ("non_inferior", ready(primary=[compared("undecided", non_inferior=True)]), None),
         ("non_inferior", ready(guardrails=[alarmed("alert")], primary=[BETTER]), None),
-        ("better", ready(primary=[compared("equivalent", not_worse=True)]), "green to be better"),
+        ("better", ready(primary=[compared("equivalent", non_inferior=True)]), "green to be better"),
         ("better", ready(primary=[BETTER, compared("undecided")]), None),
         ("manual", ready(primary=[BETTER]), "a manager's `advance`"),
         ("quiet", facts(units=9), "1 more unit on green"),

@@ -297,7 +297,7 @@ def test_a_running_conversation_is_judged_by_the_plan_that_gave_the_treatment_mo
         world.error_rate, world.plan = (0.3, 0.3), plan
         world.tables.plan(Plan("chat", plan, {"blue": weights[0], "green": weights[1]}))
         world.requests(500).flagged(Flag.CARRIED).tell(analysis)
-        evidence.append([rail.ln_e for rail in analysis.report(NOW).guardrails if rail.event == "error"])
+        evidence.append([rail.log_e_value for rail in analysis.report(NOW).guardrails if rail.event == "error"])
     assert evidence[0] == evidence[1]
 
 
@@ -530,7 +530,10 @@ def test_quantiles_are_looked_at_once_a_minute() -> None:
         world.requests(3000).tell(analysis)
         analysis.tick(NOW + second)
         looks.append(
-            [it.ln_e for it in (*analysis.report(NOW + second).primary, *analysis.report(NOW + second).secondary)]
+            [
+                it.log_e_value
+                for it in (*analysis.report(NOW + second).primary, *analysis.report(NOW + second).secondary)
+            ]
         )
     assert looks[0][0] != looks[1][0] != looks[2][0]
     assert looks[0][1] == looks[1][1] != looks[2][1]

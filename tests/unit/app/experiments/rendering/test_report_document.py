@@ -58,7 +58,7 @@ def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict()
         "288 ms",
         "-7.7 %",
         "-13.4 % to -1.7 %",
-        "better since 13 Nov 13:58, not worse",
+        "better since 13 Nov 13:58",
     ]
 
 

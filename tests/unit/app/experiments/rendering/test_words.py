@@ -50,17 +50,20 @@ def test_an_effect_is_a_lift_or_a_difference() -> None:
 @pytest.mark.parametrize(
     ("verdict", "shown"),
     [
-        ("better", "better, not worse"),
-        ("equivalent", "equivalent, not worse"),
-        ("undecided", "undecided, not worse"),
+        ("better", "better"),
+        ("equivalent", "equivalent"),
+        ("undecided", "undecided, non-inferior"),
         ("worse", "worse, but by less than the minimal effect"),
     ],
 )
-def test_not_worse_is_reported_with_every_verdict(verdict: Verdict, shown: str) -> None:
-    assert words.verdict(verdict, not_worse=True) == shown
+def test_non_inferiority_is_said_where_the_verdict_does_not_imply_it(verdict: Verdict, shown: str) -> None:
+    assert words.verdict(verdict, non_inferior=True) == shown
     assert words.verdict(verdict) == verdict
 
 
 def test_a_latched_verdict_says_since_when() -> None:
-    assert words.verdict("better", not_worse=True, since="13 Nov 13:58") == "better since 13 Nov 13:58, not worse"
-    assert words.verdict("invalid", not_worse=True) == "invalid"
+    assert (
+        words.verdict("undecided", non_inferior=True, since="13 Nov 13:58")
+        == "undecided since 13 Nov 13:58, non-inferior"
+    )
+    assert words.verdict("invalid", non_inferior=True) == "invalid"

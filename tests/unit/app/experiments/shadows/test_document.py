@@ -29,7 +29,9 @@ def report(**fields: Any) -> ShadowReport:
             value("equal_words", "share", 0.61, 0.55, 0.67),
         ],
         events=[
-            PairedEvent(event="truncated", pairs=412, both=3, shadow_only=9, primary_only=1, ln_e=2.5, side="undecided")
+            PairedEvent(
+                event="truncated", pairs=412, both=3, shadow_only=9, primary_only=1, log_e_value=2.5, side="undecided"
+            )
         ],
     )
     base = ShadowReport(

@@ -91,7 +91,7 @@ def test_events_count_by_pairs_and_their_evidence_by_units() -> None:
     once = event(evidence(Recorder().pairs(*[{"unit": 1, **short}] * 30)), "truncated")
     assert (once.shadow_only, once.side) == (30, "undecided")
     again = event(evidence(*(Recorder().pairs({"unit": 1, **short}) for _ in range(30))), "truncated")
-    assert again.ln_e == once.ln_e
+    assert again.log_e_value == once.log_e_value
 
 
 def test_an_event_that_the_primary_has_more_often_is_lower_on_the_shadow() -> None:

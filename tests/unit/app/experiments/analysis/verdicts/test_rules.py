@@ -1,7 +1,7 @@
 import pytest
 
 from app.experiments.analysis.evidence.metrics import Measure
-from app.experiments.analysis.verdicts.rules import decision_of, effect_of, is_not_worse, verdict_of
+from app.experiments.analysis.verdicts.rules import decision_of, effect_of, is_non_inferior, verdict_of
 from app.experiments.report import Better, Comparison, Decision, Effect, Verdict
 
 
@@ -13,7 +13,7 @@ def measure(better: Better) -> Measure:
 
 
 @pytest.mark.parametrize(
-    ("better", "lower", "upper", "verdict", "not_worse"),
+    ("better", "lower", "upper", "verdict", "non_inferior"),
     [
         ("higher", 0.01, 0.2, "better", True),
         ("higher", -0.2, -0.01, "worse", False),
@@ -36,11 +36,11 @@ def measure(better: Better) -> Measure:
     ],
 )
 def test_a_verdict_follows_from_the_interval_and_the_good_direction(
-    better: Better, lower: float | None, upper: float | None, verdict: Verdict, not_worse: bool
+    better: Better, lower: float | None, upper: float | None, verdict: Verdict, non_inferior: bool
 ) -> None:
     effect = Effect(estimate=0.0, lower=lower, upper=upper)
     assert verdict_of(effect, measure(better)) == verdict
-    assert is_not_worse(effect, measure(better)) == not_worse
+    assert is_non_inferior(effect, measure(better)) == non_inferior
 
 
 def test_a_lift_is_relative_to_control_and_a_difference_stays_as_it_is() -> None:
@@ -49,17 +49,17 @@ def test_a_lift_is_relative_to_control_and_a_difference_stays_as_it_is() -> None
     assert effect_of(0.3, None, "absolute") == Effect(estimate=0.3)
 
 
-def compared(verdict: Verdict, *, not_worse: bool = False) -> Comparison:
+def compared(verdict: Verdict, *, non_inferior: bool = False) -> Comparison:
     return Comparison(
         metric="m", statistic="mean", role="primary", treatment="green", better="lower", scale="relative",
-        minimal_effect=0.05, alpha=0.05, effect=Effect(), verdict=verdict, not_worse=not_worse,
+        minimal_effect=0.05, alpha=0.05, effect=Effect(), verdict=verdict, non_inferior=non_inferior,
     )  # fmt: skip
 
 
 BETTER, SAME, OPEN = (
-    compared("better", not_worse=True),
-    compared("equivalent", not_worse=True),
-    compared("undecided", not_worse=True),
+    compared("better", non_inferior=True),
+    compared("equivalent", non_inferior=True),
+    compared("undecided", non_inferior=True),
 )
 
 
@@ -70,7 +70,7 @@ BETTER, SAME, OPEN = (
         ([BETTER, SAME, OPEN], {}, "ship"),
         ([BETTER, compared("undecided")], {}, "keep_going"),
         ([SAME, OPEN], {}, "keep_going"),
-        ([BETTER, compared("worse", not_worse=True)], {}, "do_not_ship"),
+        ([BETTER, compared("worse", non_inferior=True)], {}, "do_not_ship"),
         ([BETTER], {"acted": True}, "do_not_ship"),
         ([BETTER], {"quiet": False}, "keep_going"),
         ([BETTER], {"quiet": False, "acted": True}, "do_not_ship"),

@@ -91,9 +91,9 @@ def test_late_records_are_events_and_the_row_that_follows_counts_no_more() -> No
     late = rig.recorder.late(*({"unit": unit, "assigned": 1, "above_s": 2.0} for unit in range(1, 20)))
     rig.guardrails.add_late(late, rig.arms.place(late), late.plan, rig.arms)
     assert rig.watch.is_new_alarm()
-    before = rig.watch.status().ln_e
+    before = rig.watch.status().log_e_value
     rig.rows(19, True, hit=False, ttft_s=5.0)
-    assert rig.watch.status().ln_e == pytest.approx(before)
+    assert rig.watch.status().log_e_value == pytest.approx(before)
 
 
 def test_the_detector_forgets_a_long_healthy_past() -> None:
@@ -107,7 +107,7 @@ def test_the_detector_forgets_a_long_healthy_past() -> None:
     assert rig.watch.is_new_alarm()
     status = rig.watch.status()
     assert status.detector > status.threshold > quiet.detector
-    assert status.ln_e < status.threshold
+    assert status.log_e_value < status.threshold
 
 
 @pytest.mark.parametrize("limit", [ERROR, ABSOLUTE], ids=["relative", "absolute"])
@@ -121,7 +121,7 @@ def test_units_that_fail_every_day_count_once(limit: dict[str, Any]) -> None:
         if day == 0:
             first = rig.watch.status()
     assert not rig.watch.is_new_alarm()
-    assert (rig.watch.status().ln_e, rig.watch.status().detector) == (first.ln_e, first.detector)
+    assert (rig.watch.status().log_e_value, rig.watch.status().detector) == (first.log_e_value, first.detector)
 
 
 def test_an_absolute_limit_watches_the_treatment_alone() -> None:
@@ -172,5 +172,5 @@ def test_the_order_of_exposures_changes_no_evidence() -> None:
         for part in np.array_split(order, 7):
             rows = rig.recorder.rows(*(fields[number] for number in part))
             rig.guardrails.add_rows(rows, rig.arms.place(rows), rows.plan, rig.arms)
-        found.append([watch.status().ln_e for watch in rig.guardrails])
+        found.append([watch.status().log_e_value for watch in rig.guardrails])
     assert found[0] == pytest.approx(found[1], abs=1e-9)

@@ -34,7 +34,7 @@ def test_plans_add_up_each_with_its_own_weights(returning: bool) -> None:
     add(found, range(10_000, 15_100), 1, 0)
     add(found, range(15_100, 20_000), 1, 1)
     status = found.status([])
-    assert status.ln_e == pytest.approx(ln_e([((9880, 120), (99, 1)), ((5100, 4900), (50, 50))]), abs=1e-9)
+    assert status.log_e_value == pytest.approx(ln_e([((9880, 120), (99, 1)), ((5100, 4900), (50, 50))]), abs=1e-9)
     assert [(it.plan, it.units) for it in status.plans] == [
         ("0-a", {"blue": 9880, "green": 120}),
         ("1-b", {"blue": 5100, "green": 4900}),
