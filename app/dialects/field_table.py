@@ -13,6 +13,9 @@ from app.dialects.base import Dialect
 from app.dialects.field_support import VLLM, FieldSupport, dialect_support
 from app.dialects.registry import DIALECTS
 
+SPELLING = "rejected, with the name that was meant"
+"""The support of what `app.dialects.spelling` refuses."""
+
 BEGIN, END = "<!-- fields: begin (made by `make fields`) -->", "<!-- fields: end -->"
 
 
@@ -29,7 +32,7 @@ class Row:
 
 
 def rows(support: FieldSupport, unknown_fields: str) -> Iterator[Row]:
-    """First what vLLM does itself, then the other fields by name, then unknown ones."""
+    """First what vLLM does itself, then the other fields by name, then unknown and misspelt ones."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for field in sorted({field for sentences in support.values() for field in sentences}):
         for sentence, same_in in _operations(field, support).items():
@@ -39,6 +42,7 @@ def rows(support: FieldSupport, unknown_fields: str) -> Iterator[Row]:
         where = "all" if len(operations) == len(support) else ", ".join(operations)
         yield Row(where, ", ".join(f"`{field}`" for field in fields), sentence)
     yield Row("all", "any other", unknown_fields)
+    yield Row("all", "a misspelt field of a nested object", SPELLING)
 
 
 def _operations(field: str, support: FieldSupport) -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """The router's lists of vLLM's field names match the installed vLLM."""
 
+import json
 from typing import get_args
 
 import pytest
@@ -15,6 +16,8 @@ from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest, Tokeni
 
 from app.dialects.anthropic import fields as anthropic
 from app.dialects.openai import vllm_fields as openai
+from app.dialects.spelling import request_object
+from tests.support.clients.request_types import samples
 
 pytestmark = pytest.mark.real
 
@@ -34,3 +37,11 @@ def test_the_names_of_vllms_fields_are_current() -> None:
     assert names(AnthropicMessagesRequest) == anthropic.ENGINE
     assert names(AnthropicCountTokensRequest) == anthropic.ENGINE_COUNT
     assert names(TokenizeChatRequest, TokenizeCompletionRequest) == openai.ENGINE_TOKENIZE
+
+
+@pytest.mark.parametrize(
+    "form", [AnthropicMessagesRequest, ChatCompletionRequest, ResponsesRequest, TokenizeChatRequest]
+)
+def test_no_field_of_vllms_types_is_a_misspelling(form: type[BaseModel]) -> None:
+    for body in samples(form):
+        request_object(json.dumps(body).encode())

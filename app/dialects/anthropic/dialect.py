@@ -14,9 +14,10 @@ from app.dialects.anthropic.models import model, models
 from app.dialects.anthropic.translations import PARSERS
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.common.support import REJECTED_BY_NAME
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
 from app.dialects.mounts import MOUNTS, addressed, is_below
 from app.dialects.openapi_schemas import Body
+from app.dialects.spelling import request_object
 from app.errors import SwitchyardError
 
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}
@@ -56,7 +57,7 @@ class Anthropic:
         )
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        call = PARSERS[operation](json_object(request.body), request)
+        call = PARSERS[operation](request_object(request.body), request)
         return addressed(call, request) if is_below(request) else call
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:

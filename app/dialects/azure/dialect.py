@@ -14,9 +14,10 @@ from app.dialects.azure.errors import error_reply
 from app.dialects.azure.fields import MODELS
 from app.dialects.azure.translations import PARSERS
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
 from app.dialects.mounts import AZURE_MOUNTS, INFO_PATHS, openai_routes
 from app.dialects.openapi_schemas import Body
+from app.dialects.spelling import request_object
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
@@ -64,7 +65,7 @@ class Azure:
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
-        body = _without_undocumented(json_object(request.body), operation, request.headers.get("extra-parameters"))
+        body = _without_undocumented(request_object(request.body), operation, request.headers.get("extra-parameters"))
         call, user = PARSERS[operation](body), body.get("user")
         call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:

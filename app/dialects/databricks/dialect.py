@@ -19,9 +19,9 @@ from app.dialects.databricks.errors import error_reply
 from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
 from app.dialects.databricks.responses.fields import Responses
 from app.dialects.databricks.responses.translate import ResponsesTranslation
-from app.dialects.json_body import json_object
 from app.dialects.mounts import openai_routes
 from app.dialects.openapi_schemas import Body
+from app.dialects.spelling import request_object
 from app.errors import NotFound, Rejected, SwitchyardError, WrongTask
 
 TASKS: Mapping[Task, tuple[str, str]] = {
@@ -74,7 +74,7 @@ class Databricks:
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         name = request.params.get("name")
         tasks = () if name is None else _tasks_of(name, context.config)
-        body = merged(json_object(request.body))
+        body = merged(request_object(request.body))
         origin = RequestContext(native=name is not None, request_id=request.id)
         call = _PARSERS[operation if name is None else _task(name, tasks, body)](body, origin)
         user = body.get("user") or body.get("safety_identifier")

@@ -32,9 +32,10 @@ from app.dialects.friendli.tokens import (
     parse_render,
     parse_tokenize,
 )
-from app.dialects.json_body import dump, json_object, peek
+from app.dialects.json_body import dump, peek
 from app.dialects.mounts import MOUNTS, addressed
 from app.dialects.openapi_schemas import Body
+from app.dialects.spelling import request_object
 from app.errors import DeadlinePassed, SwitchyardError
 
 _CONTAINER = "/v1"
@@ -86,7 +87,7 @@ class Friendli:
         return True
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        body = json_object(request.body)
+        body = request_object(request.body)
         call = _PARSERS[operation](body, request, context)
         return addressed(replace(call, model=body.get("model"), user=body.get("user")), request)
 

@@ -11,12 +11,13 @@ from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
 from app.dialects.openai import azure_ml, cohere, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
 from app.dialects.openapi_schemas import Body
+from app.dialects.spelling import request_object
 from app.errors import NotFound, SwitchyardError
 
 
@@ -97,7 +98,7 @@ class OpenAI:
         return True  # the last in the registry: takes the paths that no other dialect claims
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        call = self._parse(operation, json_object(request.body), request, context.config)
+        call = self._parse(operation, request_object(request.body), request, context.config)
         if is_own_url(call.model, request.path):
             call = replace(call, model=None)
         if (deployment := request.params.get("deployment")) is not None:

@@ -18,7 +18,7 @@ from app.dialects.base import (
     Translation,
 )
 from app.dialects.common.tokenize import tokenize
-from app.dialects.json_body import json_object
+from app.dialects.spelling import request_object
 from app.dialects.tgi.addressing import adapter_deployment
 from app.dialects.tgi.answer import generated_text, generation_reply
 from app.dialects.tgi.deployment_checks import check_capabilities, check_top_k, inputs_too_long, truncated
@@ -47,7 +47,7 @@ class Generate(Translation):
         """`stream` None: the request came to `POST /` or its synonym, and the field in its body decides whether to
         stream.
         """
-        body = json_object(request.body)
+        body = request_object(request.body)
         fields = read(body)
         style = request_style(
             body,

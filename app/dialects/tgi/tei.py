@@ -14,7 +14,8 @@ from pydantic_core import from_json
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.fields import NonEmpty, NonEmptyList
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
+from app.dialects.spelling import request_object
 from app.dialects.tgi.fields import Strict, checked
 from app.errors import Unprocessable
 
@@ -65,7 +66,7 @@ class EmbedTranslation(DirectTranslation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        fields = checked(Embed, json_object(request.body))
+        fields = checked(Embed, request_object(request.body))
         if fields.prompt_name is not None:
             raise Unprocessable(f"`prompt_name` is {_PROMPT_NAME}", param="prompt_name")
         if not fields.inputs:
@@ -95,7 +96,7 @@ class RerankTranslation(DirectTranslation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        fields = checked(Rerank, json_object(request.body))
+        fields = checked(Rerank, request_object(request.body))
         if not fields.texts:
             raise Unprocessable("`texts` cannot be empty", param="texts")
         body: dict[str, Any] = {"query": fields.query, "documents": fields.texts, **fields.truncation()}

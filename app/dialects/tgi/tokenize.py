@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.dialects.base import Call, Flow, ParseContext, Reply, Request, ServingContext, Translation
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
+from app.dialects.spelling import request_object
 from app.dialects.tgi.deployment_checks import truncated
 from app.dialects.tgi.fields import read
 from app.dialects.tgi.rules import check_inputs
@@ -22,7 +23,7 @@ class Tokenize(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        fields = read(json_object(request.body))
+        fields = read(request_object(request.body))
         check_inputs(fields.inputs)
         truncate = fields.parameters.truncate if fields.parameters else None
         return Call("completions", {"prompt": fields.inputs}, cls(fields.inputs, truncate))

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from app.dialects.base import Call, EngineRequest, Flow, ParseContext, Reply, Request, ServingContext, Translation
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
+from app.dialects.spelling import request_object
 from app.dialects.tgi.chat.chat import ChatCompletion
 from app.dialects.tgi.chat.fields import Chat
 from app.dialects.tgi.fields import GenerateRequest, read
@@ -39,7 +40,7 @@ class Vertex(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        instances = json_object(request.body).get("instances")
+        instances = request_object(request.body).get("instances")
         if not isinstance(instances, list):
             raise BadRequest("`instances`: must be a list", param="instances")
         if not 0 < len(instances) <= MAX_INSTANCES:

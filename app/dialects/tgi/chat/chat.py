@@ -19,7 +19,7 @@ from app.dialects.base import (
     no_lookups,
 )
 from app.dialects.common.engine_request import drop_empty_tools, engine_extensions
-from app.dialects.json_body import json_object
+from app.dialects.spelling import request_object
 from app.dialects.tgi.addressing import named_model
 from app.dialects.tgi.chat.answer import ChatEvents, completion_reply
 from app.dialects.tgi.chat.fields import Chat
@@ -44,7 +44,7 @@ class ChatCompletion(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        body = json_object(request.body)
+        body = request_object(request.body)
         translation = cls.of(body)
         model, deployment = named_model(body.get("model"), request, context)
         return Call("chat", translation.body, translation, model, deployment, field_names=cls.field_names)

@@ -19,7 +19,7 @@ from app.dialects.base import (
 )
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.common.tokenize import tokenize
-from app.dialects.json_body import json_object
+from app.dialects.spelling import request_object
 from app.dialects.tgi.addressing import named_model
 from app.dialects.tgi.chat.answer import COMPLETIONS, completion_reply
 from app.dialects.tgi.chat.fields import MAX_PROMPTS, Completions
@@ -41,7 +41,7 @@ class Completion(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        body = json_object(request.body)
+        body = request_object(request.body)
         translation = cls.of(body, profile_of(context.config))
         model, deployment = named_model(body.get("model"), request, context)
         return Call("completions", translation.body, translation, model, deployment)

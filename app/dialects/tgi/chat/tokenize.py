@@ -17,7 +17,8 @@ from app.dialects.base import (
     Translation,
     no_lookups,
 )
-from app.dialects.json_body import dump, json_object
+from app.dialects.json_body import dump
+from app.dialects.spelling import request_object
 from app.dialects.tgi.addressing import named_model
 from app.dialects.tgi.chat.chat import chat_fields
 
@@ -35,7 +36,7 @@ class ChatTokenize(Translation):
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
-        body = json_object(request.body)
+        body = request_object(request.body)
         fields, _ = chat_fields(body)
         rendered = {name: fields[name] for name in _FIELDS if name in fields}
         translation = cls({**rendered, "return_token_offsets": True})

@@ -36,6 +36,7 @@ def test_fields_with_the_same_support_share_a_row() -> None:
         "| chat | `c` | done here |",
         "| all | `model` | an endpoint |",
         "| all | any other | rejected |",
+        "| all | a misspelt field of a nested object | rejected, with the name that was meant |",
     ]
 
 

@@ -1,0 +1,241 @@
+"""Misspelt names of nested fields: one rule for the bodies of all dialects.
+
+vLLM ignores the fields of nested objects that it does not know, and the vendors' clients send some that are only for
+their own servers. So an unknown field passes, unless it is one slip away from a field that the object could have and
+has not: a letter more, less, replaced or moved, a capital, another separator. That one is refused, with the name that
+was meant. The fields of a request itself are each dialect's to check.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+from app.dialects.json_body import field_path, json_object
+from app.errors import BadRequest
+
+_SHORTEST = 4
+"""Letters of a name that has misspellings; more of shorter ones are other words."""
+
+_SHORTEST_REPLACED = 6
+"""Letters of a name in which another letter is a slip: `data` and `date` are two words."""
+
+_LONGEST = 64
+
+_MOST_UNKNOWN = 10_000
+"""Unknown fields of a request that are compared with the known ones: a body of megabytes may consist of them."""
+
+_MOST_REMEMBERED = 1024
+
+
+class Shape:
+    """The fields that an object may have in any dialect.
+
+    `kinds`: each field to the name in `SHAPES` of the objects in it, alone or in a list; None if they have the caller's
+    own names, as those of a JSON Schema, or if there are none.
+    """
+
+    def __init__(self, fields: str, **nested: str) -> None:
+        self.kinds: Mapping[str, str | None] = {**dict.fromkeys(fields.split()), **nested}
+        self.meant = lru_cache(_MOST_REMEMBERED)(self._meant)
+
+    def _meant(self, name: str) -> Sequence[str]:
+        """The fields of which `name` is a misspelling."""
+        letters = _letters(name)
+        near = {field for rest in _rests(letters) for field in self._by_rest.get(rest, ())}
+        return sorted(field for field in near if _is_slip(letters, _letters(field)))
+
+    @cached_property
+    def _by_rest(self) -> Mapping[str, Sequence[str]]:
+        """What remains of a field's name, with and without each of its letters, to the fields."""
+        fields: dict[str, list[str]] = {}
+        for field in self.kinds:
+            if len(field) >= _SHORTEST:
+                for rest in _rests(_letters(field)):
+                    fields.setdefault(rest, []).append(field)
+        return fields
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _rests(letters: str) -> list[str]:
+    return [letters, *(letters[:place] + letters[place + 1 :] for place in range(len(letters)))]
+
+
+def _is_slip(name: str, field: str) -> bool:
+    """Whether `name`, which has a rest in common with `field`, is a misspelling of it."""
+    replaced = len(name) == len(field) and sorted(name) != sorted(field)
+    return not replaced or len(field) >= _SHORTEST_REPLACED
+
+
+REQUEST: Mapping[str, str] = {
+    "function_call": "called",
+    "functions": "function",
+    "input": "item",
+    "input_data": "azure_ml",
+    "messages": "message",
+    "output_config": "output_config",
+    "parameters": "parameters",
+    "reasoning": "reasoning",
+    "response_format": "format",
+    "stream_options": "stream_options",
+    "structured_outputs": "structured_outputs",
+    "system": "part",
+    "text": "text",
+    "thinking": "thinking",
+    "tool_choice": "choice",
+    "tools": "tool",
+}
+"""The fields of a request that have objects in them, to their names in `SHAPES`."""
+
+SHAPES: Mapping[str, Shape] = {
+    "azure_ml": Shape("columns data index parameters", input_string="message"),
+    # Of TGI and MindIE, and of the tasks of Hugging Face's clients.
+    "parameters": Shape(
+        "adapter_id best_of decoder_input_details details do_sample frequency_penalty function_to_apply "
+        "max_new_tokens normalize prompt_name repetition_penalty return_full_text seed stop temperature top_k "
+        "top_n_tokens top_p truncate truncation truncation_direction typical_p watermark",
+        grammar="format",
+    ),
+    "message": Shape(
+        "annotations cache_control clear_at id name phase prefix reasoning reasoning_content reasoning_details refusal "
+        "role status thinking thinking_blocks tool_call_id type",
+        audio="audio",
+        content="part",
+        function_call="called",
+        output_config="output_config",
+        tool_calls="call",
+        tools="tool",
+    ),
+    # Of Responses: messages, and what else can be in an `input`.
+    "item": Shape(
+        "acknowledged_safety_checks action actions annotations approval_request_id approve arguments async background "
+        "call_id caller code container_id encrypted_content environment error execution fingerprint id "
+        "max_output_length name namespace operation output_format outputs pending_safety_checks phase quality queries "
+        "reason refusal result results revised_prompt role server_label size status svg_usage tool_call_id type "
+        "cache_control input",
+        content="part",
+        output="part",
+        reasoning="reasoning",
+        summary="part",
+        text="text",
+        tool_calls="call",
+        tools="tool",
+    ),
+    # Of a message's content, or a result's: OpenAI's parts, Anthropic's blocks, vLLM's parts.
+    "part": Shape(
+        "annotations audio_embeds caller citations closed context data detail encrypted_content encrypted_stdout "
+        "error_code error_message file_data file_id file_type file_url filename from id image_embeds image_pil input "
+        "input_image is_error is_file_update lines logprobs mcp_server_name mm_processor_kwargs name new_lines "
+        "new_start num_lines old_lines old_start outcome prompt_cache_breakpoint refusal retrieved_at return_code "
+        "server_name signature start_line stderr stdout stop_reason text thinking title to tool tool_changes tool_name "
+        "tool_reference tool_references tool_use_id tools toolset_name total_lines transformations trigger type url "
+        "uuid",
+        audio_url="url",
+        cache_control="cache_control",
+        content="part",
+        file="file",
+        image_url="url",
+        input_audio="audio",
+        source="source",
+        video_url="url",
+    ),
+    "url": Shape("detail url"),
+    "audio": Shape("data format id voice"),
+    "file": Shape("file_data file_id filename"),
+    "source": Shape("data file_id media_type type url", content="part"),
+    "cache_control": Shape("scope ttl type"),
+    "call": Shape("arguments id index name type", function="called", custom="called"),
+    "called": Shape("arguments description input name namespace parameters"),
+    "tool": Shape(
+        "action allowed_callers allowed_domains allowed_tools async authorization background blocked_domains caching "
+        "citations complexity configs connector_id container default_config defer_loading description display_height "
+        "display_height_px display_number display_width display_width_px eager_input_streaming enable_zoom environment "
+        "execution external_web_access filters frame_count frame_duration_ms headers input_examples input_fidelity "
+        "input_image_mask input_schema max_characters max_content_tokens max_num_results max_tokens max_uses "
+        "mcp_server_name model moderation name output_compression output_format output_schema parameters "
+        "partial_images quality ranking_options require_approval response_inclusion search_content_types "
+        "search_context_size server_description server_label server_url size strict svg tunnel_id type url_sources "
+        "use_cache user_location vector_store_ids",
+        cache_control="cache_control",
+        custom="function",
+        format="grammar",
+        function="function",
+        tools="tool",
+    ),
+    "function": Shape("cache_control description name parameters strict", format="grammar"),
+    "grammar": Shape("definition grammar syntax type"),
+    "choice": Shape(
+        "disable_parallel_tool_use mode name server_label type",
+        allowed_tools="choice",
+        custom="called",
+        function="called",
+        tools="tool",
+    ),
+    "format": Shape("description name schema strict type value", json_schema="json_schema"),
+    "json_schema": Shape("description name schema strict"),
+    "text": Shape("verbosity", format="format"),
+    "reasoning": Shape("context effort enabled exclude generate_summary max_tokens mode summary"),
+    "output_config": Shape("effort task_budget", format="format"),
+    "stream_options": Shape("continuous_usage_stats include_obfuscation include_usage"),
+    "structured_outputs": Shape(
+        "choice disable_additional_properties disable_any_whitespace disable_fallback grammar json json_object regex "
+        "structural_tag whitespace_pattern"
+    ),
+    "thinking": Shape("block_binding budget_tokens display type"),
+}
+"""What each object is, in any dialect."""
+
+
+def request_object(body: bytes) -> dict[str, Any]:
+    """A request's body as a JSON object without nulls. Raises BadRequest on anything else, and for misspelt fields."""
+    request = json_object(body)
+    search = _Search()
+    for name, kind in REQUEST.items():
+        if name in request and (slip := search.within(request[name], kind)) is not None:
+            location, meant = slip
+            path = field_path([name, *location])
+            raise BadRequest(f"{path}: unknown field; did you mean {meant}?", param=path, code="unknown_parameter")
+    return request
+
+
+_Slip = tuple[list[int | str], str]
+"""The location of a misspelt field, and the field that was meant."""
+
+
+class _Search:
+    """Looks through one request."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_UNKNOWN
+
+    def within(self, value: Any, kind: str) -> _Slip | None:
+        """The first misspelt field in an object, or in a list of objects."""
+        if isinstance(value, dict):
+            return self._in_object(value, SHAPES[kind])
+        if isinstance(value, list):
+            shape = SHAPES[kind]
+            for number, item in enumerate(value):
+                if isinstance(item, dict) and (slip := self._in_object(item, shape)) is not None:
+                    return [number, *slip[0]], slip[1]
+        return None
+
+    def _in_object(self, value: dict[str, Any], shape: Shape) -> _Slip | None:
+        kinds = shape.kinds
+        for name, member in value.items():
+            kind = kinds.get(name, "")
+            if kind is None:
+                continue
+            if kind:
+                if (slip := self.within(member, kind)) is not None:
+                    return [name, *slip[0]], slip[1]
+            elif (meant := self._meant(name, value, shape)) is not None:
+                return [name], meant
+        return None
+
+    def _meant(self, name: str, value: dict[str, Any], shape: Shape) -> str | None:
+        self._left -= 1
+        if self._left < 0 or len(name) > _LONGEST:
+            return None
+        return next((field for field in shape.meant(name) if field not in value), None)
