@@ -9,11 +9,12 @@ test compares it with the installed versions. Unknown keys are problems here eve
 import argparse
 import dataclasses
 import json
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_type_hints
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from deployments import embedding, experiments, llm, router
 from deployments.engine.application import DEPLOYMENT as ENGINE
@@ -75,6 +76,9 @@ def package_schema() -> dict[str, Any]:
     llm_config = definitions["LLMConfig"]["properties"]
     llm_config["accelerator_type"] = _or_null({"enum": ["A10", *(str(kind.value) for kind in AcceleratorType)]})
     llm_config["placement_group_config"] = _or_null(_PLACEMENT)
+    levels = logging.getLevelNamesMapping()
+    logs = definitions["LoggingConfig"]["properties"]
+    logs |= {"log_level": {"enum": [*levels, *sorted({*levels.values()})]}, "encoding": {"enum": ["TEXT", "JSON"]}}
     definitions["HTTPOptionsSchema"]["properties"]["port"] |= {"minimum": 1, "maximum": 65535}
     llm_config["engine_kwargs"] = {"$ref": "#/$defs/EngineArguments"}
     llm_config["deployment_config"] = {**definitions["DeploymentSchema"], "required": []}
@@ -160,9 +164,22 @@ def _nested() -> Iterator[tuple[str, dict[str, Any]]]:
         "structured_outputs_config": StructuredOutputsConfig,
     }
     for name, section in sections.items():
+        hints = get_type_hints(section)
         keys = sorted(field.name for field in dataclasses.fields(section) if field.init)
         kinds = ["object", "null", *(["integer"] if name == "compilation_config" else [])]
-        yield name, {"type": kinds, "properties": {key: {} for key in keys}, "additionalProperties": False}
+        yield (
+            name,
+            {"type": kinds, "properties": {key: _choice(hints[key]) for key in keys}, "additionalProperties": False},
+        )
+
+
+def _choice(annotation: Any) -> dict[str, Any]:
+    """The values of a setting that takes some texts only; {} for others."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    branches = [branch for branch in get_args(annotation) if branch is not NoneType] if is_union else [annotation]
+    if not all(get_origin(branch) is Literal for branch in branches):
+        return {}
+    return {"enum": [value for branch in branches for value in get_args(branch)] + [None]}
 
 
 def _bounds() -> Iterator[tuple[str, dict[str, float]]]:

@@ -14,7 +14,9 @@ from pydantic_core import ErrorDetails
 
 _SPELLING = "remove it or correct its spelling"
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
 """The names that endpoints, deployments and experiments may have."""
 
 
@@ -89,10 +91,21 @@ def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> s
         return f"expected a mapping with {', '.join(_model_at(root, item['loc']).model_fields)}"
     if kind in _EXPECTED and not is_secret:
         return f"expected {_EXPECTED[kind]}, not {shown(value)}{_remedy(kind, value)}"
+    if kind in _BOUNDS and not is_secret:
+        word, limit = _BOUNDS[kind]
+        bound = item.get("ctx", {})[limit]
+        is_percentage = bound == 1 and "less" in kind and isinstance(value, int | float) and 1 < value <= 100
+        share = f"; {value} % is {value / 100:g}" if is_percentage else ""
+        return f"expected {word} {int(bound) if bound == int(bound) else bound}, not {shown(value)}{share}"
+    if kind == "too_short":
+        return f"expected at least {item.get('ctx', {})['min_length']}, not {len(value)}"
+    if kind == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == _NAME and not is_secret:
+        return f"'{shown(value)}' is no name: 63 letters, digits, '.', '_', '-' at most; the ends no sign"
     if kind == "pattern_regex" and isinstance(value, str) and not is_secret:
         return f"{message}: {_reason(value)}"
     if kind == "literal_error" and isinstance(value, str) and not is_secret:
-        return message + nearest(value, re.findall("'([^']+)'", message))
+        choices = re.findall("'([^']+)'", message)
+        return f"expected one of {', '.join(choices)}, not {shown(value)}{nearest(value, choices)}"
     return message
 
 
@@ -110,6 +123,15 @@ _EXPECTED = {
     "dict_type": "a mapping",
 }
 """What pydantic wanted, by its kind of error."""
+
+
+_BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+"""pydantic's bounds: its kind of error, the word for it, the bound's name."""
 
 
 def _remedy(kind: str, value: object) -> str:

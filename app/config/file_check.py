@@ -139,6 +139,8 @@ def _words(error: Any) -> Iterator[str]:
     elif rule == "required":
         missing = [name for name in error.validator_value if name not in value]
         yield f"{path}: `{missing[0]}` is missing"
+    elif bounds := [part for part in inner if part.validator in _BOUNDS]:  # the kind is right, the value is not
+        yield from _words(bounds[0])
     elif rule in _BOUNDS:
         yield f"{path}: expected {_BOUNDS[rule]} {error.validator_value}, not {shown(value)}"
     else:

@@ -353,6 +353,8 @@ class Config(_Model):
             if endpoint.mirror is not None:
                 problems += self._cannot_serve(f"{path}.mirror.deployment", endpoint.mirror.deployment, endpoint.tasks)
             problems += self._cannot_isolate(path, endpoint)
+            if endpoint.sticky is None and endpoint.pin_s not in (0, Endpoint.model_fields["pin_s"].default):
+                problems.append(f"{path}.pin_s: has no effect without `sticky`; add `sticky: {{by: conversation}}`")
             problems += _outside(f"{path}.plan.overrides", endpoint.plan.overrides, endpoint.traffic)
             if (expires := endpoint.plan.expires) is not None:
                 for listed in expires.weights:

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +6,7 @@ from app.config.access import exposure_problems, sharing_problems
 from app.config.adapters import engine_problems, model_problems
 from app.config.base import ConfigError, nearest
 from app.config.files import read_yaml
-from app.config.schema import Config, parse
+from app.config.schema import Config, Task, parse
 from app.config.urls import is_loopback
 from app.internal_api import APP_PREFIX, EXPERIMENTS, ROUTER
 
@@ -65,13 +65,15 @@ def _router_config(applications: Sequence[Mapping[str, Any]]) -> tuple[Config | 
 
 
 def _application_problems(applications: Sequence[Mapping[str, Any]], config: Config | None) -> list[str]:
+    names = [str(application.get("name")) for application in applications]
+    doubled = [index for index, name in enumerate(names) if name in names[:index]]
+    if doubled:  # whatever else is said about one of them could be meant for the other
+        return [f"applications[{index}].name: duplicate name '{names[index]}'; rename one" for index in doubled]
     problems: list[str] = []
     prefixes: dict[str, object] = {}
     llm_configs: dict[str, Mapping[str, Any]] = {}
     for index, application in enumerate(applications):
         name = str(application.get("name"))
-        if name in prefixes:
-            problems.append(f"applications[{index}].name: duplicate name '{name}'; rename one")
         prefixes[name] = application.get("route_prefix")
         if (llm_config := _llm_config(application)) is not None:
             llm_configs[name] = llm_config
@@ -88,9 +90,30 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
         elif prefixes[deployment.app] != expected:
             problems.append(f"applications.{deployment.app}.route_prefix: must be {expected} for the router to find it")
     if config is not None:
+        problems += _task_problems(applications, config)
         problems += model_problems(config.deployments, llm_configs)
         problems += _experiments_problems(config, prefixes)
     return problems
+
+
+_GENERATES, _POOLS = "deployments.llm:build", "deployments.embedding:build"
+_GENERATING: frozenset[Task] = frozenset({"chat", "completions", "responses"})
+
+
+def _task_problems(applications: Sequence[Mapping[str, Any]], config: Config) -> Iterator[str]:
+    """Deployments with tasks for which their application's `import_path` does not start vLLM."""
+    paths = {application.get("name"): application.get("import_path") for application in applications}
+    for name, deployment in config.deployments.items():
+        path = paths.get(deployment.app)
+        if path not in (_GENERATES, _POOLS):
+            continue
+        wrong = [task for task in deployment.tasks if (task in _GENERATING) != (path == _GENERATES)]
+        if wrong:
+            other = _POOLS if path == _GENERATES else _GENERATES
+            yield (
+                f"deployments.{name}.tasks: {path}, the import_path of the application '{deployment.app}', does not do "
+                f"{', '.join(wrong)}; {other} does"
+            )
 
 
 def _llm_config(application: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -15,7 +15,56 @@ BLUE = "applications.smollm2-blue"
 ENGINE = f"{BLUE}.args.llm_config"
 REPLICAS = f"{BLUE}.deployments[0]"
 
+EXPERIMENT = "experiments.no-prefix-cache"
+
 MISTAKES: list[tuple[str, str, str]] = [
+    (
+        "tasks: [chat, completions, responses]",
+        "pin_s: 100\n              tasks: [chat, completions, responses]",
+        "endpoints.chat.pin_s: has no effect without `sticky`; add `sticky: {by: conversation}`",
+    ),
+    (
+        "tasks: [embeddings, rerank]}",
+        "tasks: [embeddings, rerank, chat]}",
+        "deployments.minilm.tasks: deployments.embedding:build, the import_path of the application 'minilm', does not "
+        "do chat; deployments.llm:build does",
+    ),
+    (
+        "minimal_effect: 0.05",
+        "minimal_effect: 5",
+        f"{EXPERIMENT}.primary.0.minimal_effect: expected less than 1, not 5; 5 % *",
+    ),
+    (
+        "minimal_effect: 0.05",
+        "minimal_effect: 0",
+        f"{EXPERIMENT}.primary.0.minimal_effect: expected more than 0, not 0",
+    ),
+    (
+        "primary: [{metric: ttft, minimal_effect: 0.05}]",
+        "primary: []",
+        f"{EXPERIMENT}.primary: expected at least 1, not 0",
+    ),
+    (
+        "no-prefix-cache:",
+        "no prefix cache:",
+        "experiments.no prefix cache: 'no prefix cache' is no name: 63 letters, digits, *",
+    ),
+    (
+        "applications:\n",
+        "logging_config: {log_level: verbose}\napplications:\n",
+        "logging_config.log_level: expected one of CRITICAL, *, not verbose",
+    ),
+    (
+        "enforce_eager: true ",
+        "kv_transfer_config: {kv_role: both}\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.kv_transfer_config.kv_role: expected one of * not both; did you mean kv_both?",
+    ),
+    (
+        "num_cpus: 0.5}  # for",
+        "num_cpus: -1}  # for",
+        f"{ENGINE}.deployment_config.ray_actor_options.num_cpus: expected at least 0, not -1",
+    ),
+    ("- name: smollm2-green", "- name: smollm2-blue", f"{BLUE}.name: duplicate name 'smollm2-blue'; rename one"),
     (
         "max_num_seqs: 16  ",
         "max_num_seq: 16  ",
@@ -84,7 +133,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "[chat, completions, responses]",
         "[chats]",
-        "endpoints.chat.tasks.0: Input should be 'chat', * or 'rerank'; did you mean chat?",
+        "endpoints.chat.tasks.0: expected one of chat, *, not chats; did you mean chat?",
     ),
     (
         "tasks: [chat, completions, responses]",
@@ -243,7 +292,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "state: draft",
         "state: drft",
-        "experiments.no-prefix-cache.state: Input should be 'draft', *; did you mean draft?",
+        "experiments.no-prefix-cache.state: expected one of draft, *; did you mean draft?",
     ),
     (
         "control: smollm2-blue",
