@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 
 from app.config.schema import Timeouts
+from app.engine.answers import EventCheck
 from app.engine.model import Model
 from app.ledger.acknowledgement import Acknowledgement, encode_acknowledgement
 from app.ledger.controller_client import Answer
@@ -94,7 +95,7 @@ class _Chunks(ResponseStream):
     def __init__(self, tokens: int, on_head: OnHead | None) -> None:
         self._tokens, self._on_head = tokens, on_head
 
-    async def begin(self, *, events: bool = True) -> None:
+    async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
         if self._on_head is not None:
             self._on_head({})
 

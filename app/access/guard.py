@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from app.config.base import ConfigError
 from app.config.schema import Config
 from app.errors import ClientError, Unauthorized, Unavailable
 from app.limits.bodies import Bodies
-from app.limits.limiter import Allowance, Limiter, LimitObserver, Reservation, UsageSource
+from app.limits.limiter import Allowance, Limiter, LimitObserver, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
 
@@ -35,6 +35,7 @@ _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
 
+_UNLIMITED = nullcontext()
 _TWO_KEYS = "The request has different credentials in several headers: send one"
 _log = logging.getLogger("switchyard")
 
@@ -72,6 +73,9 @@ class _State:
     issuer: Issuer | None
     limiter: Limiter
     roles: Roles
+    knows_callers: bool
+    has_limits: bool
+    """Whether callers have limits without a key of their own that has some."""
 
 
 class Access:
@@ -107,7 +111,8 @@ class Access:
         if issuer is None and settings.oidc is not None:
             issuer = Issuer(settings.oidc, self._fetch, time.monotonic, self._timing.issuer_retry_s)
         limiter = Limiter(settings.limits, store, self._observer, time.monotonic)
-        self._state = _State(settings, keys, issuer, limiter, Roles.of(settings))
+        roles, has_limits = Roles.of(settings), settings.limits.has_limits
+        self._state = _State(settings, keys, issuer, limiter, roles, settings.knows_callers, has_limits)
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
@@ -123,7 +128,7 @@ class Access:
         Without `keys_file` and `oidc` credentials are ignored: clients send one because their SDKs require it.
         """
         state = self._current
-        if not state.settings.knows_callers:
+        if not state.knows_callers:
             return ANONYMOUS_CALLER
         try:
             if (credential := _only(credentials(headers))) is None:
@@ -173,9 +178,14 @@ class Access:
         """Who may manage what."""
         return self._current.roles
 
-    def admit(self, caller: Caller, endpoint: str, tokens: Callable[[], int], usage: UsageSource) -> Reservation:
+    def admit(
+        self, caller: Caller, endpoint: str, tokens: Callable[[], int], usage: UsageSource
+    ) -> AbstractAsyncContextManager[object]:
         """The context in which a request of `caller` runs: see `Limiter.admit`."""
-        return self._current.limiter.admit(caller, endpoint, tokens, usage)
+        state = self._current
+        if caller.limits is None and not state.has_limits:
+            return _UNLIMITED
+        return state.limiter.admit(caller, endpoint, tokens, usage)
 
     def counts_tokens(self, caller: Caller, endpoint: str) -> bool:
         """Whether the caller has a limit on tokens there."""
@@ -183,7 +193,8 @@ class Access:
 
     def counts_requests(self, caller: Caller, endpoint: str) -> bool:
         """Whether the caller has a limit on requests there."""
-        return self._current.limiter.counts_requests(caller, endpoint)
+        state = self._current
+        return (caller.limits is not None or state.has_limits) and state.limiter.counts_requests(caller, endpoint)
 
     async def check_requests(self, caller: Caller, endpoint: str, usage: UsageSource) -> None:
         """Raises LimitExceeded if the caller has no request left on the endpoint: before a body is read."""

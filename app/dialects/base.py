@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from app.config.schema import Config, Deployment, Task
 from app.dialects.openapi_schemas import Body
+from app.engine.answers import EventCheck
 from app.engine.forced_calls import forced_call_collector
 from app.engine.model import Model
 from app.engine.stream_collector import StreamCollector
@@ -116,6 +117,10 @@ class Stream(Protocol):
 
     headers: Mapping[str, str]
     """Response headers in addition to those of every stream."""
+
+    @property
+    def check(self) -> EventCheck | None:
+        """What checks the engine's events, if the stream passes on any as they are."""
 
     @property
     def usage(self) -> Usage | None:

@@ -268,6 +268,11 @@ _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _DIFFERS = re.compile(rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)":"((?:[^"\\]|\\.)*+)"')
 _SEQUENCE = re.compile(rb'"sequence_number":(\d+)')
 
+# What surrounds a text, and the number behind it: before, between them, after; the least length of the whole, and where
+# its middle begins and ends. No event begins with a line end.
+_Learned = tuple[bytes, bytes, bytes, int, int, int]
+_NOTHING: _Learned = (b"\n", b"", b"", 1, 1, 1)
+
 # Characters of a JSON string that need no escape.
 _PLAIN = bytes(set(range(0x20, 0x80)) - set(b'"\\'))
 
@@ -281,32 +286,46 @@ class EventCheck:
     piece of text alone, and in Responses in a number behind it, which `repeats` sees without parsing.
     """
 
-    __slots__ = ("_after", "_before", "_event", "_finished", "_middle", "_started", "_takes", "ended")
+    __slots__ = ("_begun", "_event", "_finished", "_learned", "_started", "_takes", "ended")
 
     def __init__(self, path: str) -> None:
         self._event = _EVENTS[path]
         self._takes = _TAKES.get(path, EventCheck._take_choices)
-        self._before, self._middle, self._after = b"\n", b"", b""  # no event begins with a line end
+        self._learned = _NOTHING
+        self._begun: bytes | None = None
         self._started: set[int] = set()
         self._finished: set[int] = set()
         self.ended = False
 
+    def begins(self, frames: bytes) -> bool:
+        """Whether the frames that begin a stream are valid. They are not parsed again if `valid` gets them next."""
+        if not self.valid(frames) or self.ended:
+            self._restart()
+            return False
+        self._begun = frames
+        return True
+
     def repeats(self, frames: bytes) -> bool:
         """Whether frames are one event, and differ from the learned one in a text without escapes and the number."""
-        before, after = self._before, self._after
-        if not (frames.startswith(before) and frames.endswith(after)):
+        before, middle, after, least, start, end = self._learned
+        if not (frames.startswith(before) and frames.endswith(after) and len(frames) >= least):
             return False
-        end = len(frames) - len(after)
-        if middle := self._middle:
-            at = frames.rfind(middle, len(before), end)
-            number = frames[at + len(middle) : end]
-            if at < 0 or not number.isdigit() or number.startswith(b"0"):
+        text = frames[start:end]
+        if middle:
+            text, found, number = text.rpartition(middle)
+            if not (found and number.isdigit()) or number.startswith(b"0"):
                 return False
-            end = at
-        return end >= len(before) and _is_plain(frames[len(before) : end])
+        # No regular expression: their machinery is cold in the caches when the next token comes.
+        others = text.translate(None, _PLAIN)
+        return not others or _is_utf8(others, text)
 
     def valid(self, frames: bytes) -> bool:
         """Whether whole frames, without comments, are all valid events."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            if frames == begun:
+                return True
+            self._restart()  # they come in other pieces
         if frames.find(b"\n\n") == len(frames) - 2:  # nearly always
             return self._is_event(frames[:-2])
         if all(map(self._is_event, frames[:-2].split(b"\n\n"))):
@@ -317,9 +336,20 @@ class EventCheck:
     def learn(self, frames: bytes) -> None:
         """Remembers what surrounds the text of a valid event. Frames that are not one event teach nothing."""
         if frames.find(b"\n\n") == len(frames) - 2 and (found := _DIFFERS.search(frames)) is not None:
-            self._before, self._middle, self._after = frames[: found.start(1)], b"", frames[found.end(1) :]
-            if (number := _SEQUENCE.search(frames, found.end(1))) is not None:
-                self._middle, self._after = frames[found.end(1) : number.start(1)], frames[number.end(1) :]
+            start, end = found.span(1)
+            number = _SEQUENCE.search(frames, end)
+            middle, last = (b"", end) if number is None else (frames[end : number.start(1)], number.end(1))
+            rest = len(frames) - last
+            self._learned = frames[:start], middle, frames[last:], start + len(middle) + rest, start, -rest
+
+    def forget(self) -> None:
+        """Nothing repeats, until the next event is learned."""
+        self._learned = _NOTHING
+
+    def _restart(self) -> None:
+        self._started.clear()
+        self._finished.clear()
+        self.ended = False
 
     def _is_event(self, frame: bytes) -> bool:
         if self.ended:
@@ -334,7 +364,8 @@ class EventCheck:
             self.ended = self._is_finished
             return self.ended
         try:
-            _check_numbers(data)
+            if b"NaN" in data or b"Infinity" in data:
+                _check_numbers(data)
             return self._takes(self, self._event.validate_json(data))
         except ValueError:
             return False
@@ -368,12 +399,8 @@ _TAKES: Mapping[str, Callable[[EventCheck, Mapping[str, Any]], bool]] = {
 }
 
 
-def _is_plain(text: bytes) -> bool:
-    """Whether the content of a JSON string is UTF-8 without escapes. No regular expression: their machinery is cold in
-    the caches when the next token comes."""
-    others = text.translate(None, _PLAIN)
-    if not others:
-        return True
+def _is_utf8(others: bytes, text: bytes) -> bool:
+    """Whether `text` is UTF-8, and its bytes that are not `_PLAIN` need no escape either."""
     try:
         return min(others) >= 0x80 and text.decode() is not None
     except UnicodeDecodeError:
@@ -381,7 +408,10 @@ def _is_plain(text: bytes) -> bool:
 
 
 class Beginning:
-    """The first chunks of a stream, up to the end of its first event: until then no status has been sent."""
+    """The first chunks of a stream, up to the end of its first event: until then no status has been sent.
+
+    For a first chunk that is not simply some valid events, as it nearly always is (`EventCheck.begins`).
+    """
 
     def __init__(self, path: str) -> None:
         self._check = EventCheck(path)
@@ -393,9 +423,6 @@ class Beginning:
 
         Raises MalformedAnswer if this is no event.
         """
-        if not self.received and chunk.startswith(b"data: {") and chunk.endswith(b"\n\n") and self._check.valid(chunk):
-            self.received = chunk  # nearly always
-            return True
         self.received += chunk
         begins = self.received.startswith(_BEGINNINGS) or any(form.startswith(self.received) for form in _BEGINNINGS)
         if not begins:

@@ -31,12 +31,13 @@ MOST_REPETITIONS = 100_000
 after 5 s, but that of a schema or grammar never: xgrammar takes 7 to 20 us for each character of a `maxLength`.
 """
 
-_FIELDS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
+CONSTRAINTS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
+"""The fields that may constrain the answer: most requests have none."""
 
 
 def constrained_field(body: Mapping[str, Any]) -> str | None:
     """The first field of the vLLM request `body` that constrains the answer."""
-    if _FIELDS.isdisjoint(body):  # most requests
+    if CONSTRAINTS.isdisjoint(body):  # most requests
         return None
     if _at(body, ("structured_outputs", "choice")) is not None:
         return "structured_outputs"
@@ -56,9 +57,9 @@ def too_long_field(body: Mapping[str, Any]) -> str | None:
 
 def too_repetitive_field(body: Mapping[str, Any]) -> str | None:
     """The first field whose lengths, counts and repetitions add up to more than `MOST_REPETITIONS`."""
-    if _FIELDS.isdisjoint(body):
+    if CONSTRAINTS.isdisjoint(body):
         return None
-    for name in sorted(_FIELDS & body.keys()):
+    for name in sorted(CONSTRAINTS & body.keys()):
         value = [*_forced_parameters(body)] if name == "tools" else body[name]
         if value and _repetitions(to_json(value)) > MOST_REPETITIONS:
             return name
@@ -92,7 +93,7 @@ _REPEATS = re.compile(
 
 def unsatisfiable_field(body: Mapping[str, Any]) -> str | None:
     """The first field whose constraint no answer satisfies."""
-    if _FIELDS.isdisjoint(body):
+    if CONSTRAINTS.isdisjoint(body):
         return None
     effort = Effort()
     return next((name for name, admits_something in _constraints(body) if not admits_something(effort=effort)), None)

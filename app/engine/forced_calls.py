@@ -114,10 +114,10 @@ def _is_a_beginning(text: str) -> bool:
 
 def cut_calls(path: str, body: Mapping[str, Any]) -> CutCalls | None:
     """The correction of the stream of a vLLM request whose answer may have calls; None for any other stream."""
-    is_forced = forces_a_call(body)
-    if path not in _MISNAMED or not (is_forced or _may_call(body)):
+    if path not in _MISNAMED or ("tools" not in body and "tool_choice" not in body):
         return None
-    return CutCalls(path, is_forced=is_forced)
+    is_forced = forces_a_call(body)
+    return CutCalls(path, is_forced=is_forced) if is_forced or _may_call(body) else None
 
 
 def _may_call(body: Mapping[str, Any]) -> bool:

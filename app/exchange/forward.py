@@ -260,13 +260,13 @@ class Forwarder:
             await self._unary(target, request, serving)
 
     async def _streamed(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
+        stream = self.call.translation.open_stream(serving)
         with closing(self._open(target, request)) as chunks:
             async with self._in_time():
-                await chunks.begin()
+                await chunks.begin(check=stream.check)
             if constrained_field(request.body) is not None:
                 async with until(self.deadline):
                     await self._check_second_event(chunks)
-            stream = self.call.translation.open_stream(serving)
             await self.writer.start_stream(stream.headers)
             cut = cut_calls(request.path, request.body)
             relay = Relay(stream, names_of(target), self.writer, self.observation, cut)
@@ -279,8 +279,9 @@ class Forwarder:
 
     def _salted(self, target: Target, request: EngineRequest) -> EngineRequest:
         """The request with the salt that keeps its prompt apart in the engine's cache. Raises BadRequest."""
-        if self.place.scope and target.takes_salt:
-            check_salt(request.body)
+        if not (self.place.scope and target.takes_salt):
+            return request
+        check_salt(request.body)
         return self.state.salts.salted(request, target, self.place.scope)
 
     async def _serving(self, target: Target) -> ServingContext:

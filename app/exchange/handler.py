@@ -100,7 +100,7 @@ async def handle(
                 if not route.open:
                     caller = await state.access.caller(headers, scope.get("client"))
                     record.caller = caller.name
-                    room.holder = caller.id if snapshot.config.access.knows_callers else ""
+                    room.holder = caller.id if snapshot.knows_callers else ""
                     limit = await _admissible(state, snapshot, caller, route, request, writer)
                     body = await read_json(receive, headers, snapshot.config, limit, state.access.bodies, room)
                     request = request.with_body(body)
@@ -179,8 +179,9 @@ async def _admissible(
     access = state.access
     name = writer.record.endpoint = _addressed(route, request, snapshot.config)
     model, deployment = _named(request)
-    for named in (model, deployment, name or None):
-        snapshot.views.require_access(caller, named)
+    if caller.endpoints is not None:
+        for named in (model, deployment, name or None):
+            snapshot.views.require_access(caller, named)
     if model is not None or deployment is not None:
         check_names(snapshot.views.of(caller), model, deployment)
     # To ask a store elsewhere takes longer than to read a short body.
@@ -233,15 +234,17 @@ def _parse(state: RouterState, config: Config, dialect: Dialect, route: Route, r
 
 def _addressed(route: Route, request: Request, config: Config) -> str:
     """The endpoint that the path alone names, or "": a request with an unreadable body counts for it."""
-    default = config.defaults.get(route.default) if route.default else None
-    params = request.params
-    name = params.get("endpoint") or params.get("name") or params.get("deployment") or default
+    name = config.defaults.get(route.default) if route.default else None
+    if params := request.params:
+        name = params.get("endpoint") or params.get("name") or params.get("deployment") or name
     return name if name is not None and name in config.endpoints else ""
 
 
 def _named(request: Request) -> tuple[str | None, str | None]:
     """The endpoint, deployment or model that the path names, and the deployment that the path or a header names."""
     params, deployment = request.params, request.headers.get(DEPLOYMENT_HEADER)
+    if not params:
+        return None, deployment
     endpoint = params.get("endpoint") or params.get("name")
     if endpoint is None:
         return params.get("deployment"), deployment

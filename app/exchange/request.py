@@ -12,6 +12,7 @@ from app.dialects.base import Call
 from app.dialects.json_size import check_size, weight
 from app.engine.completion_collector import prompts_of
 from app.engine.constraints import (
+    CONSTRAINTS,
     MOST_CHARACTERS,
     MOST_REPETITIONS,
     too_long_field,
@@ -28,6 +29,8 @@ from app.time_limit import within
 
 def check_constraints(call: Call) -> None:
     """Raises BadRequest if a schema, expression or grammar in the request admits no answer, or is too long."""
+    if CONSTRAINTS.isdisjoint(call.body):  # most requests
+        return
     if (found := too_long_field(call.body)) is not None:
         name = call.field_names.get("structured_outputs", found)
         raise BadRequest(f"{name}: an expression or grammar has at most {MOST_CHARACTERS} characters", param=name)
@@ -97,7 +100,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], timeouts: Time
                         await asyncio.sleep(0)
                 if not message.get("more_body", False):
                     decoder.close()
-                    return await _joined(parts)
+                    return parts[0] if len(parts) == 1 else await _joined(parts)
     except TimeoutError:
         raise TooSlow(f"The request body did not arrive within {timeouts.body_s:g} s") from None
 
@@ -133,8 +136,8 @@ async def _joined(parts: Sequence[bytes]) -> bytes:
 
 def request_id(headers: Mapping[str, str]) -> str:
     """The client's own id if it is safe in a header and a log line, else a new one."""
-    given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _USABLE_ID.fullmatch(given) else random.randbytes(16).hex()
+    given = headers.get(REQUEST_ID_HEADER)
+    return given if given is not None and _USABLE_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
 
 
 def check_length(body: Mapping[str, Any], limit: int) -> None:
@@ -143,15 +146,18 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
     A list of token ids is one input: `max_json_values` bounds it.
     """
     for name in _LISTS:
-        items = body.get(name)
-        if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
+        if name not in body or not isinstance(items := body[name], list) or len(items) <= limit:
+            continue
+        if not all(type(item) is int for item in items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
 
 
 def check_choices(call: Call, limit: int) -> None:
     """Raises BadRequest if several prompts have more than `limit` choices together. Those of one are bounded alone."""
+    if call.task != "completions":
+        return
     n = call.body.get("n", 1)
-    if call.task != "completions" or not isinstance(n, int) or n < 2:  # vLLM rejects the unchecked `n` of an extra
+    if not isinstance(n, int) or n < 2:  # vLLM rejects the unchecked `n` of an extra
         return
     if (prompts := prompts_of(call.body)) > 1 and n * prompts > limit:
         name = call.field_names.get("n", "n")

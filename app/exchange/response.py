@@ -55,7 +55,7 @@ class ResponseWriter:
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
-        return f"{self.record.request_id}-{random.randbytes(4).hex()}"
+        return f"{self.record.request_id}-{random.getrandbits(32):08x}"
 
     def tokens_used(self, prompt: int) -> int:
         """The tokens that the request has cost: as the engine counted them, else `prompt` and one for each event of

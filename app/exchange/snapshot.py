@@ -71,7 +71,10 @@ class Snapshot:
     stops: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     largest_body: int = field(init=False)
     """The largest body that any endpoint takes, in bytes."""
+    knows_callers: bool = field(init=False)
+    """Whether callers show credentials."""
 
     def __post_init__(self) -> None:
         limits = map(self.config.body_limit, (*self.config.endpoints, *self.config.deployments))
         object.__setattr__(self, "largest_body", max(self.config.max_body_bytes, *limits))
+        object.__setattr__(self, "knows_callers", self.config.access.knows_callers)

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket
 from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, Cors
+from app.config.schema import Config
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Dialect, Request
 from app.dialects.json_body import dump
@@ -214,7 +214,7 @@ class Router:
         starlette.router.default = _no_route
         exact = ExactPathRouter(endpoints, starlette)
         guarded = BrowserGuard(exact, self._config, starlette.routes, _refused)
-        self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._cors))
+        self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._config))
 
     def reconfigure(self, config: object) -> None:
         """Serves with `config` (a Config, or plain data) from the next request on.
@@ -283,9 +283,6 @@ class Router:
 
     def _views(self) -> ConfigViews | None:
         return self.state.snapshot.views if self.state.snapshot is not None else None
-
-    def _cors(self) -> Cors | None:
-        return config.cors if (config := self._config()) is not None else None
 
     def _config(self) -> Config | None:
         return self.state.snapshot.config if self.state.snapshot is not None else None

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.config.schema import Config
 from app.errors import Forbidden
 
+_OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key"})
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -61,7 +62,9 @@ class Rules:
                 param="Host",
                 code="foreign_host",
             )
-        if self.pages != "none" and not (self.pages == "anonymous" and found.keys() & _CREDENTIALS):
+        if self.pages == "none" or _OF_PAGES.isdisjoint(found):  # nearly always
+            return
+        if not (self.pages == "anonymous" and found.keys() & _CREDENTIALS):
             self._check_page(method, host, found)
 
     def _check_page(self, method: str, host: bytes, found: dict[bytes, bytes]) -> None:

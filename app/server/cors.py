@@ -1,11 +1,11 @@
 """Cross-origin requests from browsers, if the configuration allows some origins (`cors`)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.config.schema import Cors
+from app.config.schema import Config, Cors
 
 EXPOSED_HEADERS = (
     "allow",
@@ -42,13 +42,15 @@ EXPOSED_HEADERS = (
 class LiveCORS:
     """Starlette's CORSMiddleware, rebuilt when the configuration's `cors` changes. Off without that section."""
 
-    def __init__(self, app: ASGIApp, settings: Callable[[], Cors | None]) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, config: Callable[[], Config | None]) -> None:
+        """`config` returns the configuration in force, None before the first."""
+        self._app, self._config = app, config
         self._built: tuple[Cors, ASGIApp] | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        settings = self._settings()
-        await (self._app if settings is None else self._middleware(settings))(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        config = self._config()
+        settings = config.cors if config is not None else None
+        return (self._app if settings is None else self._middleware(settings))(scope, receive, send)
 
     def _middleware(self, settings: Cors) -> ASGIApp:
         if self._built is None or self._built[0] != settings:

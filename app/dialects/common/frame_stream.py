@@ -19,10 +19,12 @@ class FrameStream(TerminatingStream, ABC):
     after the last event are dropped.
     """
 
+    check: EventCheck
+
     def __init__(self, error_frames: ErrorFrames | None, path: str) -> None:
         """`path`: of the engine's stream, see `EventCheck`."""
         super().__init__(error_frames)
-        self._check = EventCheck(path)
+        self.check = EventCheck(path)
         self._framer = Framer()
         self.usage: Usage | None = None
 
@@ -30,20 +32,22 @@ class FrameStream(TerminatingStream, ABC):
         frames = self._framer.feed(chunk)
         if not frames or self._ended or self.failure is not None:
             return b""
-        if self._repeats(frames):
-            return frames
-        if self._passes(frames) and self._check.valid(frames):
-            self._check.learn(frames)
+        # Only frames that pass are learned.
+        return frames if self.check.repeats(frames) else self._translated(frames)
+
+    def _translated(self, frames: bytes) -> bytes:
+        if self._passes(frames) and self.check.valid(frames):
+            self.check.learn(frames)
             return frames
         return b"".join(map(self._next, split(frames)))
 
     def _next(self, frame: bytes) -> bytes:
-        if self._ended or self._check.ended or self.failure is not None:
+        if self._ended or self.check.ended or self.failure is not None:
             return b""
         try:
-            if error := error_in(frame):
+            if b'"error"' in frame and (error := error_in(frame)):
                 raise error
-            if self._check.valid(frame):
+            if self.check.valid(frame):
                 return self._frame(frame)
         except SwitchyardError as error:
             self.failure = error
@@ -53,15 +57,8 @@ class FrameStream(TerminatingStream, ABC):
         self.failure = MalformedAnswer(MALFORMED_RESPONSE)
         return b""
 
-    def _repeats(self, frames: bytes) -> bool:
-        """Whether this whole frame needs no translation because it repeats one that did not.
-
-        Only frames that pass are learned. A subclass whose state decides as well overrides this.
-        """
-        return self._check.repeats(frames)
-
     def _passes(self, frames: bytes) -> bool:
-        """Whether these whole frames need no translation."""
+        """Whether these whole frames need no translation. Those that repeat them need none, until `check.forget`."""
         return False
 
     @abstractmethod

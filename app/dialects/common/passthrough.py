@@ -40,10 +40,10 @@ class PassthroughStream(FrameStream):
         self._hide_usage = hide_usage
         self._edit = edit
 
-    def feed(self, chunk: bytes) -> bytes:
-        frames = super().feed(chunk)
-        self._ended = self._ended or self._check.ended
-        return frames
+    def _translated(self, frames: bytes) -> bytes:
+        translated = super()._translated(frames)
+        self._ended = self._ended or self.check.ended
+        return translated
 
     def _passes(self, frames: bytes) -> bool:
         if with_usage := b'"usage":' in frames:

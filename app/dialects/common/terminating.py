@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from app.engine.answers import EventCheck
 from app.engine.errors import ENDED_EARLY
 from app.errors import Incomplete, SwitchyardError
 
@@ -14,6 +15,8 @@ class TerminatingStream:
     `error_frames` renders a failure. None: the format has no error events, and a failure breaks the connection
     (`aborts`).
     """
+
+    check: EventCheck | None = None
 
     def __init__(self, error_frames: ErrorFrames | None) -> None:
         self._error_frames = error_frames

@@ -41,9 +41,6 @@ class ResponseStream(PassthroughStream):
         self._items = StreamedItems()
         self._done: bytes = b""
 
-    def _repeats(self, frames: bytes) -> bool:
-        return not self._done and super()._repeats(frames)
-
     def _passes(self, frames: bytes) -> bool:
         unedited = self._one_call is None and not self._done and not _EDITED.search(frames)
         return super()._passes(frames) and unedited
@@ -64,6 +61,7 @@ class ResponseStream(PassthroughStream):
             if name == "response.output_item.added":
                 return done + frame
             self._done = frame
+            self.check.forget()
             return done
         return self._response(name, event, done)
 

@@ -41,7 +41,8 @@ class ChatTranslation(DirectTranslation):
         if body.get("echo"):  # vLLM's
             check_copies("echo", body["messages"][-1], request.n - 1)
         with_functions = functions.replace_functions(body)
-        settle_chat_tools(body)
+        if "tools" in body or "tool_choice" in body:
+            settle_chat_tools(body)
         greedy(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)

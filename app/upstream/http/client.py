@@ -1,6 +1,7 @@
 """An HTTP client: requests and their responses."""
 
 from collections.abc import Awaitable, Mapping
+from functools import lru_cache
 from urllib.parse import urljoin
 
 from app.internal_api import INTERNAL_KEY_HEADER
@@ -32,7 +33,7 @@ class Response:
 
     @property
     def media_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return _media_type(self.headers.get("content-type", ""))
 
     def read(self) -> Awaitable[bytes]:
         """The next bytes, as soon as there are any; b"" after the end. Raises HttpError."""
@@ -53,6 +54,11 @@ class Response:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.release(self._origin, connection)
+
+
+@lru_cache(maxsize=64)
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 class HttpClient:

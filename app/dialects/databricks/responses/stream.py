@@ -39,17 +39,13 @@ class ResponseStream(FrameStream):
         self._items = StreamedItems()
         self._events = 0
 
-    def _repeats(self, frames: bytes) -> bool:
-        if not super()._repeats(frames):
-            return False
-        self._events += 1
-        return True
+    def feed(self, chunk: bytes) -> bytes:
+        frames = super().feed(chunk)
+        self._events += frames.count(b"\n\n")
+        return frames
 
     def _passes(self, frames: bytes) -> bool:
-        if self._one_call is not None or _INTERESTING.search(frames):
-            return False
-        self._events += frames.count(b"\ndata: ")
-        return True
+        return self._one_call is None and not _INTERESTING.search(frames)
 
     def _failed_event(self, error: SwitchyardError) -> bytes:
         body = error_body(error, request_id=self._request_id)
@@ -67,7 +63,6 @@ class ResponseStream(FrameStream):
     def _frame(self, frame: bytes) -> bytes:
         if self._one_call is not None and self._one_call.drops(frame):
             return b""
-        self._events += 1
         if not _INTERESTING.match(frame):
             return frame
         head, _, data = frame.partition(b"\ndata: ")

@@ -55,10 +55,12 @@ def _with_fingerprint(answer: dict[str, Any]) -> dict[str, Any]:
 class ChatEvents(TerminatingStream):
     """Chat chunks, each with the role, the tool calls and the fingerprint that TGI's have."""
 
+    check: EventCheck
+
     def __init__(self, *, hide_usage: bool) -> None:
         super().__init__(chat_error_event)
         self._framer = Framer()
-        self._check = EventCheck("/v1/chat/completions")
+        self.check = EventCheck("/v1/chat/completions")
         self._hide_usage = hide_usage
         self.usage: Usage | None = None
 
@@ -66,10 +68,10 @@ class ChatEvents(TerminatingStream):
         frames = self._framer.feed(chunk)
         if self._ended or self.failure is not None:
             return b""
-        if self._check.repeats(frames):
+        if self.check.repeats(frames):
             return _completed(frames)
-        if _is_text(frames) and self._check.valid(frames):
-            self._check.learn(frames)
+        if _is_text(frames) and self.check.valid(frames):
+            self.check.learn(frames)
             return _completed(frames)
         return b"".join(map(self._frame, datas(frames)))
 
@@ -79,10 +81,10 @@ class ChatEvents(TerminatingStream):
         if (error := error_in(frame := encode(data))) is not None:
             self.failure = error
             return b""
-        if not self._check.valid(frame):
+        if not self.check.valid(frame):
             self.failure = MalformedAnswer(MALFORMED_RESPONSE)
             return b""
-        if self._check.ended:
+        if self.check.ended:
             self._ended = True
             return DONE
         if _is_text(frame):

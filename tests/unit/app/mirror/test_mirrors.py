@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.config.schema import Config, Timeouts, parse
+from app.engine.answers import EventCheck
 from app.engine.usage import Usage
 from app.errors import TimedOut, Unavailable
 from app.ledger.acknowledgement import Acknowledgement
@@ -51,7 +52,7 @@ class FakeStream(ResponseStream):
         self._upstream = upstream
         self._chunks: list[bytes] = []
 
-    async def begin(self, *, events: bool = True) -> None:
+    async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
         upstream = self._upstream
         upstream.calls += 1
         upstream.at_once += 1
