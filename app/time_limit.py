@@ -1,7 +1,10 @@
-"""A time limit on a block of a coroutine."""
+"""A time limit on a block of a coroutine, and what runs before it needs one."""
 
 import asyncio
-from typing import Any, Self
+from collections.abc import Awaitable, Generator
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class TimeLimit:
@@ -44,3 +47,46 @@ def within(seconds: float) -> TimeLimit:
     """A limit from now on."""
     loop = asyncio.get_running_loop()
     return TimeLimit(loop.time() + seconds, loop)
+
+
+async def result_within(seconds: float, awaitable: Awaitable[T]) -> T:
+    """The awaitable's result. Raises TimeoutError after that time; sets no timer for what need not wait."""
+    steps: Any = awaitable.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    async with within(seconds):
+        return await _Rest[T](steps, waits_for)
+
+
+def run_until_blocked(awaitable: Awaitable[None]) -> Awaitable[None] | None:
+    """Runs an awaitable without a task until it has to wait. Returns the rest, for a task to await; None if done."""
+    steps: Any = awaitable.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration:
+        return None
+    return _Rest[None](steps, waits_for)
+
+
+class _Rest(Awaitable[T]):
+    """The rest of a suspended awaitable: waits for the future that it waits for, then drives it to its end."""
+
+    def __init__(self, steps: Any, waits_for: Any) -> None:
+        self._steps, self._waits_for = steps, waits_for
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps, waits_for = self._steps, self._waits_for
+        while True:
+            try:
+                try:
+                    result = yield waits_for
+                except BaseException as error:  # noqa: BLE001  a task may throw any exception into its awaitable
+                    waits_for = steps.throw(error)
+                else:
+                    waits_for = steps.send(result)
+            except StopIteration as done:
+                end: T = done.value
+                return end

@@ -65,9 +65,11 @@ class _Exchange:
         return message
 
     def send(self, message: Message) -> Awaitable[None]:
-        if not self.is_read and message["type"] == "http.response.start":
+        if self.is_read:  # nearly always
+            return self._send(message)
+        if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-        elif not self.is_read and not message.get("more_body", False):
+        elif not message.get("more_body", False):
             self.is_held = True
             message = {**message, "more_body": True}
         return self._send(message)

@@ -54,6 +54,7 @@ from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign,
 from app.telemetry.access_log import Record
 from app.telemetry.tracing.request import Trace
 from app.telemetry.tracing.tracer import passed_on
+from app.telemetry.tracing.w3c import TRACEPARENT
 
 TIMEOUT_HEADER = "x-request-timeout-s"
 """The request header with the client's timeout for the whole answer, in seconds."""
@@ -142,7 +143,9 @@ async def handle(
 def _trace(state: RouterState, headers: Mapping[str, str], record: Record) -> Trace | None:
     """The request's trace: its own spans, or the client's context to pass on."""
     tracer = state.tracing.tracer
-    return tracer.begin(headers, record) if tracer is not None else passed_on(headers)
+    if tracer is not None:
+        return tracer.begin(headers, record)
+    return passed_on(headers) if TRACEPARENT in headers else None
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
@@ -213,6 +216,8 @@ async def _parsed(
         snapshot.views.require_access(caller, name)
         if name in snapshot.config.endpoints:
             check_body_size(size, snapshot.config.body_limit(name))
+    if size <= LONG_BODY:
+        return _parse(state, snapshot.config, dialect, route, request)
     return await state.access.bodies.work(size, _parse, state, snapshot.config, dialect, route, request)
 
 

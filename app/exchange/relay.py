@@ -5,8 +5,7 @@ that reads slowly.
 """
 
 import asyncio
-from collections.abc import Awaitable, Generator
-from typing import Any
+from collections.abc import Awaitable
 
 from app.dialects.base import Stream
 from app.engine.errors import ENDED_EARLY
@@ -17,6 +16,7 @@ from app.exchange.deployment_names import DeploymentNames
 from app.exchange.failures import StreamAborted, malformed_answers
 from app.exchange.observation import Observation
 from app.exchange.response import ResponseWriter
+from app.time_limit import run_until_blocked
 from app.upstream.stream import ResponseStream
 
 
@@ -85,33 +85,3 @@ class Relay:
         if self._exposure is not None:
             self._exposure.chunk(now, chunk)
         return self._names.in_events(data) if data else b""
-
-
-def run_until_blocked(awaitable: Awaitable[None]) -> Awaitable[None] | None:
-    """Runs an awaitable without a task until it has to wait. Returns the rest, for a task to await; None if done."""
-    steps: Any = awaitable.__await__()
-    try:
-        waits_for = next(steps)
-    except StopIteration:
-        return None
-    return _Rest(steps, waits_for)
-
-
-class _Rest:
-    """The rest of a suspended awaitable: waits for the future that it waits for, then drives it to its end."""
-
-    def __init__(self, steps: Any, waits_for: Any) -> None:
-        self._steps, self._waits_for = steps, waits_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        steps, waits_for = self._steps, self._waits_for
-        while True:
-            try:
-                try:
-                    result = yield waits_for
-                except BaseException as error:  # noqa: BLE001  a task may throw any exception into its awaitable
-                    waits_for = steps.throw(error)
-                else:
-                    waits_for = steps.send(result)
-            except StopIteration:
-                return

@@ -20,11 +20,11 @@ from app.engine.constraints import (
     unsatisfiable_field,
 )
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
-from app.exchange.content_coding import STEP, body_decoder
+from app.exchange.content_coding import STEP, BodyDecoder, body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
-from app.time_limit import within
+from app.time_limit import result_within
 
 
 def check_constraints(call: Call) -> None:
@@ -81,28 +81,31 @@ async def read_body(receive: Receive, headers: Mapping[str, str], timeouts: Time
 
     Raises TooLarge, TooSlow, UnsupportedMediaType, BadRequest, Unavailable, ClientDisconnected.
     """
-    parts: list[bytes] = []
-    size = 0
     decoder = body_decoder(headers.get("content-encoding"), limit)
     try:
-        async with within(timeouts.body_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnected
-                part = message.get("body", b"")
-                size += len(part)
-                check_body_size(size, limit)
-                for piece in decoder.feed(part):
-                    room.take(len(piece))
-                    parts.append(piece)
-                    if len(piece) >= STEP:  # a few bytes may become megabytes
-                        await asyncio.sleep(0)
-                if not message.get("more_body", False):
-                    decoder.close()
-                    return parts[0] if len(parts) == 1 else await _joined(parts)
+        return await result_within(timeouts.body_s, _arriving(receive, decoder, limit, room))
     except TimeoutError:
         raise TooSlow(f"The request body did not arrive within {timeouts.body_s:g} s") from None
+
+
+async def _arriving(receive: Receive, decoder: BodyDecoder, limit: int, room: Room) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        part = message.get("body", b"")
+        size += len(part)
+        check_body_size(size, limit)
+        for piece in decoder.feed(part):
+            room.take(len(piece))
+            parts.append(piece)
+            if len(piece) >= STEP:  # a few bytes may become megabytes
+                await asyncio.sleep(0)
+        if not message.get("more_body", False):
+            decoder.close()
+            return parts[0] if len(parts) == 1 else await _joined(parts)
 
 
 async def read_json(

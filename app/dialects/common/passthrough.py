@@ -65,6 +65,6 @@ class PassthroughStream(FrameStream):
             )
 
     def _frame(self, frame: bytes) -> bytes:
-        if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
+        if self._hide_usage and b'"usage":' in frame and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
         return frame if self._edit is None else self._edit(frame)

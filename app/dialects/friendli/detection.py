@@ -55,9 +55,9 @@ def is_friendli_chat(request: Request) -> bool:
     headers = request.headers
     if "x-friendli-team" in headers or _SDK in headers.get("user-agent", ""):
         return True
-    if is_openais_sdk(headers):
+    if _ALWAYS_SENT.encode() not in request.body or is_openais_sdk(headers):
         return False
-    return _ALWAYS_SENT.encode() in request.body and _ALWAYS_SENT in peek(request.body)
+    return _ALWAYS_SENT in peek(request.body)
 
 
 def _has_friendlis_fields(body: Mapping[str, Any]) -> bool:

@@ -182,8 +182,9 @@ class Chat(_Sampling):
             raise ValueError("tool_choice: only allowed when tools are specified")
         if self.function_call not in (None, "none") and not self.functions:
             raise ValueError("function_call: only allowed when functions are specified")
-        names = {function.name for function in self.functions or ()}
-        if isinstance(self.function_call, ChosenFunction) and self.function_call.name not in names:
+        if isinstance(self.function_call, ChosenFunction) and not any(
+            function.name == self.function_call.name for function in self.functions or ()
+        ):
             raise ValueError(f"function_call: no function is named '{self.function_call.name}'")
         return self
 

@@ -165,9 +165,13 @@ def _is_tgi_chat(request: Request) -> bool:
     """
     if not request.body:  # not read yet
         return False
-    names = [name.decode(errors="replace") for name in _MODEL.findall(request.body)]
-    if names and not any(names_no_model(name, request) for name in names) and b'"value"' not in request.body:
-        return False
+    if names := _MODEL.findall(request.body):
+        for name in names:  # no generator: this runs for every chat
+            if names_no_model(name.decode(errors="replace"), request):
+                break
+        else:
+            if b'"value"' not in request.body:
+                return False
     fields = peek(request.body)
     format = fields.get("response_format")
     if isinstance(format, dict) and "value" in format:
