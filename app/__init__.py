@@ -3,7 +3,7 @@
 Seven layers. A module imports from its own layer's packages as listed and from the layers below, never upwards
 (`tests/unit/test_layers.py`):
 
-    1  answer_cache  background  errors  internal_api  internal_keys  private_files  sse  time_limit
+    1  answer_cache  background  errors  internal_api  internal_keys  long_json  private_files  sse  time_limit
                                                             what everything shares
     2  config  engine                                       what the YAML may say; vLLM's formats as pure functions
     3  control_plane  ledger  limits  mirror  routing  telemetry  upstream

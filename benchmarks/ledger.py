@@ -27,7 +27,7 @@ from app.ledger.acknowledgement import Acknowledgement, encode_acknowledgement
 from app.ledger.controller_client import Answer
 from app.ledger.ledger import AT_ONCE
 from app.server.application import Router
-from app.upstream.client import NO_CONTEXT
+from app.upstream.client import NO_CONTEXT, Encode
 from app.upstream.http.connection import Take
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target
@@ -87,6 +87,7 @@ class Canned:
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
+        encode: Encode | None = None,
     ) -> ResponseStream:
         return _Chunks(body["max_tokens"], on_head)
 

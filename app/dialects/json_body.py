@@ -5,14 +5,26 @@ from typing import Any
 import msgspec
 from pydantic_core import from_json, to_json
 
-from app.dialects.json_size import check_size
-from app.errors import BadRequest
+from app.dialects.json_size import outlined
+from app.errors import BadRequest, TooLarge
+from app.long_json import Outline, parsed
 
 _MOST_MEMBERS = 10_000
 """In one object: each unknown one may be an error of its own."""
 
 _MOST_NESTED_VALUES = 100_000
 """In a JSON text that is a value of a body; see `json_size.weight`."""
+
+
+_LONGEST_WORD = 4 * 1024 * 1024
+
+_CONTENT = frozenset(
+    "messages input inputs prompt suffix system instructions instruction query queries documents texts text_1 text_2 "
+    "data_1 data_2 images instances prompt_embeds input_data extra_params".split()
+)
+"""Members that may hold megabytes of text, images, audio and files, in members of theirs, too."""
+
+_WORDS = frozenset({"role", "type"})
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -25,7 +37,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 def json_object_with_nulls(body: bytes) -> dict[str, Any]:
     """The body as a JSON object. Raises BadRequest on anything else."""
     try:
-        value = from_json(body, allow_inf_nan=False)
+        value = parsed(body, _check_text)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -33,6 +45,13 @@ def json_object_with_nulls(body: bytes) -> dict[str, Any]:
     if body.count(b":") > _MOST_MEMBERS:
         _check_members(value)
     return value
+
+
+def _check_text(names: Sequence[str], size: int) -> None:
+    """Raises TooLarge for megabytes where no content stands, such as a role: checks of words read all of a text."""
+    if size > _LONGEST_WORD and names and (names[-1] in _WORDS or _CONTENT.isdisjoint(names)):
+        name = names[-1]
+        raise TooLarge(f"{name}: a text here has at most {_LONGEST_WORD} bytes", param=name)
 
 
 def _check_members(body: dict[str, Any]) -> None:
@@ -54,8 +73,7 @@ def _check_members(body: dict[str, Any]) -> None:
 
 def nested_json(text: str) -> Any:
     """The value of a JSON text that is a value of a body. Raises ValueError, and TooLarge."""
-    check_size(text.encode("utf-8", "surrogatepass"), _MOST_NESTED_VALUES)
-    return from_json(text, allow_inf_nan=False)
+    return parsed(outlined(text.encode("utf-8", "surrogatepass"), _MOST_NESTED_VALUES))
 
 
 class _Named(msgspec.Struct):
@@ -73,11 +91,14 @@ def model_in(body: bytes) -> str | None:
         value = from_json(bytes(raw)) if 0 < len(raw) <= _LONGEST_NAME else None
     except (ValueError, RecursionError):  # the latter for one that is nested too deeply, which `parse` refuses
         return None
-    return value if isinstance(value, str) else None
+    is_mark = isinstance(body, Outline) and body.is_mark(value)
+    return value if isinstance(value, str) and not is_mark else None
 
 
 def peek(body: bytes) -> dict[str, Any]:
-    """The body if it is a JSON object, else an empty one: to detect the dialect of a request."""
+    """The body if it is a JSON object, else an empty one: to detect the dialect of a request. Of an `Outline` it is
+    the object with the marks.
+    """
     if not body:  # not read yet
         return {}
     try:

@@ -52,6 +52,7 @@ from app.routing.traffic import Assignment
 from app.telemetry.logs import event
 from app.telemetry.tracing.request import RequestSpan
 from app.time_limit import within
+from app.upstream.client import Encode, encoded_in_pieces
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
 
@@ -386,6 +387,7 @@ class Forwarder:
             timeouts=self._timeouts,
             context=self._context(target),
             on_head=on_head,
+            encode=self._encode,
         )
 
     @property
@@ -408,6 +410,13 @@ class Forwarder:
     def _on_head(self) -> OnHead | None:
         return self.observation.exposure.head if self.observation.exposure is not None else None
 
+    @property
+    def _encode(self) -> Encode | None:
+        """Writes a long body in a thread, where the event loop does not wait for it."""
+        if self.size <= _LONG_BODY:
+            return None
+        return lambda body, target: self.state.access.bodies.work(self.size, encoded_in_pieces, body, target)
+
     def _open(self, target: Target, request: EngineRequest) -> ResponseStream:
         return self.state.upstream.stream(
             target,
@@ -417,6 +426,7 @@ class Forwarder:
             timeouts=self.snapshot.config.timeouts,
             context=self._context(target),
             on_head=self._on_head,
+            encode=self._encode,
         )
 
     async def _check_second_event(self, chunks: ResponseStream) -> None:

@@ -6,8 +6,9 @@
 
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
-- for every body, however malicious, the event loop serves others within 50 ms: what is long is parsed in a thread,
-  after its size and the number of its values have been checked; rights come first, and invalid requests count;
+- for every body, however malicious, the event loop serves others within 50 ms: what is long is parsed and written in a
+  thread and in pieces (`app/long_json.py`), after its size and the number of its values have been checked; rights come
+  first, and invalid requests count;
 - a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its
   replicas, as long as retries make no more than a tenth of the load;
 - the engine stops working for a client that disconnects;
@@ -48,6 +49,7 @@ from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_
 from app.ledger.units import unit_key
 from app.limits.bodies import LONG_BODY, Room
 from app.limits.token_estimate import estimate
+from app.long_json import size_of
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
@@ -115,7 +117,7 @@ async def handle(
                     deadline = asyncio.get_running_loop().time() + time_allowed
                     choose = partial(_route, state, snapshot, caller, call, headers, writer)
                     assignment = await _routed(state, choose)
-                    size = len(request.body)
+                    size = size_of(request.body)
                     limits, slot = await _reserve(state, snapshot, caller, call, assignment, writer, trace, size)
                     async with limits, slot:
                         is_admitted = True
@@ -208,7 +210,7 @@ async def _parsed(
     caller: Caller,
 ) -> Call:
     """The call, checked against the configuration. Raises ClientError."""
-    size = len(request.body)
+    size = size_of(request.body)
     record.endpoint = _addressed(route, request, snapshot.config)
     if not record.endpoint and request.body and (caller.endpoints is not None or size > LONG_BODY):
         # Rights and the endpoint's own bound come before the body is checked in full.

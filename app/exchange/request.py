@@ -9,7 +9,7 @@ from typing import Any
 
 from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
-from app.dialects.json_size import check_size, weight
+from app.dialects.json_size import check_size, outlined, weight
 from app.engine.completion_collector import prompts_of
 from app.engine.constraints import (
     CONSTRAINTS,
@@ -111,14 +111,14 @@ async def _arriving(receive: Receive, decoder: BodyDecoder, limit: int, room: Ro
 async def read_json(
     receive: Receive, headers: Mapping[str, str], config: Config, limit: int, bodies: Bodies, room: Room
 ) -> bytes:
-    """Like `read_body`: a body that is cheap to parse, if it is JSON at all. Raises TooLarge for others."""
+    """Like `read_body`: the body, or its outline, is cheap to parse if it is JSON at all. Raises TooLarge, too."""
     body = await read_body(receive, headers, config.timeouts, limit, room)
     if len(body) > _SHORT_BODY:
-        values = await bodies.work(len(body), _values, body, config.max_json_values)
+        outline, values = await bodies.work(len(body), _outlined, body, config.max_json_values)
         room.take(BYTES_PER_VALUE * values)
-    else:
-        check_size(body, config.max_json_values)
-        room.take(len(body) * 8)
+        return outline
+    check_size(body, config.max_json_values)
+    room.take(len(body) * 8)
     return body
 
 
@@ -126,10 +126,10 @@ _SHORT_BODY = 4096
 _LONG_BODY = 1024 * 1024
 
 
-def _values(body: bytes, most: int) -> int:
-    """The values of a body for the memory that it takes. Raises TooLarge for more than `most`."""
-    check_size(body, most)
-    return min(weight(body), most)  # what `weight` finds in texts is none
+def _outlined(body: bytes, most: int) -> tuple[bytes, int]:
+    """The body's outline, and its values for the memory that they take. Raises TooLarge for more than `most`."""
+    outline = outlined(body, most)
+    return outline, min(weight(outline), most)  # what `weight` finds in texts is none
 
 
 async def _joined(parts: Sequence[bytes]) -> bytes:

@@ -9,7 +9,7 @@ from app.config.schema import Config, Timeouts
 from app.engine.model import Model
 from app.ledger.plans import Scope
 from app.routing.rules import Rules
-from app.upstream.client import NO_CONTEXT
+from app.upstream.client import NO_CONTEXT, Encode
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
 
@@ -29,6 +29,7 @@ class Calls(Protocol):
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
+        encode: Encode | None = None,
     ) -> bytes: ...
 
     def stream(
@@ -41,6 +42,7 @@ class Calls(Protocol):
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
+        encode: Encode | None = None,
     ) -> ResponseStream: ...
 
 

@@ -5,7 +5,7 @@ by the exchange.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from app.engine.answers import check_answer
 from app.engine.model import Model
 from app.errors import Unavailable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
+from app.long_json import written
 from app.time_limit import within
 from app.upstream.failures import failed, incomplete, translated
 from app.upstream.http.client import HttpClient, Response
@@ -31,13 +32,16 @@ _UNKNOWN_S = 0.1
 
 NO_CONTEXT: Mapping[str, str] = {}
 
+Encode = Callable[[Mapping[str, Any], Target], Awaitable[bytes]]
+"""Does what `encoded` does for a long body, in a thread."""
+
 
 class Upstream:
     """The connections to deployments. One per process; an async context manager that opens and closes them.
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
     deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
-    headers of this request in addition to the target's: its trace, its key for the ingress.
+    headers of this request in addition to the target's: its trace, its key for the ingress. `encode` writes the body.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -68,11 +72,12 @@ class Upstream:
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
+        encode: Encode | None = None,
     ) -> bytes:
         """The whole response, checked by `check_answer`. `on_head` gets the headers of a response with status 200."""
         with translated(target):
             async with within(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts, context)
+                response = await self._post(target, path, body, request_id, timeouts, context, encode)
                 try:
                     if response.status != 200:
                         raise await failed(response, target)
@@ -101,9 +106,10 @@ class Upstream:
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
+        encode: Encode | None = None,
     ) -> ResponseStream:
         """The response's chunks as they arrive: see `ResponseStream`. `on_head` as in `unary`."""
-        send = partial(self._post, target, path, body, request_id, timeouts, context)
+        send = partial(self._post, target, path, body, request_id, timeouts, context, encode)
         return ResponseStream(send, target, path, timeouts.first_byte_s, on_head)
 
     async def _post(
@@ -114,9 +120,13 @@ class Upstream:
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str],
+        encode: Encode | None,
     ) -> Response:
         headers = {**target.headers, **context, "content-type": "application/json", "x-request-id": request_id}
-        data = body if isinstance(body, bytes) else encoded(body, target)
+        if isinstance(body, bytes):
+            data = body
+        else:
+            data = encoded(body, target) if encode is None else await encode(body, target)
         patience = _Patience(timeouts.connect_s)
         while True:
             try:
@@ -184,6 +194,11 @@ class _Patience:
 def encoded(body: Mapping[str, Any], target: Target) -> bytes:
     """The body as it is sent to the target."""
     return to_json({**body, "model": target.model})
+
+
+def encoded_in_pieces(body: Mapping[str, Any], target: Target) -> bytes:
+    """The same, for a thread: other threads run meanwhile."""
+    return written({**body, "model": target.model})
 
 
 async def _whole(response: Response) -> bytes:

@@ -28,6 +28,7 @@ MESSAGES = 4000
 _PACED, _LARGE, _ROUTER = 8775, 8776, 8777
 
 DOCUMENT = {
+    "max_body_bytes": 32 * 1024 * 1024,
     "endpoints": {
         "paced": {"tasks": ["chat"], "traffic": {"steps": 100}},
         "large": {"tasks": ["chat"], "traffic": {"whole": 100}},
@@ -59,6 +60,12 @@ def _messages(count: int, size: int) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[number % 2], "content": text[:size]} for number in range(count)]
 
 
+def _image(size: int) -> list[dict[str, Any]]:
+    url = "data:image/png;base64," + "QUJD" * (size // 4)
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+
+_MOST = 31 * 1024 * 1024
 _LONG = _messages(1, 1024 * 1024)
 _CONVERSATION = _messages(MESSAGES - 1, 120)
 _SHORT = _messages(1, 40)
@@ -83,6 +90,23 @@ CASES: Mapping[str, Case] = {
     "a long grammar, refused": Case(
         "/v1/chat/completions",
         {"model": "large", "messages": _SHORT, "structured_outputs": {"grammar": 'root ::= "\\' + '"\\' * 500_000}},
+        True,
+    ),
+    "an image of 31 MiB": Case("/v1/chat/completions", {"model": "large", "messages": _image(_MOST)}),
+    "a text of 31 MiB": Case("/v1/chat/completions", {"model": "large", "messages": _messages(1, _MOST)}),
+    "a text of 31 MiB with an emoji": Case(
+        "/v1/chat/completions",
+        {"model": "large", "messages": [{"role": "user", "content": "😀" + "word " * (_MOST // 5)}]},
+    ),
+    "4,000 messages of 31 MiB": Case(
+        "/v1/chat/completions", {"model": "large", "messages": _messages(4000, _MOST // 4000 - 100)}
+    ),
+    "2,048 inputs of 31 MiB": Case(
+        "/v1/embeddings", {"model": "vectors", "input": ["word " * (_MOST // 2048 // 5)] * 2048}
+    ),
+    "a schema of 31 MiB, refused": Case(
+        "/v1/chat/completions",
+        {"model": "large", "messages": _SHORT, "structured_outputs": {"json": {"description": "{9}" * (_MOST // 3)}}},
         True,
     ),
     f"an answer of {ANSWER_BYTES // 10**6} MB": Case(

@@ -19,6 +19,7 @@ LAYERS = [
         "app.errors",
         "app.internal_api",
         "app.internal_keys",
+        "app.long_json",
         "app.private_files",
         "app.sse",
         "app.time_limit",

@@ -1,6 +1,7 @@
 """Bodies that are made to be expensive: of any size, for every route that reads one."""
 
 import gzip
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -11,6 +12,9 @@ from tests.router.hostile.strategies import VALID
 
 SIZES = (12 * 1024, 40 * 1024, 250 * 1024, 1024 * 1024, 4 * 1024 * 1024 - 4096)
 """Bytes. Around every bound at which a router treats bodies differently, up to the largest one."""
+
+LARGE_SIZES = (7 * 1024 * 1024, 17 * 1024 * 1024, 32 * 1024 * 1024 - 4096)
+"""Of bodies that only a router for images takes."""
 
 _ITEMS = (
     '{} [] "" "ab" 1 12345 1.5 -0.0 1e308 null true [1] [[]] [{}] {"a":1} {"a":{}} {"role":"user"}'
@@ -127,9 +131,63 @@ def wide(value: bytes, size: int) -> bytes:
     return b"{" + b",".join(b'"k%06d":%b' % (number, value) for number in range(count)) + b"}"
 
 
-def text(repeated: bytes, size: int, before: bytes = b"") -> bytes:
+def text_of(repeated: bytes, size: int, before: bytes = b"") -> bytes:
     """A string."""
     return b'"' + before + repeated * max(1, size // len(repeated)) + b'"'
+
+
+_CHAT, _EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+
+
+def chat(content: bytes, more: bytes = b"") -> bytes:
+    """A chat of one message; `more`: further members."""
+    return b'{"model":"chat","messages":[{"role":"user","content":%b}]%b}' % (content, more)
+
+
+def _image(before: bytes, size: int, after: bytes) -> bytes:
+    return b"%bdata:image/png;base64,%b%b" % (before, b"QUJD" * (size // 4), after)
+
+
+def _conversation(size: int) -> bytes:
+    text = text_of(b'the quick brown fox says \\"hello\\"\\n', size // 4000)
+    turn = b'{"role":"user","content":%b},{"role":"assistant","content":%b}' % (text, text)
+    return b'{"model":"chat","messages":%b}' % array(turn, size * 9 // 10)
+
+
+LEGITIMATE: dict[str, tuple[str, Callable[[int], bytes]]] = {
+    "an image": (
+        _CHAT,
+        lambda size: chat(
+            _image(b'[{"type":"text","text":"a?"},{"type":"image_url","image_url":{"url":"', size, b'"}}]')
+        ),
+    ),
+    "an image, Responses": (
+        "/v1/responses",
+        lambda size: _image(
+            b'{"model":"chat","input":[{"role":"user","content":[{"type":"input_image","image_url":"', size, b'"}]}]}'
+        ),
+    ),
+    "an image, Anthropic": (
+        "/v1/messages",
+        lambda size: (
+            b'{"model":"chat","max_tokens":9,"messages":[{"role":"user","content":[{"type":"image","source":'
+            b'{"type":"base64","media_type":"image/png","data":%b}}]}]}' % text_of(b"QUJD", size)
+        ),
+    ),
+    "a text": (_CHAT, lambda size: chat(text_of(b"All work and no play. ", size))),
+    "a text with an emoji": (_CHAT, lambda size: chat(text_of(b"All work and no play. ", size, "😀".encode()))),
+    "a text of two bytes a letter": (_CHAT, lambda size: chat(text_of("é".encode(), size))),
+    "a conversation": (_CHAT, _conversation),
+    "inputs": (
+        _EMBEDDINGS,
+        lambda size: b'{"model":"embed","input":%b}' % array(text_of(b"word ", size // 2048), size),
+    ),
+    "token ids": (
+        _EMBEDDINGS,
+        lambda size: b'{"model":"embed","input":%b}' % array(b"12345", min(size, 6 * (MOST_VALUES - 1000))),
+    ),
+}
+"""Large bodies of honest clients: the route, and a body of about so many bytes."""
 
 
 @st.composite
@@ -146,7 +204,7 @@ def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
         return f"object of {item!r}", wide(item, size)
     if kind == "text":
         name, before = draw(st.sampled_from(sorted(_TEXTS))), draw(st.sampled_from(_BEFORE))
-        return f"{before!r} and {name}", text(_TEXTS[name], size, before)
+        return f"{before!r} and {name}", text_of(_TEXTS[name], size, before)
     if kind == "deep":
         opening, closing = draw(st.sampled_from([(b"[", b"]"), (b'{"a":', b"}"), (b'{"anyOf":[', b"]}"), (b"[", b"")]))
         depth = draw(st.sampled_from([90, size // (len(opening) + len(closing))]))
@@ -161,10 +219,10 @@ def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
 
 
 @st.composite
-def bombs(draw: st.DrawFn) -> Bomb:
+def bombs(draw: st.DrawFn, sizes: Sequence[int] = SIZES) -> Bomb:
     """A request whose body is valid except for one huge part, or huge altogether."""
     method, path, valid = draw(st.sampled_from(TARGETS))
-    size = draw(st.sampled_from(SIZES))
+    size = draw(st.sampled_from(sizes))
     what, value = draw(_values(size))
     own = [(name,) for name in valid]
     place = draw(st.sampled_from([(), *own, *own, *_PATHS]))

@@ -41,7 +41,8 @@ def _completions(body: dict[str, Any]) -> Response:
 
 
 def _embeddings(body: dict[str, Any]) -> Response:
-    count = len(body["input"]) if isinstance(body.get("input"), list) else 1
+    given = body["input"]
+    count = len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
     data = [{"object": "embedding", "index": n, "embedding": [0.6, 0.8, 0.0, 0.0]} for n in range(count)]
     return JSONResponse({"id": "e", "object": "list", "created": 1, "model": "m", "data": data, "usage": USAGE})
 

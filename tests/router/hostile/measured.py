@@ -1,6 +1,9 @@
 """A router in a process of its own, which tells what a request has cost it: the law for bodies.
 
-CPU time and not the clock on the wall: other processes of this machine take none of it.
+The event loop is held while another request has to wait for this process: between two turns of the loop, it or a thread
+that keeps the interpreter's lock is at work. The clock on the wall tells more than this where other programs run, and
+the process's CPU time more where a thread runs beside the loop. So the shorter of both counts, which on a quiet machine
+is how long the other request waits. `benchmarks/scale/large.py` measures that wait itself.
 
     python -m tests.router.hostile.measured ENGINE_URL MAX_BODY_BYTES
 
@@ -31,8 +34,8 @@ _MOST_MEMORY = 4 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the requests since the last question have cost. `held_s`: the longest time in which the router's process
-    worked and its event loop served nobody; `cpu_s`: the process's CPU time; `memory`: its growth in bytes.
+    """What the requests since the last question have cost. `held_s`: the longest time for which the event loop was
+    held; `cpu_s`: the process's CPU time; `memory`: its growth in bytes.
     """
 
     held_s: float
@@ -80,19 +83,17 @@ def measured_router(engine_url: str, max_body_bytes: int) -> Iterator[MeasuredRo
 
 
 class _Meter:
-    """A task on the event loop that is always ready soon, and notes how much CPU time passes between its turns.
-
-    It sees a thread that keeps the interpreter's lock as well as the loop itself.
-    """
+    """A task on the event loop that is always ready soon, and notes how much time passes between its turns."""
 
     def __init__(self) -> None:
         self.held_s = 0.0
 
     async def run(self) -> None:
         while True:
-            before = time.process_time()
+            cpu, clock = time.process_time(), time.perf_counter()
             await asyncio.sleep(0.001)
-            self.held_s = max(self.held_s, time.process_time() - before)
+            held = min(time.process_time() - cpu, time.perf_counter() - clock)
+            self.held_s = max(self.held_s, held)
 
     async def begin(self) -> None:
         """Begins anew, after the turn that is under way."""

@@ -1,0 +1,257 @@
+"""JSON with long texts, read and written in pieces.
+
+A call of C code that reads or writes JSON holds the interpreter's lock to its end, in whichever thread it runs, and the
+event loop waits: 100 ms for 32 MiB. Long texts, of which such bodies consist, are therefore set aside before the rest
+is parsed, and each is read and written piece by piece. Between two pieces other threads run.
+"""
+
+import ctypes
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+LONG_TEXT = 2048
+"""Bytes, or characters, of a text that is set aside."""
+
+_PIECE = 64 * 1024
+"""Bytes, or characters, that are read or written at a time."""
+
+_LONGEST_JOIN = 2 * 1024 * 1024
+"""Bytes. Joining takes half a millisecond per MiB of memory, and a text may take four times its bytes."""
+
+_QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
+_SHORT = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_IN_TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_CHARACTERS = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+", re.DOTALL
+)
+_CONTAINERS = frozenset({dict, list, str})
+
+CheckText = Callable[[Sequence[str], int], None]
+"""Checks a long text by the names of the members in which it lies, the innermost last, and by its bytes."""
+
+
+def _any_text(names: Sequence[str], size: int) -> None:
+    """Every text may stand everywhere."""
+
+
+class Outline(bytes):
+    """A JSON text in which marks stand for the long texts. It is as valid as the JSON text itself, except for what is
+    wrong in a long text: `restored` finds that.
+
+    `size`: of the JSON text itself, in bytes.
+    """
+
+    size: int
+    _whole: bytes
+    _places: dict[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, whole: bytes) -> "Outline | bytes":
+        """The outline of a JSON text, or the text itself if it has no long texts."""
+        places = list(_long_texts(whole))
+        if not places:
+            return whole
+        prefix = f"text-{secrets.token_hex(8)}-"  # no client can know it
+        marks = [f"{prefix}{number}" for number in range(len(places))]
+        parts: list[bytes | memoryview] = []
+        view, at = memoryview(whole), 0
+        for mark, (start, end) in zip(marks, places, strict=True):
+            parts += (view[at:start], mark.encode())
+            at = end
+        outline = cls(b"".join([*parts, view[at:]]))
+        outline.size, outline._whole = len(whole), whole
+        outline._places = dict(zip(marks, places, strict=True))
+        return outline
+
+    def is_mark(self, text: object) -> bool:
+        """Whether a text of the outline stands for a long one."""
+        return text in self._places
+
+    def restored(self, value: Any, check: CheckText) -> Any:
+        """`value`, which was read from the outline, with the long texts in it. Raises ValueError, and what `check` of
+        each long text raises.
+        """
+        root = [value]
+        pending: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
+        while pending:
+            container, names = pending.pop()
+            for place, part, names_here in self._parts(container, names):
+                if isinstance(part, str):
+                    container[place] = self._text(part, names_here, check)
+                else:
+                    pending.append((part, names_here))
+        return root[0]
+
+    def _parts(self, container: Any, names: tuple[str, ...]) -> list[tuple[Any, Any, tuple[str, ...]]]:
+        """The containers and marks in a container: their places, themselves, and the members in which they lie."""
+        if isinstance(container, dict):
+            if not self._places.keys().isdisjoint(container):
+                raise ValueError(f"the name of a member has more than {LONG_TEXT} bytes")
+            return [(name, part, (*names, name)) for name, part in container.items() if self._is_changed(part)]
+        if _CONTAINERS.isdisjoint(map(type, container)):
+            return []
+        return [(index, part, names) for index, part in enumerate(container) if self._is_changed(part)]
+
+    def _is_changed(self, part: Any) -> bool:
+        return part in self._places if isinstance(part, str) else isinstance(part, dict | list)
+
+    def _text(self, text: str, names: Sequence[str], check: CheckText) -> str:
+        start, end = self._places[text]
+        check(names, end - start)
+        return _read(self._whole, start, end)
+
+
+def size_of(body: bytes) -> int:
+    """The bytes of a JSON text, of which there may be only an `Outline`."""
+    return body.size if isinstance(body, Outline) else len(body)
+
+
+def parsed(body: bytes, check: CheckText = _any_text) -> Any:
+    """The value of a JSON text, or of the text of an `Outline`. Raises ValueError, and what `check` raises."""
+    if not isinstance(body, Outline):
+        return from_json(body, allow_inf_nan=False)
+    try:
+        return body.restored(from_json(body, allow_inf_nan=False), check)
+    except ValueError as error:
+        raise ValueError(str(error).partition(" at line ")[0]) from None  # of the outline, or of a piece
+
+
+def _long_texts(whole: bytes) -> Iterator[tuple[int, int]]:
+    """Where the long texts begin and end, without their quotes. One that does not end is none."""
+    at = 0
+    while at < len(whole):
+        end = _end(_SHORT, whole, at, at + LONG_TEXT)
+        if end == at:  # here begins a text that does not end within as many bytes
+            end = _end_of_text(whole, at + 1)
+            if end < 0:
+                return
+            yield at + 1, end
+            end += 1
+        at = end
+
+
+def _end_of_text(whole: bytes, start: int) -> int:
+    """Where the quote is that ends the text; -1 if there is none."""
+    quote = whole.find(b'"', start)
+    if quote < 0 or whole.find(b"\\", start, quote) < 0:
+        return quote
+    at = start
+    while at < len(whole):
+        end = _end(_IN_TEXT, whole, at, at + _PIECE)
+        if end < len(whole) and whole[end] == _QUOTE:
+            return end
+        if end == at:  # a backslash is the last byte
+            break
+        at = end
+    return -1
+
+
+def _end(pattern: re.Pattern[bytes], whole: bytes, start: int, end: int) -> int:
+    found = pattern.match(whole, start, end)
+    assert found is not None, "it matches nothing, too"
+    return found.end()
+
+
+def _read(whole: bytes, start: int, end: int) -> str:
+    """The text between two quotes. Raises ValueError."""
+    if end - start <= _PIECE:
+        return _piece(whole, start, end)
+    pieces = list(_pieces(whole, start, end))
+    if end - start <= _LONGEST_JOIN:
+        return "".join(_piece(whole, *piece) for piece in pieces)
+    length = widest = 0
+    for piece in pieces:
+        text = _piece(whole, *piece)
+        length, widest = length + len(text), max(widest, _widest(text))
+    return _joined((_piece(whole, *piece) for piece in pieces), length, widest)  # twice, for they may take much memory
+
+
+def _pieces(whole: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Pieces of the text, none of which ends within a character or its escape."""
+    while start < end:
+        stop = min(start + _PIECE, end)
+        if stop < end:
+            if whole.find(b"\\", start, stop) >= 0:
+                stop = _end(_CHARACTERS, whole, start, stop)
+            for _ in range(3):
+                if stop > start and whole[stop] & 0xC0 == 0x80:
+                    stop -= 1
+        if stop == start:  # nothing valid begins here: the error is in the piece
+            stop = min(start + _PIECE, end)
+        yield start, stop
+        start = stop
+
+
+def _piece(whole: bytes, start: int, end: int) -> str:
+    text: str = from_json(b'"%b"' % whole[start:end])
+    return text
+
+
+def _widest(text: str) -> int:
+    """The largest code point of the width that Python chooses for the text."""
+    if text.isascii():
+        return 0x7F
+    if len(text.encode("utf-16-le")) > 2 * len(text):
+        return 0x10FFFF
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return 0xFFFF
+    return 0xFF
+
+
+def _joined(texts: Iterator[str], length: int, widest: int) -> str:
+    """The texts as one, of this length. `str.join` would fill all of the memory in one call: 128 MiB, if a text of
+    32 MiB has a single emoji.
+    """
+    python = ctypes.pythonapi
+    new = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_uint32)(("PyUnicode_New", python))
+    copy = ctypes.PYFUNCTYPE(
+        ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.py_object, ctypes.c_ssize_t, ctypes.c_ssize_t
+    )(("PyUnicode_CopyCharacters", python))
+    release = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("Py_DecRef", python))
+    address = new(length, widest)
+    try:
+        at = 0
+        for text in texts:
+            at += copy(address, at, text, 0, len(text))
+        joined: str = ctypes.cast(address, ctypes.py_object).value
+    finally:
+        release(address)
+    return joined
+
+
+def written(value: Any) -> bytes:
+    """Compact JSON, as `to_json` writes it."""
+    prefix = f"text-{secrets.token_hex(8)}-"
+    texts: list[str] = []
+    outline = to_json(_outlined(value, prefix, texts))
+    if not texts:
+        return outline
+    parts: list[bytes] = []
+    at = 0
+    for number, text in enumerate(texts):
+        mark = f"{prefix}{number}".encode()
+        found = outline.index(mark, at)
+        parts.append(outline[at:found])
+        parts.extend(to_json(text[start : start + _PIECE])[1:-1] for start in range(0, len(text), _PIECE))
+        at = found + len(mark)
+    return b"".join([*parts, outline[at:]])  # it lets other threads run
+
+
+def _outlined(value: Any, prefix: str, texts: list[str]) -> Any:
+    """The value with marks for its long texts, which are appended to `texts` in their order."""
+    if isinstance(value, str):
+        if len(value) <= LONG_TEXT:
+            return value
+        texts.append(value)
+        return f"{prefix}{len(texts) - 1}"
+    if isinstance(value, dict):
+        return {name: _outlined(part, prefix, texts) for name, part in value.items()}
+    if isinstance(value, list) and not _CONTAINERS.isdisjoint(map(type, value)):
+        return [_outlined(part, prefix, texts) for part in value]
+    return value
