@@ -5,15 +5,17 @@ The e-value against "no effect" mixes Student's t likelihood ratios over effects
 (Lindon, Ham, Tingley and Bojinov 2022, "Anytime-Valid Linear Models and Regression Adjusted Causal Inference"; with
 nu = ∞ the normal mixture of Howard, Ramdas, McAuliffe and Sekhon 2021, "Time-uniform, nonparametric, nonasymptotic
 confidence sequences"). rho follows from the smallest effect of interest alone, so that any look can be computed again
-from data. Two scales, that effect and four times it, are averaged: it costs ln 2 of evidence and finds large effects in
-half the time.
+from data. Three scales, that effect, four times it and sixteen times it, are averaged with the weights of `MIXTURE`.
+The smallest has half of the weight, so that an effect of interest costs ln 2 of evidence; an effect of twenty times
+that size needs 1.6 times the units of a single look, where the two smaller scales alone would need 2.7 times.
 
 `effect` is everywhere on the scale of the estimate: `effect_size` turns a configured minimal effect into it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +26,8 @@ from app.experiments.report import Scale
 
 Floats = NDArray[np.float64]
 
-SCALES = (1.0, 4.0)
-"""The mixture's scales, in multiples of the smallest effect of interest."""
+MIXTURE: Mapping[float, float] = MappingProxyType({1.0: 0.5, 4.0: 0.3, 16.0: 0.2})
+"""The mixture's scales, in multiples of the smallest effect of interest, each with its weight; weights add up to 1."""
 
 MIN_NU = 10.0
 """The degrees of freedom that a claim must exceed: with fewer the asymptotics do not hold yet."""
@@ -89,21 +91,27 @@ def usable(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.bool_]:
     return np.asarray((se > 0) & (v > 0) & np.isfinite(v) & np.isfinite(t2) & (nu > MIN_NU), dtype=np.bool_)
 
 
-def _mixture(t2: Floats, v: Floats, nu: Floats, rhos: Sequence[float]) -> Floats:
-    each = [ln_e(t2, v, rho, nu) for rho in rhos]
-    return np.asarray(np.logaddexp.reduce(each) - math.log(len(each)), dtype=np.float64)
+def _mixed(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> Floats:
+    """`weights` by rho."""
+    each = [math.log(weight) + ln_e(t2, v, rho, nu) for rho, weight in weights.items()]
+    return np.asarray(np.logaddexp.reduce(each), dtype=np.float64)
+
+
+def _precisions(mixture: Mapping[float, float], effect: float, alpha: float) -> dict[float, float]:
+    """The weights of a mixture's scales by their rho."""
+    return {rho_for(scale * effect, alpha): weight for scale, weight in mixture.items()}
 
 
 def ln_e_mix(est: ArrayLike, se: ArrayLike, nu: ArrayLike, *, effect: float, alpha: float) -> Floats:
-    """ln of the e-value against "no effect", both scales averaged; 0, which is no evidence, where nothing is `usable`.
+    """ln of the e-value against "no effect", all scales averaged; 0, which is no evidence, where nothing is `usable`.
 
     Arguments broadcast. `alpha` tunes the mixture; the value is an e-value at every level.
     """
     est, se, nu = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (est, se, nu)))
     ok = usable(est, se, nu)
     est, se, nu = np.where(ok, est, 0.0), np.where(ok, se, 1.0), np.where(ok, nu, 1.0)
-    rhos = [rho_for(scale * effect, alpha) for scale in SCALES]
-    return np.where(ok, _mixture((est / se) ** 2, 1 / se**2, nu, rhos), 0.0)
+    weights = _precisions(MIXTURE, effect, alpha)
+    return np.where(ok, _mixed((est / se) ** 2, 1 / se**2, nu, weights), 0.0)
 
 
 def boundary(
@@ -113,22 +121,22 @@ def boundary(
     effect: float,
     alpha: float,
     level: float | None = None,
-    scales: Sequence[float] = SCALES,
+    mixture: Mapping[float, float] = MIXTURE,
 ) -> Floats:
     """k: the half-width of the interval in standard errors, at each (se, nu); inf where no estimate would suffice.
 
     The root in k of ``ln_e_mix(k * se, se, nu) = ln(1 / level)``; `level` is `alpha`, which tunes the mixture, if it is
-    left out; `scales` replaces the mixture's.
+    left out; `mixture` replaces the scales and weights.
     """
     se, nu = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (se, nu)))
     ok = usable(0.0, se, nu)
     v = 1 / np.where(ok, se, 1.0) ** 2
     n = np.where(ok, nu, 1.0)
     target = math.log(1 / (level or alpha))
-    rhos = [rho_for(scale * effect, alpha) for scale in scales]
+    weights = _precisions(mixture, effect, alpha)
 
     def reached(k: Floats) -> NDArray[np.bool_]:
-        return np.asarray(_mixture(k * k, v, n, rhos) >= target, dtype=np.bool_)
+        return np.asarray(_mixed(k * k, v, n, weights) >= target, dtype=np.bool_)
 
     high = np.ones_like(v)
     for _ in range(_DOUBLINGS):

@@ -180,7 +180,7 @@ def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequen
     mine = look(lines, "difference")
     assert mine is not None
     effect = narrowest(0.05) * y.std(ddof=1) / math.sqrt(t_opt)
-    reach = float(boundary(mine.se, math.inf, effect=effect, alpha=0.05, scales=(1.0,))) * mine.se
+    reach = float(boundary(mine.se, math.inf, effect=effect, alpha=0.05, mixture={1.0: 1.0})) * mine.se
     assert (mine.est - reach, mine.est + reach) == pytest.approx(theirs.interval(), abs=1e-6)
 
 
