@@ -16,6 +16,7 @@ Statistic = Literal["geometric_mean", "mean", "p50", "p90", "p95", "p99", "ratio
 Event = Literal["error", "slow", "empty", "truncated", "stalled", "invalid_output", "client_gone", "unfinished"]
 EVENTS: tuple[Event, ...] = get_args(Event)
 Stratum = Literal["prompt_bytes", "hour", "dialect", "stream"]
+Covariate = Literal["history"]
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -210,6 +211,11 @@ class Experiment(Section):
         default=("prompt_bytes",),
         description="Strata within which requests are compared, besides the plan's shares. For a unit that comes back: "
         "those of its first request.",
+    )
+    covariates: tuple[Covariate, ...] = Field(
+        default=("history",),
+        description="What adjusts results for differences between units that were known before the run: `history`, "
+        "the same metric's values of a unit in the week before. []: nothing.",
     )
     min_duration_s: Positive = Field(default=86400.0, description="The earliest promotion, after the start.")
 

@@ -131,7 +131,7 @@ class RecordedLedger:
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
-        for exposures in reading.history(self._store, run.started_at, tables, {}, self._gaps):
+        for exposures in reading.history(self._store, run.evidence_since, tables, {}, self._gaps):
             judged.count_again(exposures if self._at is None else exposures.until(self._at), tables)
         judged.set_lost(self._lost())
         judged.set_gaps(self._gaps)
@@ -168,7 +168,8 @@ class RecordedLedger:
 
     def _warnings(self) -> list[str]:
         notes = [note for entry in self._entries if entry.kind == REPLAYED for note in entry.detail.get("notes", ())]
-        if self._at is None or not self._gaps.lacking["arrived"]:
+        since = min((run.started_at for run in self._runs.values()), default=0.0)
+        if self._at is None or not self._gaps.lacking_since(since)["arrived"]:
             return notes
         return [*notes, "Some records of that time do not say when they arrived: those count that had ended by then."]
 

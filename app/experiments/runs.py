@@ -15,6 +15,9 @@ from app.experiments.storage.entry import Entry
 
 BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
 
+HISTORY_S = 7 * 86400.0
+"""The time before a run whose requests may adjust its results."""
+
 SameRun = Callable[[Experiment, Experiment], bool]
 """Whether a change of an experiment's section keeps the evidence."""
 
@@ -35,6 +38,11 @@ class Run:
     pauses: tuple[tuple[float, float], ...] = ()
     """Times in which it was stopped."""
     stopped_at: float | None = None
+
+    @property
+    def evidence_since(self) -> float:
+        """Unix seconds from which records count: also those of units' history, if that adjusts the results."""
+        return self.started_at - (HISTORY_S if self.experiment.covariates and self.unit else 0.0)
 
     def covers(self, at: F64) -> Bool | None:
         """The mask of the arrival times that belong to it; None: all from its start on, which the analysis checks."""
@@ -87,10 +95,10 @@ def runs_of(entries: Iterable[Entry]) -> dict[str, Run]:
             continue
         try:
             if entry.kind == BEGUN:
-                section = Experiment.model_validate(detail["section"])
+                section = _section(detail)
                 runs[name] = Run(name, section, detail["unit"], detail["started_at"], detail["lost_before"])
             elif entry.kind == CHANGED and name in runs:
-                runs[name] = replace(runs[name], experiment=Experiment.model_validate(detail["section"]))
+                runs[name] = replace(runs[name], experiment=_section(detail))
             elif entry.kind == STATE and name in runs:
                 runs[name] = _with_state(runs[name], detail["state"], entry.at)
         except (ValidationError, KeyError):
@@ -110,6 +118,11 @@ def _with_state(run: Run, state: str, at: float) -> Run:
     if run.stopped_at is None:
         return run
     return replace(run, pauses=(*run.pauses, (run.stopped_at, at)), stopped_at=None)
+
+
+def _section(detail: dict[str, Any]) -> Experiment:
+    """The section of an entry. Versions that did not know covariates judged without."""
+    return Experiment.model_validate({"covariates": [], **detail["section"]})
 
 
 def _plain(experiment: Experiment) -> dict[str, Any]:

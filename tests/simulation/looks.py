@@ -8,9 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.experiments.analysis.evidence.arrays import Hashes
+from app.experiments.analysis.evidence.history import History
+from app.experiments.analysis.evidence.metrics import Values
 from app.experiments.analysis.evidence.strata import Strata
 from app.experiments.columns import RowColumns
-from app.experiments.statistics.look import MIN_UNITS, Lines, Look, Moments, look, look_of_requests
+from app.experiments.statistics.look import MIN_UNITS, Covariates, Lines, Look, Moments, look, look_of_requests
 from app.experiments.statistics.sequences import boundary, effect_size, ln_e_mix
 from tests.simulation.pool import generator
 from tests.simulation.worlds import Traffic, World, draw
@@ -33,6 +36,8 @@ class Estimates(NamedTuple):
 class Runs(NamedTuple):
     clustered: Estimates
     single: Estimates
+    adjusted: Estimates
+    """Clustered, and adjusted for what users did before."""
 
 
 def spaced(requests: int, looks: int = 60) -> list[int]:
@@ -46,8 +51,8 @@ def _row(result: Look | None) -> tuple[float, float, float]:
     return result.est, result.se, result.nu
 
 
-def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats, Floats]:
-    """(est, se, nu) at each look: clustered by user, and ignoring users. Shapes (looks, 3)."""
+def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+    """(est, se, nu) at each look: clustered by user, ignoring users, and adjusted. Shapes (looks, 3)."""
     strata = int(traffic.stratum.max()) + 1
     line = (traffic.unit * strata + traffic.stratum) * 2 + traffic.arm
     cell = traffic.stratum * 2 + traffic.arm
@@ -56,7 +61,8 @@ def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats,
     ones = np.ones(len(line))
     firsts = (ones, traffic.x, traffic.d)
     products = (*firsts, traffic.x**2, traffic.x * traffic.d, traffic.d**2)
-    clustered, single = [], []
+    clustered, single, adjusted = [], [], []
+    known = _history(traffic)
     requests, merged = np.zeros(strata), _merged(world, strata)
     for begin, end in zip((0, *ends), ends, strict=False):
         now = slice(begin, end)
@@ -65,11 +71,34 @@ def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats,
             seen = np.flatnonzero(lines[0])
             requests += np.bincount(traffic.stratum[now], minlength=strata)
             stratum = merged(requests)[seen // 2 % strata]
-            clustered.append(_row(look(Lines(seen // (2 * strata), stratum, seen % 2, *lines[:, seen]), world.scale)))
+            here = Lines(seen // (2 * strata), stratum, seen % 2, *lines[:, seen])
+            clustered.append(_row(look(here, world.scale)))
+            if known is not None:
+                adjusted.append(_row(look(here, world.scale, _covariates(traffic, end, known))))
         sums = [np.bincount(cell[now], column[now], 2 * strata) for column in products]
         moments += np.reshape(sums, moments.shape)
         single.append(_row(look_of_requests(Moments(*moments), world.scale)))
-    return np.array(clustered or single), np.array(single)
+    return np.array(clustered or single), np.array(single), np.array(adjusted or clustered or single)
+
+
+def _history(traffic: Traffic) -> Floats | None:
+    """Each user's covariates, as the analysis computes them."""
+    before = traffic.before
+    if before is None:
+        return None
+    history, everything = History(1), np.ones(len(before.unit), np.bool_)
+    history.add(_hashes(before.unit), [Values(before.x, before.d, everything, ~everything)])
+    return history.covariates(0, _hashes(np.arange(int(traffic.unit.max()) + 1)))
+
+
+def _hashes(users: NDArray[np.intp]) -> Hashes:
+    return users.astype(np.uint64)
+
+
+def _covariates(traffic: Traffic, end: int, known: Floats) -> Covariates:
+    """Those of the users who have come so far."""
+    unit, first = np.unique(traffic.unit[:end], return_index=True)
+    return Covariates(unit, traffic.stratum[first], traffic.arm[first], known[unit])
 
 
 def _merged(world: World, strata: int) -> Callable[[Floats], NDArray[np.integer]]:

@@ -212,6 +212,18 @@ def test_intervals_hold_while_users_come_and_go_and_a_ramp_begins(executor: Exec
     assert quantiles.coverage(executor, p, 200) >= 0.93
 
 
+@pytest.mark.parametrize("row", verdicts.HISTORY_ROWS, ids=lambda row: row.name)
+def test_history_brings_verdicts_sooner_and_makes_none_false(executor: Executor, row: verdicts.HistoryRow) -> None:
+    found = verdicts.adjusted(executor, row, 200)
+    assert found.missed <= 0.075
+    if row.world.effect == 1.0:
+        return
+    assert found.with_history <= 1.05 * found.without
+    if row.name in ("ln TTFT -15 %", "mean TTFT -15 %"):
+        assert found.ratio <= 0.6
+        assert found.variance <= 0.4
+
+
 @pytest.mark.parametrize("world", reports.DRIFTS, ids=lambda world: world.name)
 def test_nothing_false_is_said_while_the_effect_changes(executor: Executor, world: reports.Drift) -> None:
     """A first word that is kept becomes false in nearly all runs of a step."""

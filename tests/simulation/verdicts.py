@@ -1,5 +1,6 @@
 """The design's second table: requests until the verdict, compared with a test that looks once, and coverage at all
-looks."""
+looks. And users' history as a covariate: how much sooner a verdict comes, and that none is false.
+"""
 
 import math
 from concurrent.futures import Executor
@@ -11,7 +12,7 @@ import numpy as np
 from tests.simulation.false_positives import NOMINAL
 from tests.simulation.looks import Estimates, found, misses, runs, spaced
 from tests.simulation.pool import spread
-from tests.simulation.worlds import RAMP, World
+from tests.simulation.worlds import RAMP, Kind, World
 
 POWER_80 = 0.841621
 
@@ -96,4 +97,98 @@ def verdicts(executor: Executor, row: Row, count: int) -> Verdicts:
         peeked_power=float(beyond.any(axis=1).mean()),
         missed=float(misses(estimates, truth, row.minimal_effect).any(axis=1).mean()),
         wrong_sign=float((decided & (np.sign(estimates.est) != np.sign(truth))).any(axis=1).mean()) if truth else 0.0,
+    )
+
+
+# What users did before. All of them come back, and requests of one user are correlated by 0.3 (ln TTFT).
+
+_LEVEL_VARIANCE = 0.7**2 + (0.3 * 1.2) ** 2 + 0.2**2 / 2
+_USERS = World(
+    "log_ttft",
+    requests=30_000,
+    users=2_000,
+    before=20_000,
+    user_sd=math.sqrt(0.3 / 0.7 * _LEVEL_VARIANCE),
+    step=5_000,
+)
+_LOOKS = 40
+
+
+def _back(kind: Kind, effect: float) -> World:
+    return replace(_USERS, kind=kind, effect=effect)
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    name: str
+    world: World
+    minimal_effect: float = 0.05
+
+
+_FASTER = replace(_USERS, effect=0.85)
+
+HISTORY_ROWS = (
+    HistoryRow("ln TTFT -15 %", _FASTER),
+    HistoryRow("mean TTFT -15 %", _back("mean_ttft", 0.85)),
+    HistoryRow("tokens/s +15 %", _back("tokens_per_second", 1.15)),
+    HistoryRow("error rate +100 % of 2 %", _back("errors", 2.0), minimal_effect=0.25),
+    HistoryRow("ln TTFT -15 %, very unequal users", replace(_FASTER, activity=0.23)),
+    HistoryRow("ln TTFT -15 %, half of the users are new", replace(_FASTER, remembered=0.5)),
+    HistoryRow("ln TTFT -15 %, one request each before", replace(_FASTER, before=2_000)),
+    HistoryRow("ln TTFT -15 %, ramp", replace(_FASTER, shares=RAMP)),
+    HistoryRow("ln TTFT -15 %, uninformative history", replace(_FASTER, informative=False)),
+    HistoryRow("no effect, ln TTFT", _USERS),
+    HistoryRow("no effect, mean TTFT", _back("mean_ttft", 1.0)),
+    HistoryRow("no effect, tokens/s", _back("tokens_per_second", 1.0)),
+    HistoryRow("no effect, ln TTFT, ramp", replace(_USERS, shares=RAMP)),
+    HistoryRow("no effect, very unequal users", replace(_USERS, activity=0.23)),
+    HistoryRow("no effect, 150 users", replace(_USERS, users=150, requests=6_000, before=3_000, step=1_000)),
+    HistoryRow("no effect, uninformative history", replace(_USERS, informative=False)),
+    HistoryRow("no effect, the arms' histories differ by chance", replace(_USERS, chance=20)),
+)
+
+
+@dataclass(frozen=True)
+class Adjusted:
+    """Requests are medians over runs; runs without a verdict count as infinite."""
+
+    with_history: float
+    without: float
+    variance: float
+    """At the last look, the median of the adjusted variance by the unadjusted one."""
+    power: float
+    power_without: float
+    missed: float
+    """The share of runs whose adjusted confidence sequence ever missed the true effect."""
+    missed_without: float
+
+    @property
+    def ratio(self) -> float:
+        return self.with_history / self.without
+
+
+def _history_part(row: HistoryRow, ends: list[int], seeds: range) -> tuple[Estimates, Estimates]:
+    result = runs(row.world, ends, row.name, seeds)
+    return result.adjusted, result.clustered
+
+
+def adjusted(executor: Executor, row: HistoryRow, count: int) -> Adjusted:
+    """Of `count` runs, each analysed with and without the users' history."""
+    ends = spaced(row.world.requests, _LOOKS)
+    parts = spread(executor, partial(_history_part, row, ends), count)
+    each = [Estimates(*map(np.concatenate, zip(*kind, strict=True))) for kind in zip(*parts, strict=True)]
+    truth, at = math.log(row.world.effect), np.array(ends, np.float64)
+    decided = [found(kind, row.minimal_effect) for kind in each]
+    requests = [float(np.median(_first(it, at))) for it in decided]
+    power = [float(it.any(axis=1).mean()) for it in decided]
+    missed = [float(misses(kind, truth, row.minimal_effect).any(axis=1).mean()) for kind in each]
+    variance = float(np.median(np.square(each[0].se[:, -1] / each[1].se[:, -1])))
+    return Adjusted(
+        with_history=requests[0],
+        without=requests[1],
+        variance=variance,
+        power=power[0],
+        power_without=power[1],
+        missed=missed[0],
+        missed_without=missed[1],
     )

@@ -41,6 +41,14 @@ class World:
     error_rate: float = 0.02
     stay: float | None = None
     """The share of the run for which a user stays, equally active; None: all users are there all the time."""
+    before: int = 0
+    """Requests from before the run, which all went to control."""
+    remembered: float = 1.0
+    """The share of users of whom there are such requests."""
+    informative: bool = True
+    """Whether those requests are the users' own, rather than somebody else's."""
+    chance: int = 1
+    """The arms are drawn so often, without an effect; those stay whose earlier requests differ most."""
     plan_strata: bool = True
     prompt_strata: bool = False
 
@@ -55,6 +63,15 @@ class Traffic(NamedTuple):
     unit: NDArray[np.intp]
     stratum: NDArray[np.intp]
     arm: NDArray[np.intp]
+    x: NDArray[np.float64]
+    d: NDArray[np.float64]
+    before: "Before | None" = None
+
+
+class Before(NamedTuple):
+    """One array entry per request from before the run."""
+
+    unit: NDArray[np.intp]
     x: NDArray[np.float64]
     d: NDArray[np.float64]
 
@@ -72,16 +89,41 @@ def draw(world: World, rng: np.random.Generator) -> Traffic:
     else:
         users = world.users
         activity = rng.gamma(world.activity, size=users)
-        unit = rng.choice(users, n, p=activity / activity.sum())
+        unit = rng.choice(users, world.before + n, p=activity / activity.sum())
     share = np.array(world.shares)[np.minimum(np.arange(n) // world.step, len(world.shares) - 1)]
-    arm = (rng.random(users)[unit] < share).astype(np.intp)  # as with rendezvous: a growing share moves units one way
-    ln_prompt = rng.normal(7.0, 1.2, n)
-    level = world.wave * np.sin(2 * np.pi * world.days * np.arange(n) / n)
+    before, unit = unit[: world.before], unit[world.before :]
+    drawn = rng.random((world.chance, users))
+    arm = (drawn[0][unit] < share).astype(np.intp)  # as with rendezvous: a growing share moves units one way
+    ln_prompt = rng.normal(7.0, 1.2, world.before + n)
+    level = world.wave * np.sin(2 * np.pi * world.days * np.arange(-world.before, n) / n)
     stratum = np.unique(share, return_inverse=True)[1] if world.plan_strata else np.zeros(n, dtype=np.intp)
     if world.prompt_strata:
         stratum = (len(PROMPT_BUCKETS) + 1) * stratum + np.searchsorted(PROMPT_BUCKETS, ln_prompt)
-    x, d = _values(world, rng, users, unit, arm, level + world.prompt_slope * (ln_prompt - 7.0))
-    return Traffic(unit, stratum, arm, x, d)
+    everybody, treated = np.concatenate([before, unit]), np.concatenate([np.zeros(len(before), np.intp), arm])
+    x, d = _values(world, rng, users, everybody, treated, level + world.prompt_slope * (ln_prompt - 7.0))
+    if not world.before:
+        return Traffic(unit, stratum, arm, x, d)
+    known = _known(world, rng, users, Before(before, x[: world.before], d[: world.before]))
+    if world.chance > 1:
+        arm = (_most_different(known, drawn)[unit] < share).astype(np.intp)
+    return Traffic(unit, stratum, arm, x[world.before :], d[world.before :], known)
+
+
+def _known(world: World, rng: np.random.Generator, users: int, before: Before) -> Before:
+    """What is remembered of the requests before the run."""
+    owner = before.unit if world.informative else rng.permutation(users)[before.unit]
+    which = (rng.random(users) < world.remembered)[owner]
+    return Before(owner[which], before.x[which], before.d[which])
+
+
+def _most_different(before: Before, drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The draw whose halves differ most in their requests before the run."""
+
+    def difference(draw: NDArray[np.float64]) -> float:
+        treated = draw[before.unit] < 0.5
+        return float(abs(before.x[treated].mean() - before.x[~treated].mean()))
+
+    return np.asarray(max(drawn, key=difference))
 
 
 def _values(

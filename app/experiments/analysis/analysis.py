@@ -59,14 +59,19 @@ class Analysis:
         self.name = name
         self.experiment = experiment
         self._config = config
-        returning = config.endpoints[experiment.endpoint].sticky is not None
+        self._returning = returning = config.endpoints[experiment.endpoint].sticky is not None
         self._arms = Arms(name, experiment, tables, started_at)
         self._arrivals = Arrivals(len(self._arms.names))
         measures = measures_of(experiment)
-        self._collected = Collected(
-            measures, self._arms, facts_of(config, tables), experiment.strata, returning=returning
-        )
         self._watched = Monitoring(experiment, measures, self._arms, tables, returning=returning)
+        self._collected = Collected(
+            measures,
+            self._arms,
+            facts_of(config, tables),
+            experiment.strata,
+            returning=returning,
+            first_exposures=self._watched.sample_ratio.first_exposures,
+        )
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
         self._pace = pace or Pace(time.perf_counter)
@@ -110,6 +115,7 @@ class Analysis:
 
     def add_rows(self, rows: RowColumns) -> None:
         """Requests that have ended, of any endpoint."""
+        self._count_earlier(rows)
         rows, placed = self._belonging(rows)
         if not len(rows):
             return
@@ -121,6 +127,15 @@ class Analysis:
         self._feedback.add_rows(rows, self._collected.strata.of(rows, placed.weights), placed.arm)
         self._arrivals.end(rows, placed)
         self._count_arrivals()
+
+    def _count_earlier(self, rows: RowColumns) -> None:
+        """Counts what units did before the run."""
+        if not (self.experiment.covariates and self._returning):
+            return
+        early = self._arms.before(rows) & _analysed(rows)
+        if early.any():
+            self._collected.add_earlier(rows.take(early))
+            self._version += 1
 
     def _count_arrivals(self, now: float = -math.inf) -> None:
         """Counts the requests that no earlier one holds up."""
@@ -285,8 +300,8 @@ class Analysis:
     def false_verdicts(self) -> Callable[[int], list[FalseVerdicts]]:
         """A/A runs on a copy of the present records: a function of the number of runs, for any thread."""
         recorded = [
-            RecordedMetric(measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes)
-            for measure, scale, lines, hashes in self._collected.recorded(MAX_UNITS)
+            RecordedMetric(it.key, scale, effect_size(it.minimal_effect, it.scale), lines, hashes, covariates)
+            for it, scale, lines, hashes, covariates in self._collected.recorded(MAX_UNITS)
         ]
         alpha = self.experiment.alpha
         return lambda runs: false_verdicts(recorded, runs, alpha)

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.experiments.analysis.evidence.arrays import Hashes, Ints, mix
 from app.experiments.report import FalseVerdicts
-from app.experiments.statistics.look import Lines, LookScale, look
+from app.experiments.statistics.look import Covariates, Lines, LookScale, look
 from app.experiments.statistics.peeked import PeekedTest
 
 MAX_UNITS = 10_000
@@ -37,6 +37,8 @@ class RecordedMetric:
     """`arm` does not matter."""
     hashes: Hashes
     """The hash of each unit."""
+    covariates: Covariates | None = None
+    """What was known of units before they met an arm, ordered by unit. `arm` does not matter."""
 
 
 def false_verdicts(recorded: Sequence[RecordedMetric], runs: int, alpha: float) -> list[FalseVerdicts]:
@@ -62,11 +64,15 @@ def _of_metric(recorded: RecordedMetric, runs: int, alpha: float) -> FalseVerdic
 
 def _run(recorded: RecordedMetric, salted: Hashes, ends: Ints, alpha: float) -> tuple[bool, bool]:
     """Whether each method finds a difference at any look."""
-    arm = (salted >> np.uint64(63)).astype(np.int64)[recorded.lines.unit]
-    lines, peeked, largest = recorded.lines._replace(arm=arm), PeekedTest(PEEKED_ALPHA), 0.0
+    label = (salted >> np.uint64(63)).astype(np.int64)
+    lines, peeked, largest = recorded.lines._replace(arm=label[recorded.lines.unit]), PeekedTest(PEEKED_ALPHA), 0.0
     for end in ends.tolist():
-        now = look(Lines._make(column[:end] for column in lines), recorded.scale)
-        peeked.add(now)
+        known = recorded.covariates
+        if known is not None:
+            seen = known.unit <= lines.unit[max(end - 1, 0)]
+            known = Covariates._make(column[seen] for column in known._replace(arm=label[known.unit]))
+        now = look(Lines._make(column[:end] for column in lines), recorded.scale, known)
+        peeked.add(now and (now.unadjusted or now))
         if now is not None:
             largest = max(largest, now.ln_e(effect=recorded.effect, alpha=alpha))
     return largest >= math.log(1 / alpha), peeked.rejects

@@ -129,8 +129,8 @@ class RunAnalysis:
             self.analysis.add_rows(_within(rows, self.run.covers(rows.at)))
         if len(late):
             self.analysis.add_late(_within(late, self.run.covers(late.at)))
-        if len(feedback):
-            self.analysis.add_feedback(feedback.items(tables))
+        if len(mine := feedback.take(feedback.at >= self.run.started_at)):
+            self.analysis.add_feedback(mine.items(tables))
 
     def set_lost(self, lost: Mapping[tuple[str, str], int]) -> None:
         """`lost`: the lost exposures of all routers, by endpoint and deployment."""
@@ -144,7 +144,7 @@ class RunAnalysis:
 
     def set_gaps(self, gaps: Gaps) -> None:
         """`gaps`: parts of the ledger's directory that could not be used."""
-        self.analysis.set_gaps(gaps.since(self.run.started_at), gaps.lacking)
+        self.analysis.set_gaps(gaps.since(self.run.started_at), gaps.lacking_since(self.run.started_at))
 
 
 class Evidence:

@@ -96,7 +96,7 @@ class Judges:
 
     def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:
         """Counts earlier records for new analyses, and for the shadows. Returns whether that was possible."""
-        begins = [judged.run.started_at for judged in new]
+        begins = [judged.run.evidence_since for judged in new]
         if shadows and self.shadows.since is not None:
             begins.append(self.shadows.since)
         if not begins:

@@ -8,12 +8,18 @@ Each arm's variance is estimated from its own units, less one for each mean that
 Welch's and Satterthwaite's: at the first step of a ramp, thousands of units of control say nothing about how much the
 thirty of the treatment vary.
 
+Covariates adjust the estimate by regression, as in Lindon et al. 2022. Where they were known before a unit met its arm,
+the difference of their means between the arms is 0 but for chance. So the estimate less any multiple of it has the same
+mean, and the multiple that least squares finds on the units' influences has the least variance (Deng et al. 2013,
+"CUPED"; with one slope for both arms it is Lin's 2013 estimate in the limit). Each unit counts once, with its first arm
+and the stratum of its first request: how often it comes back may depend on the arm.
+
 Two scales. ``ratio``: ln of the ratio of the arms' means (means, proportions, ratios of sums). ``difference``: the
 difference of means; with x = ln(value) and d = 1 that of geometric means, again the ln of a ratio.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,6 +34,11 @@ LookScale = Literal["ratio", "difference"]
 
 MIN_UNITS = 30
 """The number of units that each arm must have before any claim."""
+
+MIN_VARYING = 10.0
+"""A covariate adjusts once its variance in each arm is spread over as many units (`_units_that_vary`)."""
+
+_COLLINEAR = 1e-9
 
 # A variance below this share of the second moment is rounding: the values do not vary. With sums of squares the
 # subtraction loses half of the digits.
@@ -51,6 +62,22 @@ class Lines(NamedTuple):
     """The sum of their numerators."""
     d: Floats
     """The sum of their denominators: n, unless the metric is a ratio of sums."""
+
+
+class Covariates(NamedTuple):
+    """What was known of units before they met an arm: equally long arrays, one entry for each unit.
+
+    A unit of which nothing was known has the covariates' mean.
+    """
+
+    unit: Codes
+    """As in `Lines`."""
+    stratum: Codes
+    """Of its first request: codes of their own."""
+    arm: Codes
+    """That it met first: 0 control, 1 treatment."""
+    values: Floats
+    """Shape (units, covariates)."""
 
 
 class Slack(NamedTuple):
@@ -103,6 +130,8 @@ class Look:
     """Distinct units of each arm, in the strata that count."""
     clusters: int
     """Distinct units of both arms together."""
+    unadjusted: "Look | None" = None
+    """The same look without covariates, if these adjust it."""
 
     @property
     def information(self) -> float:
@@ -173,16 +202,23 @@ def _estimate(cells: _Cells, scale: LookScale) -> float:
 
 
 def _result(
-    cells: _Cells, scale: LookScale, squares: Floats, floor: float, units: tuple[int, int], clusters: int
+    cells: _Cells,
+    scale: LookScale,
+    squares: Floats,
+    floor: float,
+    units: tuple[int, int],
+    clusters: int,
+    adjustment: "_Adjustment | None" = None,
 ) -> Look | None:
     """`squares` are the sums of the arms' squared influences, shape (2,); if at most `floor` together, rounding."""
     if not math.isfinite(squares.sum()) or squares.sum() <= floor:
         return None
-    spread = variance_of(squares, units, int(cells.ok.sum()))
+    by, slopes = (adjustment.by, adjustment.slopes) if adjustment is not None else (0.0, 0)
+    spread = variance_of(squares, units, int(cells.ok.sum()) + slopes)
     if spread is None:
         return None
     variance, nu = spread
-    se, est = math.sqrt(variance), _estimate(cells, scale)
+    se, est = math.sqrt(variance), _estimate(cells, scale) - by
     if not (se * se > 0 and math.isfinite(se) and math.isfinite(est)):
         return None
     return Look(est, se, nu, cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
@@ -215,8 +251,8 @@ def sum_of_squares(values: Floats) -> float:
     return float(np.square(values).sum())
 
 
-def look(lines: Lines, scale: LookScale) -> Look | None:
-    """The treatment against control, clustered by unit.
+def look(lines: Lines, scale: LookScale, covariates: Covariates | None = None) -> Look | None:
+    """The treatment against control, clustered by unit, and adjusted by `covariates` where that is possible.
 
     None where there is no estimate with an error: no stratum with two requests in each arm, a ratio whose numerator or
     denominator is 0, an arm with no more units than means, or values that do not vary.
@@ -233,17 +269,78 @@ def look(lines: Lines, scale: LookScale) -> Look | None:
             return None
         if not cells.ok.all():
             kept = cells.ok[lines.stratum]
-            cell = cell[kept]
             lines = Lines._make(column[kept] for column in lines)
-        factor = (cells.g * multipliers).ravel()[cell]
-        own = factor * lines.x
-        width = int(lines.unit.max()) + 1
-        influence = _sums(lines.arm * width + lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d, 2 * width)
-        squares, floor = squares_of_arms(influence.reshape(2, width)), _ROUNDING * sum_of_squares(own)
-    seen = np.zeros((2, width), dtype=np.bool_)
-    seen[lines.arm, lines.unit] = True
-    control, treated = seen.sum(axis=1)
-    return _result(cells, scale, squares, floor, (int(control), int(treated)), int(seen.any(axis=0).sum()))
+        influence, own = _influences(cells, multipliers, lines)
+        floor = _ROUNDING * sum_of_squares(own)
+        seen = np.zeros((2, influence.shape[1]), dtype=np.bool_)
+        seen[lines.arm, lines.unit] = True
+        control, treated = seen.sum(axis=1)
+        units, clusters = (int(control), int(treated)), int(seen.any(axis=0).sum())
+        unadjusted = _result(cells, scale, squares_of_arms(influence), floor, units, clusters)
+        if unadjusted is None or covariates is None:
+            return unadjusted
+        adjustment = _adjustment(influence, covariates)
+        if adjustment is None:
+            return unadjusted
+        squares = squares_of_arms(adjustment.influence)
+        adjusted = _result(cells, scale, squares, floor, units, clusters, adjustment)
+    return unadjusted if adjusted is None else replace(adjusted, unadjusted=unadjusted)
+
+
+def _influences(cells: _Cells, multipliers: Floats, lines: Lines) -> tuple[Floats, Floats]:
+    """The units' influences on the estimate, shape (2, units), and the lines' own parts of it."""
+    cell, width = 2 * lines.stratum + lines.arm, int(lines.unit.max()) + 1
+    factor = (cells.g * multipliers).ravel()[cell]
+    own = factor * lines.x
+    influence = _sums(lines.arm * width + lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d, 2 * width)
+    return influence.reshape(2, width), own
+
+
+class _Adjustment(NamedTuple):
+    by: float
+    """What is taken from the estimate."""
+    slopes: int
+    influence: Floats
+    """What is left of the units' influences, shape (2, units)."""
+
+
+def _adjustment(influence: Floats, covariates: Covariates) -> _Adjustment | None:
+    """None if no covariate varies between enough units of each arm."""
+    unit, stratum, arm, _ = covariates
+    cell, ones = 2 * stratum + arm, np.ones(len(unit))
+    n = _sums(cell, ones, 2 * (int(stratum.max(initial=-1)) + 1)).reshape(-1, 2)
+    differences: list[float] = []
+    influences: list[Floats] = []
+    for values in covariates.values.T:
+        cells = _cells(n, _sums(cell, values, n.size).reshape(-1, 2), n)
+        if cells is None:
+            return None
+        kept = cells.ok[stratum]
+        lines = Lines(unit[kept], stratum[kept], arm[kept], ones[kept], values[kept], ones[kept])
+        of_units, parts = _influences(cells, np.array([-1.0, 1.0]) / cells.overlap, lines)
+        size = math.sqrt(sum_of_squares(of_units))
+        varies = size**2 > _ROUNDING_OF_MOMENTS * sum_of_squares(parts)
+        if varies and min(_units_that_vary(it) for it in of_units) >= MIN_VARYING:
+            differences.append((cells.s1 - cells.s0) / cells.overlap / size)
+            influences.append(of_units / size)
+    if not influences:
+        return None
+    width = max(influence.shape[1], influences[0].shape[1])
+    own, *of_covariates = (np.pad(it, ((0, 0), (0, width - it.shape[1]))) for it in (influence, *influences))
+    regressors = np.array([it.sum(axis=0) for it in of_covariates])
+    products = np.einsum("iu,ju->ij", regressors, regressors)
+    target = np.einsum("iu,u->i", regressors, own.sum(axis=0))
+    slopes, _, rank, _ = np.linalg.lstsq(products, target, rcond=_COLLINEAR)
+    left = own - np.einsum("i,iau->au", slopes, np.array(of_covariates))
+    return _Adjustment(float((slopes * differences).sum()), int(rank), left)
+
+
+def _units_that_vary(influence: Floats) -> float:
+    """The number of units over which an arm's variance is spread: all of them, if their influences are equally large,
+    and a third of them if normal.
+    """
+    squares = np.square(influence)
+    return float(squares.sum() ** 2 / max(np.square(squares).sum(), np.finfo(np.float64).tiny))
 
 
 def squares_of_arms(influence: Floats) -> Floats:

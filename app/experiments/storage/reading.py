@@ -33,14 +33,23 @@ class Gaps:
 
     damaged: dict[str, str] = field(default_factory=dict)
     """Files that cannot be read, each with the reason."""
-    lacking: Counter[str] = field(default_factory=Counter)
-    """Columns that files of another version do not have, with the number of their records."""
+    lacking: dict[str, Counter[str]] = field(default_factory=dict)
+    """By day, columns that files of another version do not have, with the number of their records."""
 
     def since(self, at: float) -> list[str]:
         """The damaged files that may hold something recorded since a Unix time, each with the reason."""
         day = date_of(at)
         dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
         return [f"{path}: {self.damaged[path]}" for path, it in dated.items() if it is None or it.date >= day]
+
+    def lacking_since(self, at: float) -> Counter[str]:
+        """The columns that records lack which were stored since a Unix time, with the number of these records."""
+        return sum((lacking for day, lacking in self.lacking.items() if day >= date_of(at)), Counter[str]())
+
+    def note(self, segment: Segment, lacking: Counter[str]) -> None:
+        """Adds what the records of a segment lack."""
+        if lacking:
+            self.lacking.setdefault(segment.date, Counter()).update(lacking)
 
     def add(self, segment: Segment, error: StoreError) -> None:
         """Adds a segment that could not be read."""
@@ -89,7 +98,7 @@ def history(
             except UNREADABLE as error:
                 failed[segment] = footer, error
                 continue  # the segment into which it was merged comes later
-            gaps.lacking += content.lacking
+            gaps.note(segment, content.lacking)
             yield segments.fresh(content.exposures, known, of=of)
             segments.known_by(footer, known)
     still_there = {*segments.committed(store, date_of(since))} if failed else set()
@@ -113,7 +122,7 @@ def unknown(
             gaps.add(segment, error)
             continue
         if content is not None:
-            gaps.lacking += content.lacking
+            gaps.note(segment, content.lacking)
         yield segment, footer, segments.fresh(content.exposures, known) if content is not None else None
         segments.known_by(footer, known)
 

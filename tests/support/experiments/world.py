@@ -106,6 +106,14 @@ class World:
         gone = green & (self.loses[user] < self.lost)
         return _recorded(filled, ~gone, hanging)
 
+    def before(self, count: int, hours: float = 71.0, since: float = START - 3 * DAY_S) -> "Recorded":
+        """Requests under a plan that gives blue all of the traffic."""
+        weights, plan = self.weights, self.plan
+        self.weights, self.plan = (100, 0), "0-undivided"
+        recorded = self.requests(count, hours, since)
+        self.weights, self.plan = weights, plan
+        return recorded
+
     def answered(self, at: Floats, user: Ints, green: Mask, **columns: Any) -> "Recorded":
         """Records of requests that were answered. `at` in Unix seconds; `columns` are the rows', by name."""
         everything = np.ones(len(at), np.bool_)

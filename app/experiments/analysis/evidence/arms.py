@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.config.experiments import Experiment
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints, Mask
 from app.experiments.columns import F64, I32, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.runs import HISTORY_S
 from app.ledger.wire import Plan
 
 AnyColumns = StartColumns | RowColumns | LateColumns
@@ -35,6 +36,15 @@ class Placement(NamedTuple):
         return Placement(self.belongs[which], self.arm[which], self.weights[which])
 
 
+class FirstExposures(NamedTuple):
+    """Units that have started a request, whether or not it has ended: equally long arrays."""
+
+    unit: Hashes
+    weights: I32
+    """Those of the plan that drew its first arm: a row of `Arms.weights`."""
+    arm: Arm
+
+
 class Arms:
     """One experiment's arms and weights, as codes."""
 
@@ -45,6 +55,8 @@ class Arms:
         self._salt = hashlib.blake2b(name.encode(), digest_size=16).digest()
         self._arm_of_name = Growing(np.int8)
         self._weights_of_plan = Growing(np.int32)
+        self._undivided = Growing(np.int32)
+        """Of each plan of the endpoint that gives one deployment all of the traffic, that deployment's code."""
         self._weights: dict[tuple[int, ...], int] = {}
         self._current: Plan | None = None
         self._latest = -np.inf
@@ -65,6 +77,11 @@ class Arms:
     def weights(self) -> Ints:
         """Each set of weights that was seen: shape (sets, arms)."""
         return np.array(list(self._weights), np.int64).reshape(-1, len(self.names))
+
+    def sets_of(self, plans: I32) -> I32:
+        """The weights of each plan, rows of `weights`; `OUTSIDE` for plans of other endpoints."""
+        self._learn()
+        return self._weights_of_plan.values[plans]
 
     def weights_of(self, plan: Plan) -> tuple[int, ...]:
         """The weights of the arms under a plan, control's first; all the same in mode `aa`."""
@@ -98,6 +115,14 @@ class Arms:
             arm[belongs] = labels(columns.unit[belongs], len(self.names), self._salt)
         return Placement(belongs, arm, np.where(belongs, weights, OUTSIDE).astype(np.int32))
 
+    def before(self, rows: RowColumns) -> Mask:
+        """The mask of the requests from the last `HISTORY_S` before the start whose deployment no draw had decided that
+        also decides on the arm (`app.experiments.analysis.evidence.history`).
+        """
+        self._learn()
+        early = (rows.at < self._since) & (rows.at >= self._since - HISTORY_S)
+        return np.asarray(early & (rows.assigned == self._undivided.values[rows.plan]), np.bool_)
+
     def _follow(self, at: F64, plan: I32) -> None:
         """Keeps the latest plan."""
         if len(at) and at.max() >= self._latest:
@@ -115,6 +140,15 @@ class Arms:
             if plan.endpoint == self._experiment.endpoint:
                 set_ = self._weights.setdefault(self.weights_of(plan), len(self._weights))
             self._weights_of_plan.append(np.array([set_], np.int32))
+            self._undivided.append(np.array([self._only(plan)], np.int32))
+
+    def _only(self, plan: Plan) -> int:
+        if plan.endpoint != self._experiment.endpoint:
+            return OUTSIDE
+        if self._experiment.mode == "aa":
+            return self._tables.name(self.names[0])
+        names = [name for name, weight in plan.weights.items() if weight]
+        return self._tables.name(names[0]) if len(names) == 1 else OUTSIDE
 
 
 def labels(units: Hashes, arms: int, salt: bytes) -> Arm:

@@ -109,6 +109,13 @@ class Cells:
             d[kept],
         )
 
+    def codes_of(self, units: Hashes) -> Ints:
+        """The codes of units as in `lines`: of those that have no line, the next ones; -1 if they were left out."""
+        code = self._units.find(units)
+        new = np.flatnonzero(code < 0)
+        code[new] = len(self._units) + np.arange(len(new))
+        return np.where(kept_share(units, self._bits), code, -1)
+
     def recorded(self, metric: int, strata: I32, most: int, codes: CodesOf | None = None) -> tuple[Lines, Hashes]:
         """The lines of at most about `most` units of all arms that have a value, ordered by unit, and the units'
         hashes. Units are codes from 0, in the order in which they were first seen. If there are more, a sample is taken

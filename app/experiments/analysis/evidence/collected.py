@@ -1,24 +1,34 @@
 """The analysed exposures of one experiment, summed up for every measure; and looks at them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import LATENCIES, Stratum
-from app.experiments.analysis.evidence.arms import Arms, Placement
+from app.experiments.analysis.evidence.arms import Arms, FirstExposures, Placement
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
 from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
 from app.experiments.analysis.evidence.distributions import Distributions
 from app.experiments.analysis.evidence.feedback import MaturedExposures
+from app.experiments.analysis.evidence.history import History
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
-from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata
+from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata, bands_of
 from app.experiments.columns import I32, RowColumns
-from app.experiments.statistics.look import NO_SLACK, Lines, Look, LookScale, Slack, look, look_of_requests
+from app.experiments.statistics.look import (
+    NO_SLACK,
+    Covariates,
+    Lines,
+    Look,
+    LookScale,
+    Slack,
+    look,
+    look_of_requests,
+)
 from app.experiments.statistics.quantile import QuantileLook, quantile_shift, reach_of_quantile
 
 AnyLook = Look | QuantileLook
@@ -29,11 +39,18 @@ _SAMPLED_REQUESTS = 50_000
 
 class Collected:
     """The evidence of one experiment. `returning`: units come back, and results are clustered by them; else every
-    request is a separate unit.
+    request is a separate unit. `first_exposures`: with it, results are adjusted for what units did before the run.
     """
 
     def __init__(
-        self, measures: Sequence[Measure], arms: Arms, facts: Facts, strata: tuple[Stratum, ...], *, returning: bool
+        self,
+        measures: Sequence[Measure],
+        arms: Arms,
+        facts: Facts,
+        strata: tuple[Stratum, ...],
+        *,
+        returning: bool,
+        first_exposures: Callable[[], FirstExposures | None] = lambda: None,
     ) -> None:
         self.measures = measures
         self.strata = Strata(() if returning else strata)
@@ -45,6 +62,8 @@ class Collected:
         self._facts = facts
         self._returning = returning
         size = len(measures)
+        self._first_exposures = first_exposures
+        self._history = History(size)
         self.unknown: Ints = np.zeros(len(arms.names), np.int64)
         self.running: Ints = np.zeros(len(arms.names), np.int64)
         """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
@@ -88,6 +107,26 @@ class Collected:
                 raw = (known.x[here], rows.unit[here], stratum[here], placed.arm[here], rows.at[here])
                 self._raw[measure.metric].add(*raw)
         return values
+
+    def add_earlier(self, rows: RowColumns) -> None:
+        """Adds rows from before the run (`Arms.before`)."""
+        self._history.add(rows.unit, [self._earlier_values(measure, rows) for measure in self.measures])
+
+    def _earlier_values(self, measure: Measure, rows: RowColumns) -> Values | None:
+        return None if measure.feedback or measure.kind == "quantile" else values_of(measure, rows, self._facts)
+
+    def _covariates(self, column: int, treatment: int) -> Covariates | None:
+        """What is known from before the run of the units that have met either arm; None if nothing is."""
+        exposures = self._first_exposures() if len(self._history) else None
+        if exposures is None:
+            return None
+        unit = self._cells.codes_of(exposures.unit)
+        which = np.flatnonzero((unit >= 0) & ((exposures.arm == 0) | (exposures.arm == treatment)))
+        values = self._history.covariates(column, exposures.unit[which])
+        if values is None:
+            return None
+        band = bands_of(treatment, self._arms.weights, exposures.weights[which])
+        return Covariates(unit[which], band, (exposures.arm[which] != 0).astype(np.int64), values)
 
     def _extend_range(self, values: Sequence[Values | None]) -> None:
         for column, known in enumerate(values):
@@ -156,7 +195,8 @@ class Collected:
         if not self._returning:
             return self.look_of_requests(column, treatment, without_cold=without_cold)
         cold = self._cold_cells.sums if without_cold else None
-        return look(self._cells.lines(column, strata, treatment, cold, self._codes), _scale(measure))
+        lines = self._cells.lines(column, strata, treatment, cold, self._codes)
+        return look(lines, _scale(measure), self._covariates(column, treatment))
 
     def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
         """The same look, as if every request were a separate unit."""
@@ -170,21 +210,25 @@ class Collected:
             return None
         single = self.look_of_requests(column, treatment)
         within_shares: Look | None = clustered
-        if self._first is not None:  # the strata of single requests are the plans' shares alone
+        if self._first is not None or clustered.unadjusted is not None:
+            # the strata of single requests are the plans' shares alone
             lines = self._cells.lines(column, self.strata_for(treatment), treatment)
             within_shares = look(lines, _scale(self.measures[column]))
         if single is None or within_shares is None:
             return None
         return within_shares.se**2 * self._cells.share / single.se**2
 
-    def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes]]:
+    def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes, Covariates | None]]:
         """Yields the lines of at most about `most` units of all arms, for every declared measure except quantiles, like
-        `Cells.recorded`.
+        `Cells.recorded`, and the units' covariates, in the order of the lines' units.
         """
         strata = self.strata_for(1)
         for column, measure in enumerate(self.measures):
             if measure.kind != "quantile" and not measure.guard:
-                yield measure, _scale(measure), *self._cells.recorded(column, strata, most, self._codes)
+                lines, hashes = self._cells.recorded(column, strata, most, self._codes)
+                values, nothing = self._history.covariates(column, hashes), np.zeros(len(hashes), np.int64)
+                known = None if values is None else Covariates(np.arange(len(hashes)), nothing, nothing, values)
+                yield measure, _scale(measure), lines, hashes, known
 
     def value(self, column: int, arm: int) -> float | None:
         """A measure's value in an arm, unadjusted, in the metric's own unit."""

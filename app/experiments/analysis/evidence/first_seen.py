@@ -46,6 +46,11 @@ class FirstSeen:
             return np.full(len(unit), unknown, np.int32)
         return np.where(position >= 0, self._group.values[np.maximum(position, 0)], unknown).astype(np.int32)
 
+    @property
+    def exposures(self) -> tuple[Hashes, I32, NDArray[np.int8]]:
+        """The units that are counted, with the group and the arm of each one's earliest exposure."""
+        return self._index.keys, self._group.values, self._arm.values
+
     def new_since(self, at: float) -> int:
         """Units whose earliest exposure is at `at` or later, of those that are counted."""
         return int((self._at.values >= at).sum())

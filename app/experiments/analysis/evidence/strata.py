@@ -100,11 +100,21 @@ class Strata:
         """
         if not len(self):
             return np.zeros(0, np.int32)
-        own, control = weights[:, treatment], weights[:, 0]
-        share = own / np.maximum(own + control, 1)
-        band = _bands(share[self._weights.values], requests)
+        band = _bands(shares_of(treatment, weights)[self._weights.values], requests)
         _, code = np.unique(np.stack([band, self._rest.values]), axis=1, return_inverse=True)
         return code.reshape(-1).astype(np.int32)
+
+
+def shares_of(treatment: int, weights: Ints) -> Floats:
+    """A treatment's share against control under each set of weights, which are as in `Arms`."""
+    own, control = weights[:, treatment], weights[:, 0]
+    return np.asarray(own / np.maximum(own + control, 1), np.float64)
+
+
+def bands_of(treatment: int, weights: Ints, sets: I32) -> Ints:
+    """The bands of shares to which units belong that met the arms under these `sets` of weights: codes from 0."""
+    counts = np.bincount(sets, minlength=len(weights)).astype(np.float64)
+    return _bands(shares_of(treatment, weights), counts)[sets]
 
 
 def _code(name: str, rows: RowColumns) -> Ints:

@@ -100,6 +100,7 @@ class Comparator:
             return
         self.counted = sum(self.known.units)
         if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
+            look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
             self.changes.add(look.est, look.se, look.nu, look.overlap, now)
         self._say()
 

@@ -7,7 +7,7 @@ are left out, as they are from the analysis.
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.analysis.evidence.arms import Arms, FirstExposures
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
 from app.experiments.analysis.evidence.first_seen import FirstSeen
 from app.experiments.columns import F64, I32, Tables
@@ -45,6 +45,13 @@ class SampleRatioWatch:
     def first_plans(self, unit: Hashes, plan: I32) -> I32:
         """The plan of each unit's first exposure; -1 where that is not known, `plan` where units do not come back."""
         return plan if self._first is None else self._first.groups(unit, unknown=-1)
+
+    def first_exposures(self) -> FirstExposures | None:
+        """None where units do not come back."""
+        if self._first is None:
+            return None
+        unit, plan, arm = self._first.exposures
+        return FirstExposures(unit, self._arms.sets_of(plan), arm)
 
     @property
     def _evidence(self) -> float:

@@ -16,7 +16,7 @@ from app.experiments.controller import Controller
 from app.experiments.recorded import RecordedLedger
 from app.ledger.wire import Late, Lost, encode
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
-from tests.support.experiments.world import START, World, config
+from tests.support.experiments.world import DAY_S, START, World, config
 
 NAME = "green-float32"
 SIZE = 100
@@ -50,14 +50,27 @@ DECISIONS = ("pause", "resume", "rollback", "stop", "advance")
 class Life:
     """A controller that lives through a history, and what its reports said when."""
 
-    def __init__(self, directory: Path, world: World, requests: int) -> None:
+    def __init__(self, directory: Path, world: World, requests: int, before: int = 0) -> None:
+        """`before`: requests from before the run."""
         self.directory, self.clock = directory, Clock()
+        if before:
+            self._remember(world, before)
         self._batches = batches(world.tables, world.requests(requests, hours=8.0), SIZE)
         self._config = declared()
         self.controller = self._started()
         self._late: list[Late] = []
         """Records of requests that hang, until they are late."""
         self.shown: list[tuple[float, str]] = []
+
+    def _remember(self, world: World, before: int) -> None:
+        self.clock.now = START - 3 * DAY_S
+        controller = controller_of(self.directory, declared(state="draft"), self.clock)
+        for batch in batches(world.tables, world.before(before), 500):
+            self.clock.now = max(self.clock.now, *(row.at + row.duration_s for row in batch.rows))
+            controller.ingest(encode(replace(batch, router="router-b", sent_at=self.clock.now)))
+            controller.tick()
+        controller.close()
+        self.clock.now = START
 
     def _started(self) -> Controller:
         return controller_of(self.directory, self._config, self.clock)
@@ -124,13 +137,14 @@ STEPS = st.one_of(
     slower=st.sampled_from([1.0, 1.6]),
     errors=st.sampled_from([0.005, 0.1]),
     hangs=st.sampled_from([0.0, 0.05]),
+    before=st.sampled_from([0, 1500]),
 )
 def test_a_report_of_the_past_says_what_was_shown_then(
-    steps: list[tuple[Any, ...]], slower: float, errors: float, hangs: float
+    steps: list[tuple[Any, ...]], slower: float, errors: float, hangs: float, before: int
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(slower=slower, error_rate=(0.005, errors), hangs=hangs)
-        life = Life(Path(directory), world, 4000)
+        life = Life(Path(directory), world, 4000, before)
         life.traffic(3, 0)
         life.look()
         for name, *arguments in steps:
@@ -139,3 +153,20 @@ def test_a_report_of_the_past_says_what_was_shown_then(
         life.controller.close()
         for at, shown in life.shown:
             assert said(Answers(RecordedLedger("ledger", Path(directory), unpaced, at=at))) == shown, f"at {at - START}"
+
+
+def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: Path) -> None:
+    """And in a report of the past; a run of a version that did not know covariates stays without."""
+    life = Life(tmp_path, World(slower=1.1), 4000, before=3000)
+    life.traffic(30, 0)
+    life.look()
+    life.clock.now -= 1
+    life.restart()
+    life.look()
+    (at, shown), (_, again) = life.shown
+    life.controller.close()
+    assert again == shown
+    assert said(Answers(RecordedLedger("ledger", tmp_path, unpaced, at=at))) == shown
+    for file in tmp_path.rglob("journal/**/*.jsonl"):
+        file.write_text(file.read_text().replace('"covariates":["history"],', ""))
+    assert said(Answers(RecordedLedger("ledger", tmp_path, unpaced, at=at))) != shown

@@ -9,7 +9,7 @@ import ville
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.statistics.look import Lines, Look, LookScale, Moments, look, look_of_requests
+from app.experiments.statistics.look import Covariates, Lines, Look, LookScale, Moments, look, look_of_requests
 from app.experiments.statistics.sequences import boundary, narrowest
 
 Line = tuple[int, int, int, float, float]
@@ -269,3 +269,101 @@ def test_the_error_and_its_degrees_are_those_of_a_small_treatment() -> None:
         looks.append(found)
     assert all(28 <= it.nu < 35 for it in looks)
     assert np.mean([it.est**2 for it in looks]) == pytest.approx(np.mean([it.se**2 for it in looks]), rel=0.1)
+
+
+def clustered(rng: np.random.Generator, units: int = 300, share: float = 0.4) -> tuple[list[Line], Covariates]:
+    """Requests of units that differ, in two strata, and two numbers of each unit that tell of its level."""
+    level, treated = rng.normal(3, 1, units), rng.random(units) < share
+    drawn = rng.integers(0, units, 5 * units)
+    requests: list[Line] = [
+        (int(u), int(u) % 2, int(treated[u]), float(abs(level[u] + rng.normal(0, 0.5)) + 0.1), float(1 + u % 3))
+        for u in drawn
+    ]
+    unit = np.unique(drawn)
+    values = np.stack([level + rng.normal(0, 0.3, units), level**2], axis=1)[unit]
+    return requests, Covariates(unit, unit % 2, treated[unit].astype(np.int64), values)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(seed=st.integers(0, 1000), shift=st.floats(-100, 100), factor=st.floats(0.01, 100))
+def test_an_adjusted_look_does_not_depend_on_the_covariates_units(
+    scale: LookScale, seed: int, shift: float, factor: float
+) -> None:
+    """Nor on which of their combinations are given."""
+    requests, known = clustered(np.random.default_rng(seed))
+    adjusted = look(lines_of(requests), scale, known)
+    other = factor * known.values + shift
+    same(look(lines_of(requests), scale, known._replace(values=other)), adjusted, 1e-6)
+    same(look(lines_of(requests), scale, known._replace(values=other @ np.array([[1, 2], [1, -1]]))), adjusted, 1e-6)
+    doubled = known._replace(values=np.hstack([known.values, known.values[:, :1]]))
+    same(look(lines_of(requests), scale, doubled), adjusted, 1e-6)
+    order = np.random.default_rng(seed + 1).permutation(len(known.unit))
+    same(look(lines_of(requests), scale, Covariates._make(column[order] for column in known)), adjusted)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(seed=st.integers(0, 1000))
+def test_swapped_arms_negate_an_adjusted_effect(scale: LookScale, seed: int) -> None:
+    requests, known = clustered(np.random.default_rng(seed))
+    one = look(lines_of(requests), scale, known)
+    swapped = [(u, s, 1 - a, x, d) for u, s, a, x, d in requests]
+    other = look(lines_of(swapped), scale, known._replace(arm=1 - known.arm))
+    assert one is not None
+    assert other is not None
+    assert other.est == pytest.approx(-one.est, abs=1e-9)
+    assert other.se == pytest.approx(one.se, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(requests=requests, seed=st.integers(0, 1000), value=st.floats(-1e6, 1e6))
+def test_a_covariate_that_tells_nothing_changes_nothing(
+    scale: LookScale, requests: list[Line], seed: int, value: float
+) -> None:
+    """It is the same for all units, or known of too few, or of none."""
+    plain = look(lines_of(requests), scale)
+    nobody = Covariates(np.zeros(0, int), np.zeros(0, int), np.zeros(0, int), np.zeros((0, 2)))
+    assert look(lines_of(requests), scale, nobody) == plain
+    more, known = clustered(np.random.default_rng(seed))
+    plain = look(lines_of(more), scale)
+    for values in (np.full_like(known.values, value), np.where(known.unit < 9, known.values.T, 0.0).T):
+        assert look(lines_of(more), scale, known._replace(values=values)) == plain
+
+
+def test_with_one_request_per_unit_it_is_the_analysis_of_covariance() -> None:
+    """Least squares on the arm and the covariates, weighted by what each unit counts."""
+    rng = np.random.default_rng(4)
+    n, m = 130, 70
+    arm, z = np.repeat([0, 1], [n, m]), rng.normal(0, 1, (n + m, 2))
+    x = 1 + 0.5 * arm + z @ [0.8, -0.3] + rng.normal(0, 1, n + m)
+    unit, ones = np.arange(n + m), np.ones(n + m)
+    nothing = np.zeros(n + m, int)
+    found = look(Lines(unit, nothing, arm, ones, x, ones), "difference", Covariates(unit, nothing, arm, z))
+    root = 1 / np.where(arm == 1, m, n)
+    slopes = np.linalg.lstsq(np.column_stack([ones, arm, z]) * root[:, None], x * root, rcond=None)[0]
+    assert found is not None
+    assert found.est == pytest.approx(slopes[1], rel=1e-9)
+    left = x - np.column_stack([ones, arm, z]) @ slopes
+    squares = [np.square(left[arm == a]).sum() / k / (k - 3) for a, k in ((0, n), (1, m))]
+    assert found.se == pytest.approx(math.sqrt(sum(squares)), rel=1e-9)
+    assert found.unadjusted == look(Lines(unit, nothing, arm, ones, x, ones), "difference")
+
+
+def test_an_adjusted_look_has_the_error_that_it_says_and_a_smaller_one() -> None:
+    """Whatever the draw; and given that the arms' covariates differ much by chance, when the other look is biased."""
+    looks, differences = [], []
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        requests, known = clustered(rng)
+        lines = lines_of(requests)
+        looks.append(look(lines._replace(d=lines.n), "difference", known))
+        differences.append(known.values[known.arm == 1, 0].mean() - known.values[known.arm == 0, 0].mean())
+    unlucky = np.abs(differences) > np.quantile(np.abs(differences), 0.8)
+    for which, rel in ((np.ones(600, bool), 0.15), (unlucky, 0.3)):
+        mine = [it for it, is_in in zip(looks, which, strict=True) if is_in and it is not None]
+        assert np.mean([it.est**2 for it in mine]) == pytest.approx(np.mean([it.se**2 for it in mine]), rel=rel)
+    plain = [it.unadjusted for it in looks if it is not None]
+    assert all(it is not None for it in plain)
+    ratio = np.mean([(it.se / other.se) ** 2 for it, other in zip(looks, plain, strict=True) if it and other])
+    assert ratio < 0.4
+    far = [it.est**2 / it.se**2 for it, is_in in zip(plain, unlucky, strict=True) if is_in and it is not None]
+    assert np.mean(far) > 1.7

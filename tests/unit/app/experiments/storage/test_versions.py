@@ -106,7 +106,7 @@ def test_a_column_that_a_file_lacks_is_null_and_every_row_counts(tmp_path: Path,
     gaps = Gaps()
     (found,) = reading.history(LocalStore(tmp_path), 0.0, tables, {}, gaps)
     assert gaps.damaged == {}
-    assert gaps.lacking == dict.fromkeys(absent, 4)
+    assert gaps.lacking_since(0.0) == dict.fromkeys(absent, 4)
     for name in RowColumns.names():
         values = getattr(found.rows, name)
         if name not in absent:
@@ -172,7 +172,7 @@ def test_merging_leaves_what_it_cannot_keep_whole(tmp_path: Path) -> None:
     assert segments.committed(store) == [damaged, older, merged]
     gaps = Gaps()
     assert rows_of(tmp_path, gaps) == [2, 3, 4, 52, 53, 54]
-    assert gaps.lacking == {"cold": 2}
+    assert gaps.lacking_since(0.0) == {"cold": 2}
 
 
 def test_pairs_of_another_version_may_lack_columns(tmp_path: Path) -> None:
