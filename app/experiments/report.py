@@ -73,6 +73,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     days_needed: float | None = None
     design_effect: float | None = None
     """Clustered by unclustered variance; above 2, units and not requests carry the information."""
+    variance_ratio: float | None = None
+    """The variance of the estimate by what it would be without covariates; None if none adjusts it."""
     event_test: Effect | None = None
     events: dict[str, int] | None = None
     """The events per arm, instead of an interval, for proportions with fewer than 10 events in an arm."""

@@ -64,7 +64,7 @@ def _arms(report: Report) -> Iterator[Block]:
     header = ["arm", "deployment", *(name for name, _ in shown)]
     yield Heading("Arms")
     yield Table(header, rows, right=range(2, 2 + len(shown)))
-    if notes := [note for note in (_strata(report), _thinned(report)) if note]:
+    if notes := [note for note in (_strata(report), _adjusted(report), _thinned(report)) if note]:
         yield Paragraph(notes)
 
 
@@ -74,6 +74,12 @@ def _counts(numbers: Mapping[str, int]) -> dict[str, str]:
 
 def _strata(report: Report) -> str:
     return f"Requests are compared within {report.strata} strata." if report.strata > 1 else ""
+
+
+def _adjusted(report: Report) -> str:
+    ratios = {it.metric: it.variance_ratio for it in report.primary if it.variance_ratio is not None}
+    each = ", ".join(f"{metric} {ratio:.2f}" for metric, ratio in ratios.items())
+    return f"Adjusted for what units did before the run; variance by what it would be: {each}." if ratios else ""
 
 
 def _thinned(report: Report) -> str:

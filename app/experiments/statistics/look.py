@@ -138,6 +138,11 @@ class Look:
         return 1 / self.se**2
 
     @property
+    def variance_ratio(self) -> float | None:
+        """The variance by that without covariates; None if none adjusts the look."""
+        return (self.se / self.unadjusted.se) ** 2 if self.unadjusted is not None else None
+
+    @property
     def sigma(self) -> float:
         """The residuals' standard deviation per unit: se² = sigma² / (units * share * (1 - share))."""
         return self.se * math.sqrt(self.clusters * self.overlap / self.denominator)

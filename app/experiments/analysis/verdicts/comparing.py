@@ -228,6 +228,7 @@ class Comparator:
             units_needed=needed,
             days_needed=needed / units_per_day if needed is not None and units_per_day else None,
             design_effect=known.design_effect,
+            variance_ratio=known.look.variance_ratio if isinstance(known.look, Look) else None,
             event_test=known.event_test,
             events=self._events(collected) if known.event_test else None,
             without_cold=known.without_cold,

@@ -42,6 +42,9 @@ def test_history_narrows_the_interval_and_can_be_left_out() -> None:
     without = compared_after(world=world, run=run)
     adjusted = compared_after(earlier, world=world, run=run)
     assert width(adjusted) < 0.75 * width(without)
+    assert without.variance_ratio is None
+    assert adjusted.variance_ratio is not None
+    assert adjusted.variance_ratio < 0.6
     assert adjusted.effect.lower is not None
     assert adjusted.effect.lower < 0.1 < (adjusted.effect.upper or 0)
     assert compared_after(earlier, world=world, run=run, covariates=[]) == without

@@ -167,6 +167,13 @@ def test_distributions_are_quantiles_of_each_arm() -> None:
     assert f"| itl | {BLUE} | 0 | - | - | - | - |" in as_markdown(report)
 
 
+def test_the_report_says_by_how_much_history_reduces_the_variance() -> None:
+    assert "before the run" not in as_markdown(SHIP)
+    primary = [msgspec.structs.replace(it, variance_ratio=0.314) for it in SHIP.primary]
+    shown = as_markdown(msgspec.structs.replace(SHIP, primary=primary))
+    assert "Adjusted for what units did before the run; variance by what it would be: ttft 0.31." in shown
+
+
 def test_thinned_units_are_reported_with_what_guardrails_and_the_split_keep() -> None:
     shown = as_markdown(msgspec.structs.replace(SHIP, thinned=0.25))
     assert "25.0 % of the units are kept for metrics. Guardrails keep up to two million units with an event" in shown
