@@ -217,7 +217,10 @@ class Experiment(Section):
         description="What adjusts results for differences between units that were known before the run: `history`, "
         "the same metric's values of a unit in the week before. []: nothing.",
     )
-    min_duration_s: Positive = Field(default=86400.0, description="The earliest promotion, after the start.")
+    min_duration_s: Positive = Field(
+        default=86400.0,
+        description="The earliest promotion, after the start; requests must have come in its last tenth, too.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -282,7 +282,10 @@ class Answers:
         """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
         now, last = self._reader.now(), self._reports.get(name)
         if last is None or not 0 <= now - last.at < REPORT_S:
-            last = self._reports[name] = judged.report(now)
+            found = judged.report(now)
+            acting = self._reader.acting(found)  # it may have paused or stopped what the file declares as running
+            last = found if acting is None else msgspec.structs.replace(found, state=acting.state)
+            self._reports[name] = last
         return last
 
     def _shadow_of(self, endpoint: str) -> ShadowReport | None:

@@ -16,6 +16,7 @@ def acting_of(state: State, facts: Facts, now: float) -> Acting:
     experiment = facts.experiment
     arms = shares.of_arms(facts.traffic, experiment)
     step = next_step(state, facts, now)
+    effective = shares.without(arms, experiment, [stop.deployment for stop in state.stops if stop.deployment in arms])
     cause, text = _held(facts) if state.phase == "running" else (state.cause, state.text)
     return Acting(
         state=state.phase,
@@ -24,7 +25,7 @@ def acting_of(state: State, facts: Facts, now: float) -> Acting:
         text=text,
         by=state.by,
         step=shares.position(experiment.ramp, arms, experiment) if experiment.ramp is not None else None,
-        share=shares.treated(arms, experiment),
+        share=shares.treated(effective, experiment),
         next_share=step.share if step is not None and state.phase != "stopped" else None,
         waits_for=_waits(state, facts, step),
         until=state.until,

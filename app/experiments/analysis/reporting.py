@@ -18,6 +18,9 @@ from app.experiments.analysis.watching import Monitoring, changed
 from app.experiments.rendering import words
 from app.experiments.report import Comparison, Decision, Report
 
+WITH_TRAFFIC = 0.9
+"""The share of `min_duration_s` over which requests must have arrived: silence is no evidence."""
+
 MUCH_CLUSTERING = 2.0
 """A design effect above this is mentioned in the report."""
 
@@ -49,8 +52,11 @@ def reported(
         if not it.measure.guard or collected.sums(it.column, 0)[0]
     ]
     primary = [it for it in comparisons if it.role == "primary"]
-    earliest = watched.arms.since + experiment.min_duration_s
-    decisions = _decisions(experiment, primary, comparing, watched, long_enough=now >= earliest)
+    least = experiment.min_duration_s
+    missing_s = max(
+        least - (now - watched.arms.since), WITH_TRAFFIC * least - (watched.seen_until - watched.arms.since)
+    )
+    decisions = _decisions(experiment, primary, comparing, watched, long_enough=missing_s <= 0)
     names = experiment.arms
     report = Report(
         experiment=name,
@@ -99,7 +105,7 @@ def reported(
         report,
         headline=sentences.headline(report),
         details=sentences.details(report, experiment.alpha, units),
-        next=sentences.next_step(report, decisions, earliest),
+        next=sentences.next_step(report, decisions, missing_s),
     )
 
 

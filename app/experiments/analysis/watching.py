@@ -25,6 +25,7 @@ from app.experiments.report import Alarm, Occurrence
 from app.ledger.wire import Flag
 
 _DAY_S = 86400.0
+_SHORTEST_RATE_S = 600.0
 SPLIT = "sample_ratio"
 LOST = "rows_lost"
 
@@ -60,6 +61,8 @@ class Monitoring:
         self.lacking: dict[str, int] = {}
         """Columns that records of another version do not have, with the number of these records."""
         self.alarms = Alarms()
+        self.seen_until = arms.since
+        """Unix seconds of the latest analysed request's arrival."""
 
     @property
     def arms(self) -> Arms:
@@ -92,6 +95,7 @@ class Monitoring:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
         rows, placed = rows.take(random), placed.take(random)
+        self.seen_until = max(self.seen_until, float(rows.at.max(initial=self.seen_until)))
         self.load.add(rows.in_flight, placed.arm)
         self.treated.add_rows(rows, placed)
         self.guardrails.add_rows(*self._drawn(rows, placed), self._arms)
@@ -124,8 +128,11 @@ class Monitoring:
                 rare.add(known, rows.unit, rows.at, placed.weights, placed.arm)
 
     def units_per_day(self, now: float) -> float | None:
-        """New units at the present rate: of the last day, or of the run so far if it is shorter."""
-        since = max(self._arms.since, now - _DAY_S)
+        """New units at the present rate: of the run's last quarter, but at most a day and at least ten minutes; None if
+        there were none.
+        """
+        window = min(_DAY_S, max(_SHORTEST_RATE_S, (now - self._arms.since) / 4))
+        since = max(self._arms.since, now - window)
         new = self.sample_ratio.new_since(since)
         return new * _DAY_S / (now - since) if new and now > since else None
 

@@ -40,6 +40,9 @@ def _standing(report: Report, acting: Acting | None) -> str:
     since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
     kind = "A/A test" if report.mode == "aa" else "experiment"
     decision = words.DECISIONS[report.decision]
+    if len(set(report.decisions.values())) > 1 and report.mode == "ab":
+        each = [f"{words.DECISIONS[its]} for {name}" for name, its in report.decisions.items()]
+        decision = f"{decision} ({'; '.join(each)})"
     state = acting.state if acting is not None else report.state
     return f"Decision: {decision}. {state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
 
@@ -101,14 +104,23 @@ def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
         if rows:
             header = [role, "control", "treatment", "change", "between", "verdict"]
             yield Table(header, rows, right=(1, 2, 3, 4))
-    yield Paragraph([_certainty(mine)])
+    yield Paragraph(list(_certainty(mine)))
     if notes := [note for it in mine for note in _notes(report, it, treatment)]:
         yield Bullets(notes)
 
 
-def _certainty(comparisons: Sequence[Comparison]) -> str:
-    levels = [f"{100 * (1 - alpha):.4g} %" for alpha in sorted({it.alpha for it in comparisons})]
-    return f"Each interval covers at all times at once, with {' or '.join(levels)} certainty."
+def _certainty(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """What the intervals are: those of secondary metrics are selected by e-BH, and so are their levels."""
+    primary = {it.alpha for it in comparisons if it.role == "primary"}
+    secondary = {it.alpha for it in comparisons if it.role == "secondary"}
+    if primary:
+        levels = " or ".join(f"{100 * (1 - alpha):.4g} %" for alpha in sorted(primary))
+        yield f"Each primary interval covers at all times at once, with {levels} certainty."
+    if secondary:
+        yield (
+            "Secondary intervals are as wide as their number demands: if nothing differs, the chance that any ever "
+            "excludes 0 is at most `alpha`; of those that do, at most that share misses the true effect in the mean."
+        )
 
 
 def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[str]:
@@ -145,7 +157,10 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
         yield f"{metric}: {comparison.reason}."
     if comparison.events is not None:
         control, treated = (words.count(comparison.events.get(arm, 0)) for arm in (report.control, treatment))
-        yield f"{metric}: {control} events on control and {treated} on treatment; the interval is their exact test."
+        test = comparison.event_test
+        is_bounded = test is not None and (test.lower is not None or test.upper is not None)
+        exact = "the interval is their exact test" if is_bounded else "too few for an interval"
+        yield f"{metric}: {control} events on control and {treated} on treatment; {exact}."
     rates = [it.response_rate for arm in (report.control, treatment) if (it := values.get(arm)) is not None]
     given = [words.percent(rate) for rate in rates if rate is not None]
     if len(given) == 2 and comparison.statistic != "response_rate":

@@ -30,6 +30,9 @@ _SUBJECTS: dict[str, tuple[str, tuple[str, str]]] = {
 }
 """The metric as a subject, and the words for more and for less of it."""
 
+_UNKNOWN = ("too_early", "invalid")
+"""Verdicts that say nothing about the effect."""
+
 _UNITS = {"conversation": "conversations", "user": "users", "api_key": "keys", "header": "units"}
 
 
@@ -44,7 +47,7 @@ def effect_sentence(comparison: Comparison) -> str:
     if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
         subject += f" ({comparison.statistic})"
     effect = comparison.event_test or comparison.effect
-    if effect.estimate is None or comparison.verdict in ("too_early", "invalid"):
+    if effect.estimate is None or comparison.verdict in _UNKNOWN:
         return f"{subject}: {comparison.reason or 'no estimate yet'}."
     estimate = _directed(comparison, effect.estimate, more, less)
     return f"{subject} {estimate} ({_range(comparison, effect, more, less)})."
@@ -126,10 +129,16 @@ def details(report: Report, alpha: float, units: str) -> list[str]:
     effects = [
         (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
     ]
-    bounded = [it for it in report.primary if it.effect.lower is not None or it.event_test is not None]
-    if any(it.verdict not in ("too_early", "invalid") for it in bounded):
+    if any(_is_bounded(it.event_test or it.effect) and it.verdict not in _UNKNOWN for it in report.primary):
         effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
-    return [*effects, f"{_counts(report, units)} {_guardrails(report.guardrails)} {_split(report)}"]
+    watched = f"{_guardrails(report.guardrails)} {_split(report)}"
+    if report.incomplete:
+        watched = "The ledger is incomplete: of guardrails and the split, only a part is known."
+    return [*effects, f"{_counts(report, units)} {watched}"]
+
+
+def _is_bounded(effect: Effect) -> bool:
+    return effect.lower is not None or effect.upper is not None
 
 
 def _counts(report: Report, units: str) -> str:
@@ -168,14 +177,16 @@ def _split(report: Report) -> str:
     return "Split as configured (no alarm)."
 
 
-def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float) -> str:
-    """The sentence about what to do. `decisions` per treatment; `earliest`: nothing is promoted before, in Unix
-    seconds."""
+def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: float) -> str:
+    """The sentence about what to do. `decisions` per treatment; `missing_s`: the seconds of traffic that have still to
+    be seen before anything is promoted."""
     if report.mode == "aa":
         return "Next: nothing to do; a difference would raise an alarm."
-    if report.decision == "do_not_ship":
-        bad = [name for name, decision in decisions.items() if decision == "do_not_ship"]
-        return f"Next: take {' and '.join(bad)} out of the traffic."
+    bad = [name for name, decision in decisions.items() if decision == "do_not_ship"]
+    if bad and report.decision in ("do_not_ship", "keep_going"):
+        rest = [name for name in decisions if name not in bad]
+        on = f" Keep going with {' and '.join(rest)}." if rest else ""
+        return f"Next: take {' and '.join(bad)} out of the traffic.{on}"
     if report.decision == "invalid" and report.incomplete:
         return "Next: restore the files of the ledger that cannot be read, or move them away."
     if report.decision == "invalid":
@@ -183,16 +194,18 @@ def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float
     if report.decision == "ship":
         good = [name for name, decision in decisions.items() if decision == "ship"]
         return f"Next: give {' or '.join(good)} all traffic."
-    return f"Next: {_keep_going(report, earliest)}"
+    return f"Next: {_keep_going(report, missing_s)}"
 
 
-def _keep_going(report: Report, earliest: float) -> str:
+def _keep_going(report: Report, missing_s: float) -> str:
     undecided = [it for it in report.primary if it.verdict == "undecided" and it.units_needed is not None]
     if undecided:
         most = max(undecided, key=lambda it: it.units_needed or 0)
         if not most.units_needed:
             return "keep going; a verdict is due."
-        days = f", {words.duration(most.days_needed * 86400)} at the present rate" if most.days_needed else ""
+        days = ", and no new ones have come of late"
+        if most.days_needed is not None:
+            days = f", {words.duration(most.days_needed * 86400)} at the present rate"
         size = words.effect_value(most, most.minimal_effect).lstrip("+")
         return f"about {words.count(most.units_needed)} more units{days}, to find a difference of {size}."
     if alarmed := _alarmed(report.guardrails):
@@ -202,8 +215,8 @@ def _keep_going(report: Report, earliest: float) -> str:
     lengths = [it for it in (*report.primary, *report.secondary) if it.metric == LENGTH]
     if different := [effect_sentence(it) for it in lengths if it.verdict == "different"]:
         return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
-    if report.at < earliest and any(it.verdict == "better" for it in report.primary):
-        return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
+    if missing_s > 0 and any(it.verdict == "better" for it in report.primary):
+        return f"keep going for {words.duration(missing_s)} of traffic: hours of a day differ (`min_duration_s`)."
     if all(it.verdict == "equivalent" for it in report.primary):
         return "take the one that you prefer for other reasons."
     few = [it for it in report.primary if it.verdict == "too_early"]

@@ -149,7 +149,7 @@ def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> No
 
 
 def test_an_endpoint_that_does_not_pin_follows_nothing() -> None:
-    for fields in ({"pin_s": 0.0}, {"sticky": None}):
+    for fields in ({"pin_s": 0.0}, {"sticky": None, "pin_s": 1800.0}):
         assert followed((100.0, pinning(90)), (200.0, pinning(80, **fields))) == []
 
 

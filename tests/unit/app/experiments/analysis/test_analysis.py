@@ -77,6 +77,27 @@ def test_a_treatment_that_is_faster_ships_once_a_day_is_over() -> None:
     assert "15 January" in report.details[-1]
 
 
+def test_silence_is_no_evidence() -> None:
+    world = World(slower=0.85, users=3000)
+    analysis = analysis_of(world)
+    world.requests(20_000, hours=1.0).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert report.primary[0].verdict == "better"
+    assert report.decision == "keep_going"
+    assert report.next == "Next: keep going for 21 h of traffic: hours of a day differ (`min_duration_s`)."
+
+
+def test_units_that_no_longer_come_are_not_promised() -> None:
+    world = World(users=300)
+    analysis = analysis_of(world)
+    world.requests(3000).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert report.primary[0].units_needed
+    assert "and no new ones have come of late" in report.next
+
+
 @pytest.mark.parametrize(("action", "decision"), [("alert", "keep_going"), ("rollback", "do_not_ship")])
 def test_unfinished_requests_alarm_before_they_end_and_nothing_ships(action: str, decision: str) -> None:
     analysis = analysis_of(
@@ -548,7 +569,7 @@ def test_a_configuration_of_the_same_run_goes_on_with_the_evidence() -> None:
 
 
 def test_the_planner_uses_the_recorded_rows() -> None:
-    analysis, report = run(World(users=500), requests=6000)
+    analysis, report = run(World(users=20_000), requests=6000)
     small = analysis.plan_sample_size("ttft", 0.05, 0.8, NOW)
     large = analysis.plan_sample_size("ttft", 0.2, 0.8, NOW)
     assert small.units > large.units > 30

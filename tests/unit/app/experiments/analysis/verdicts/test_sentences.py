@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from app.experiments.analysis.verdicts import sentences
-from app.experiments.report import Comparison, Effect
+from app.experiments.report import Comparison, Decision, Effect
 from tests.support.experiments.reports import GREEN, SHIP, TTFT, guardrail
 
 
@@ -114,7 +114,11 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
             "Next: about 3,200 more units, 2.1 days at the present rate, to find a difference of 5.0 %.",
         ),
         ({"primary": [compared(verdict="undecided", units_needed=0)]}, "Next: keep going; a verdict is due."),
-        ({}, "Next: keep going until 15 November 14:05, so that every hour of the day has been seen."),
+        (
+            {"primary": [compared(verdict="undecided", units_needed=3200)]},
+            "Next: about 3,200 more units, and no new ones have come of late, to find a difference of 5.0 %.",
+        ),
+        ({}, "Next: keep going for 16 h of traffic: hours of a day differ (`min_duration_s`)."),
         (
             {"guardrails": [msgspec.structs.replace(guardrail("error", 9.0, 1, 40, alarm=True), action="alert")]},
             "Next: look into the guardrails that alarmed, error on smollm2-green.",
@@ -130,5 +134,18 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
 def test_the_next_step_is_named(fields: dict[str, Any], words: str) -> None:
     report = msgspec.structs.replace(SHIP, **({"decision": "keep_going"} | fields))
     decisions = {GREEN: report.decision}
-    earliest = (SHIP.started_at or 0.0) + 3 * 86400
-    assert sentences.next_step(report, decisions, earliest) == words
+    assert sentences.next_step(report, decisions, 57600.0) == words
+
+
+def test_one_bad_treatment_of_several_is_taken_out_while_the_others_go_on() -> None:
+    report = msgspec.structs.replace(SHIP, treatments=["red", "green"], decision="keep_going")
+    decisions: dict[str, Decision] = {"red": "do_not_ship", "green": "keep_going"}
+    assert sentences.next_step(report, decisions, 0.0) == "Next: take red out of the traffic. Keep going with green."
+
+
+def test_nothing_is_said_of_the_guardrails_and_the_split_where_the_ledger_cannot_be_read() -> None:
+    damaged = msgspec.structs.replace(SHIP, incomplete=["a.parquet: not a Parquet file"])
+    last = sentences.details(damaged, 0.05, "users")[-1]
+    assert "quiet" not in last
+    assert "no alarm" not in last
+    assert "only a part is known" in last
