@@ -62,7 +62,12 @@ def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: boo
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question about what was meant, to append to a problem; empty if nothing known is like it."""
+    """A question about what was meant, to append to a problem; empty if nothing known is like it.
+
+    Nothing is like a name of more than twice the known ones' length, and the search would take 40 times its memory.
+    """
+    if len(name) > 2 * max(map(len, known := list(known)), default=0):
+        return ""
     names = {it.lower(): it for it in known}
     found = get_close_matches(name.lower(), names, 1)
     return f"; did you mean {names[found[0]]}?" if found and names[found[0]] != name else ""
