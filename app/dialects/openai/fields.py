@@ -64,7 +64,7 @@ class Recorded(Request):
     metadata: Any = Field(default=None, description=RECORDS)
     prompt_cache_key: str | None = Field(default=None, description=CACHE_KEY)
     prompt_cache_retention: Any = Field(default=None, description=RECORDS)
-    safety_identifier: Any = Field(default=None, description=FALLBACK_USER)
+    safety_identifier: str | None = Field(default=None, description=FALLBACK_USER)
     service_tier: Any = Field(default=None, description=RECORDS)
     store: Any = Field(default=None, description="accepted; nothing is stored")
     user: str | None = Field(default=None, description=USER)
