@@ -135,7 +135,9 @@ class Stream(Protocol):
 
 Flow = Generator[Sequence[EngineRequest], Sequence[Any], EngineRequest | Reply]
 """The engine's side of one request. It may yield batches of small requests and is sent their JSON answers, in order; it
-returns the main request, or the finished reply if there is none."""
+returns the main request, or the finished reply if there is none.
+
+It yields an empty batch between two steps of long work, which run in a thread and end at the request's deadline."""
 
 
 def no_lookups(result: EngineRequest | Reply) -> Flow:

@@ -14,15 +14,24 @@ def max_tokens(body: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """The token ids of a request's prompts. `context` is the model's length in tokens, prompt and answer together."""
+    """The token ids of a request's prompts. `context` is the model's length in tokens, prompt and answer together.
+
+    `is_partial`: the last prompt has more than these ids, which exceed the context.
+    """
 
     ids: Sequence[Sequence[int]]
     context: int
+    is_partial: bool = False
 
     @property
     def longest(self) -> int:
         """The length of the longest prompt, in tokens."""
         return max(map(len, self.ids))
+
+    @property
+    def counted(self) -> str:
+        """The length of the longest prompt, for errors."""
+        return f"more than {self.context}" if self.is_partial else str(self.longest)
 
     @property
     def room(self) -> int:

@@ -8,14 +8,16 @@ supports). An external server's model is read from a directory (`tokenizer_dir`)
 `/v1/models`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 from pydantic_core import from_json
 from tokenizers import Tokenizer
 
+from app.engine.pieces import LONGEST_WORD, MOST_CHARACTERS, WINDOW, Piece, pieces
 from app.errors import Broken
 
 
@@ -37,6 +39,8 @@ class Model:
     is_extended: bool = False
     gives_logits: bool = False
     processors: frozenset[str] = frozenset()
+    _long_words: Lock = field(default_factory=Lock)
+    """Held while a long word is encoded: several at once would take hundreds of megabytes."""
 
     @classmethod
     def build(
@@ -105,7 +109,7 @@ class Model:
         )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of a prompt, special tokens added as the engine adds them; without, the ids of a fragment."""
+        """The ids of a short prompt, special tokens added as the engine adds them; without, the ids of a fragment."""
         ids: list[int] = self.encodings([text], special=special)[0].ids
         return ids
 
@@ -115,6 +119,30 @@ class Model:
         """
         found: list[Any] = self.tokenizer.encode_batch(list(texts), add_special_tokens=special)
         return found
+
+    def pieces(self, text: str) -> Iterator[Piece]:
+        """The ids of a prompt and their places in it, as `encode` gives them, in pieces that take milliseconds each.
+
+        Raises Unsplittable for a text of which a piece would take too much memory.
+        """
+        if len(text) <= WINDOW:
+            (encoding,) = self.encodings([text])
+            yield Piece(encoding.ids, encoding)
+            return
+        words, special = self.encodings(["a a", ""])
+        before = next((at for at, is_special in enumerate(words.special_tokens_mask) if not is_special), 0)
+        if before:
+            yield Piece(special.ids[:before], special)
+        keeps_whole = len({word for word in words.word_ids if word is not None}) < 2
+        yield from pieces(text, self._encoded, longest=MOST_CHARACTERS if keeps_whole else LONGEST_WORD)
+        if after := special.ids[before:]:
+            yield Piece(after, special)
+
+    def _encoded(self, text: str) -> Any:
+        if len(text) <= WINDOW:
+            return self.encodings([text], special=False)[0]
+        with self._long_words:
+            return self.encodings([text], special=False)[0]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of `ids`, special tokens left out unless `special`."""

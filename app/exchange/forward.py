@@ -299,8 +299,16 @@ class Forwarder:
         flow = self.call.translation.engine_requests(serving)
         # Tokenizing a long prompt takes tens of milliseconds, in which the event loop would serve no other stream.
         in_thread = self.call.translation.needs_model and self.size > _LONG_BODY
-        step = await asyncio.to_thread(_first_step, flow) if in_thread else _first_step(flow)
+        if in_thread:
+            async with until(self.deadline):
+                step = await asyncio.to_thread(_first_step, flow)
+        else:
+            step = _first_step(flow)
         while not isinstance(step, EngineRequest | Reply):
+            if not step:
+                async with until(self.deadline):
+                    step = await asyncio.to_thread(_next_step, flow, ())
+                continue
             if self.observation.original is not None:
                 self.observation.original.looked_up()
             async with until(self.deadline):
@@ -342,8 +350,11 @@ class Forwarder:
     async def _send(self, reply: Reply, target: Target) -> None:
         names = names_of(target)
         if len(reply.body) > _LONG_ANSWER:
-            pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
-            async with until(self.deadline):  # a slow client holds a slot of the endpoint
+            async with until(self.deadline):
+                pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
+            # It has begun, so it must end whole; but a client that does not read it holds a slot of the endpoint.
+            latest = asyncio.get_running_loop().time() + self.snapshot.config.timeouts.idle_s
+            async with until(max(self.deadline, latest)):
                 await self.writer.send_long(reply, pieces)
         else:
             await self.writer.send(replace(reply, body=names.in_answer(reply.body)))

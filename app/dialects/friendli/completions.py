@@ -58,10 +58,10 @@ class CompletionTranslation(Translation):
             prompt = PromptTokens([fields.tokens], model.max_len)
         else:
             prompt = yield from tokenize([{"prompt": fields.prompt}], serving)
+        body = {**self.body, "prompt": prompt.ids[0], **lengths(fields, prompt)}
         check_replaced_embeddings(fields, prompt, model)
         check_scores(fields, serving)
-        body = {**self.body, "prompt": prompt.ids[0], **lengths(fields, prompt)}
-        body = with_bad_words(body, fields, model)
+        body = yield from with_bad_words(body, fields, serving)
         check_extensions(body, serving, "bad_words" if fields.bad_words else "bad_word_tokens")
         return EngineRequest(self.request.path, body)
 

@@ -3,15 +3,18 @@
 Everything here raises BadRequest, which names the client's field.
 """
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.dialects.base import ServingContext
 from app.dialects.common.engine_request import missing_capability
+from app.dialects.common.tokenize import Steps
 from app.dialects.friendli.completion_request import ids_in
 from app.dialects.friendli.fields import Completions
 from app.engine.context import PromptTokens
 from app.engine.model import Model
+from app.engine.pieces import WINDOW
 from app.errors import BadRequest
 from app.internal_api import BAD_WORD_SEPARATOR, Xarg
 
@@ -74,8 +77,9 @@ def lengths(fields: Completions, prompt: PromptTokens) -> dict[str, Any]:
     """`max_tokens` and `min_tokens`."""
     if prompt.room < 1:
         name = "tokens" if fields.prompt is None else "prompt"
-        tokens, context = prompt.longest, prompt.context
-        raise _wrong(name, f"has {tokens} tokens, which leaves no room for an answer in a context of {context}")
+        raise _wrong(
+            name, f"has {prompt.counted} tokens, which leaves no room for an answer in a context of {prompt.context}"
+        )
     name, most = _most_tokens(fields, prompt)
     if most > prompt.room:
         raise _wrong(name, f"the prompt's {prompt.longest} tokens leave {prompt.room} of the model's {prompt.context}")
@@ -100,13 +104,50 @@ def _most_tokens(fields: Completions, prompt: PromptTokens) -> tuple[str, int]:
     return name, min(most, len(fields.forced_output_tokens) or most)
 
 
-def with_bad_words(body: dict[str, Any], fields: Completions, model: Model) -> dict[str, Any]:
+def with_bad_words(body: dict[str, Any], fields: Completions, serving: ServingContext) -> Steps[dict[str, Any]]:
     """`body` with the forbidden sequences, for the logits processor or for the beam search."""
-    words = [encoding.ids for encoding in model.encodings(fields.bad_words, special=False)]
-    forbidden = [ids for ids in (*words, *(sequence.tokens for sequence in fields.bad_word_tokens)) if ids]
-    if not forbidden:
+    if any(fields.bad_words) and "beam" not in body:
+        check_extensions({"vllm_xargs": {Xarg.BAD_WORD_TOKENS: []}}, serving, "bad_words")
+    joined = array("q")  # a list for each word would take ten times the memory
+    for batch in _batches(fields.bad_words):
+        if joined:
+            yield ()
+        for encoding in serving.known_model.encodings(batch, special=False):
+            _join(joined, encoding.ids)
+    for sequence in fields.bad_word_tokens:
+        _join(joined, sequence.tokens)
+    if not joined:
         return body
     if "beam" in body:
-        return {**body, "beam": {**body["beam"], "bad_word_tokens": forbidden}}
-    joined = [id for ids in forbidden for id in (BAD_WORD_SEPARATOR, *ids)][1:]
-    return {**body, "vllm_xargs": {**body.get("vllm_xargs", {}), Xarg.BAD_WORD_TOKENS: joined}}
+        return {**body, "beam": {**body["beam"], "bad_word_tokens": _split(joined)}}
+    return {**body, "vllm_xargs": {**body.get("vllm_xargs", {}), Xarg.BAD_WORD_TOKENS: joined.tolist()}}
+
+
+def _join(joined: "array[int]", ids: Sequence[int]) -> None:
+    if joined and ids:
+        joined.append(BAD_WORD_SEPARATOR)
+    joined.extend(ids)
+
+
+def _split(joined: "array[int]") -> list[list[int]]:
+    split: list[list[int]] = [[]]
+    for id in joined:
+        if id == BAD_WORD_SEPARATOR:
+            split.append([])
+        else:
+            split[-1].append(id)
+    return split
+
+
+def _batches(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The words, in batches that are tokenized within milliseconds."""
+    begin = size = 0
+    for at, word in enumerate(words):
+        if len(word) > WINDOW:
+            raise _wrong("bad_words", f"a word has at most {WINDOW} characters, not {len(word)}")
+        if at > begin and size + len(word) > WINDOW:
+            yield words[begin:at]
+            begin, size = at, 0
+        size += len(word)
+    if words:
+        yield words[begin:]

@@ -46,5 +46,5 @@ def truncated(ids: Sequence[int], truncate: int | None, context: int) -> Sequenc
 def inputs_too_long(tokens: PromptTokens, param: str) -> Unprocessable:
     """The error for prompts that leave no room for an answer."""
     return Unprocessable(
-        f"`inputs` must have less than {tokens.context - 1} tokens. Given: {tokens.longest}", param=param
+        f"`inputs` must have less than {tokens.context - 1} tokens. Given: {tokens.counted}", param=param
     )

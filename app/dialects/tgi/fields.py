@@ -12,12 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from app.dialects.common.fields import NonEmpty
 from app.dialects.common.schema_rules import Schema, absent, both, described_by, either, given, is_true, values
 from app.dialects.validation import Problem, validated
+from app.engine.pieces import MOST_CHARACTERS
 from app.errors import BadRequest
 
 MAX_BEST_OF = 2
 MAX_STOP_SEQUENCES = 4
 MAX_TOP_N_TOKENS = 5
-MAX_INPUT_CHARACTERS = 512 * 1024
 MAX_TOP_K, MAX_NEW_TOKENS, MAX_SEED = 2**31 - 1, 2**32 - 1, 2**64 - 1
 _Model = TypeVar("_Model", bound=BaseModel)
 _SAMPLED = "vLLM's, if the engine samples"
@@ -135,7 +135,7 @@ class GenerateRequest(Strict):
 
     inputs: NonEmpty = Field(
         description="tokenized here; `/tokenize` returns the tokens with their places in the text",
-        json_schema_extra={"maxLength": MAX_INPUT_CHARACTERS},
+        json_schema_extra={"maxLength": MOST_CHARACTERS},
     )
     stream: bool = Field(default=False, description="at `/` and `/invocations`; elsewhere the path decides")
     parameters: Annotated[Parameters, BeforeValidator(_without_nulls)] | None = Field(

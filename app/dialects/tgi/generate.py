@@ -1,7 +1,7 @@
 """`POST /`, `/generate`, `/generate_stream` and `/invocations`: one generation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from pydantic_core import from_json
@@ -71,9 +71,11 @@ class Generate(Translation):
         check_capabilities(self.body, serving, "parameters.")
         if self.generation.top_k_below_vocabulary:
             check_top_k(self.generation.parameters.top_k, serving.known_model)
-        tokens = yield from tokenize([{"prompt": self.generation.inputs}], serving)
-        ids = truncated(tokens.ids[0], self.generation.parameters.truncate, tokens.context)
-        max_tokens = self._max_tokens(PromptTokens([ids], tokens.context))
+        truncate = self.generation.parameters.truncate
+        prompts = [{"prompt": self.generation.inputs}]
+        tokens = yield from tokenize(prompts, serving, "inputs", whole=truncate is not None)
+        ids = list(truncated(tokens.ids[0], truncate, tokens.context))
+        max_tokens = self._max_tokens(replace(tokens, ids=[ids]))
         return EngineRequest("/v1/completions", {**self.body, "prompt": ids, "max_tokens": max_tokens})
 
     def _max_tokens(self, tokens: PromptTokens) -> int:
@@ -82,7 +84,7 @@ class Generate(Translation):
         if requested is not None and requested > tokens.room:
             raise Unprocessable(
                 f"`inputs` tokens + `max_new_tokens` must be <= {tokens.context}. "
-                f"Given: {tokens.longest} `inputs` tokens and {requested} `max_new_tokens`",
+                f"Given: {tokens.counted} `inputs` tokens and {requested} `max_new_tokens`",
                 param="parameters.max_new_tokens",
                 value=requested,
             )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from app.dialects.tgi.fields import (
     MAX_BEST_OF,
-    MAX_INPUT_CHARACTERS,
     MAX_NEW_TOKENS,
     MAX_SEED,
     MAX_STOP_SEQUENCES,
@@ -14,6 +13,7 @@ from app.dialects.tgi.fields import (
     Parameters,
 )
 from app.dialects.tgi.profile import RequestStyle
+from app.engine.pieces import MOST_CHARACTERS
 from app.errors import Unprocessable
 
 
@@ -156,9 +156,9 @@ def check_inputs(inputs: str) -> None:
     """Raises Unprocessable if `inputs` is empty, or too long to be worth tokenizing."""
     if not inputs:
         raise Unprocessable("`inputs` cannot be empty", param="inputs")
-    if len(inputs) > MAX_INPUT_CHARACTERS:
+    if len(inputs) > MOST_CHARACTERS:
         raise Unprocessable(
-            f"`inputs` must have at most {MAX_INPUT_CHARACTERS} characters. Given: {len(inputs)}", param="inputs"
+            f"`inputs` must have at most {MOST_CHARACTERS} characters. Given: {len(inputs)}", param="inputs"
         )
 
 

@@ -1,20 +1,33 @@
 """`/tokenize`."""
 
+from array import array
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from app.dialects.base import Call, Flow, ParseContext, Reply, Request, ServingContext, Translation
-from app.dialects.json_body import dump
+from app.dialects.common.tokenize import in_steps
+from app.dialects.json_body import dump_members
 from app.dialects.spelling import request_object
 from app.dialects.tgi.deployment_checks import truncated
 from app.dialects.tgi.fields import read
 from app.dialects.tgi.rules import check_inputs
-from app.engine.model import Model
+from app.engine.pieces import Piece
+
+_STEP = 4096
+"""Tokens that are written at once."""
+
+
+class _Token(msgspec.Struct):
+    id: int
+    text: str
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenize(Translation):
-    """The tokens of `inputs`, the last `truncate` of them."""
+    """The tokens of `inputs` with the characters that each covers, the last `truncate` of them."""
 
     inputs: str
     truncate: int | None
@@ -29,16 +42,25 @@ class Tokenize(Translation):
         return Call("completions", {"prompt": fields.inputs}, cls(fields.inputs, truncate))
 
     def engine_requests(self, serving: ServingContext) -> Flow:
-        yield from ()  # a generator, not `no_lookups`: the exchange runs it in a thread if the text is long
-        return Reply(dump(_tokens(self.inputs, self.truncate, serving.known_model)))
+        model = serving.known_model
+        ids, starts, stops = array("I"), array("I"), array("I")
 
+        def collect(piece: Piece) -> None:
+            ids.extend(piece.ids)
+            if piece.ids:
+                begins, ends = zip(*piece.offsets, strict=True)
+                starts.extend(begins)
+                stops.extend(ends)
 
-def _tokens(inputs: str, truncate: int | None, model: Model) -> list[dict[str, Any]]:
-    """Each token with the characters of `inputs` that it covers. Raises Unprocessable."""
-    (encoding,) = model.encodings([inputs])
-    kept = len(truncated(encoding.ids, truncate, model.max_len))
-    tokens = [
-        {"id": id, "text": inputs[start:stop], "start": start, "stop": stop}
-        for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-    ]
-    return tokens[len(tokens) - kept :]
+        yield from in_steps(model, self.inputs, "inputs", collect)
+        kept = range(len(ids))[len(ids) - len(truncated(ids, self.truncate, model.max_len)) :]
+        written = [b"["]
+        for step in range(0, len(kept), _STEP):
+            if step:
+                yield ()
+            part = slice(kept[step], kept[step : step + _STEP][-1] + 1)
+            places = zip(ids[part], starts[part], stops[part], strict=True)
+            tokens = [_Token(id, self.inputs[start:stop], start, stop) for id, start, stop in places]
+            written += (b"," if step else b"", dump_members(tokens)[1:-1])
+        written.append(b"]")
+        return Reply(b"".join(written))

@@ -29,6 +29,9 @@ _ITEMS = (
 
 _TEXTS: dict[str, bytes] = {
     "letters": b"a",
+    "words": b"a b ",
+    "signs": b"!?",
+    "characters of three bytes": "漢".encode(),
     "spaces": b" ",
     "escapes": b"\\n",
     "backslashes": b"\\\\",

@@ -52,6 +52,7 @@ VALID: list[tuple[str, set[str], dict[str, Any]]] = [
     ("/dedicated/v1/completions", {"friendli"}, {"model": "chat", "prompt": "hi", "bad_words": ["x"], "stream": True}),
     ("/dedicated/v1/chat/completions", {"friendli"}, {"model": "chat", "messages": HI, "seed": [9, 3], "n": 2}),
     ("/dedicated/v1/chat/render", {"friendli"}, {"model": "chat", "messages": HI}),
+    ("/serverless/v1/tokenize", {"friendli"}, {"model": "chat", "prompt": "hi"}),
     ("/serverless/v1/detokenize", {"friendli"}, {"model": "chat", "tokens": [5, 6]}),
 ]
 """A path, the dialects whose error forms it may answer in, and a body that it accepts."""

@@ -1,5 +1,7 @@
 """Bodies that are wrong in every way: rejected in the dialect's own form, or accepted."""
 
+import http.client
+import time
 from typing import Any
 
 import pytest
@@ -42,3 +44,61 @@ def test_the_size_of_a_batch_is_bounded(hostile: HostileRig) -> None:
     reply = hostile.client.request("POST", "/serving-endpoints/chat/invocations", compact(body))
     hostile.check(reply, {"databricks"})
     assert (reply.status, b"at most 4096" in reply.body) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "sticky", [{"by": "user"}, {"by": "conversation"}, {"by": "api_key"}, {"by": "header", "name": "a"}]
+)
+def test_every_body_is_routed_or_refused_by_every_sticky_rule(hostile: HostileRig, sticky: dict[str, str]) -> None:
+    endpoints = {name: {**endpoint, "sticky": sticky} for name, endpoint in hostile.config["endpoints"].items()}
+    hostile.router.reconfigure({**hostile.config, "endpoints": endpoints})
+    try:
+        for path, dialects, body in VALID:
+            for name in ("user", "safety_identifier", "prompt_cache_key", "metadata", "session_id"):
+                for value in (5, 1.5, True, "", "a", ["x"], {}, {"user_id": 5}, None):
+                    reply = hostile.client.request("POST", path, compact({**body, name: value}))
+                    hostile.check(reply, dialects)
+                    assert reply.status < 500, (path, name, value, reply.body)
+    finally:
+        hostile.router.reconfigure(hostile.config)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/invocations"])
+def test_an_identifier_that_is_no_text_is_refused(hostile: HostileRig, path: str) -> None:
+    body = {"model": "chat", "messages": [{"role": "user", "content": "a"}]}
+    if not path.endswith(("chat/completions", "invocations")):
+        body = {"model": "chat", "prompt" if path == "/v1/completions" else "input": "a"}
+    reply = hostile.client.request("POST", path, compact({**body, "safety_identifier": 5}))
+    assert (reply.status, b'"safety_identifier"' in reply.body) == (400, True)
+
+
+_WORDS = "a b " * 60_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"inputs": _WORDS}),
+        ("/generate", {"inputs": _WORDS, "parameters": {"truncate": 9}}),
+        ("/serverless/v1/tokenize", {"model": "chat", "prompt": _WORDS}),
+    ],
+)
+def test_the_time_limit_ends_the_tokenizing_of_a_long_text(
+    hostile: HostileRig, path: str, body: dict[str, Any]
+) -> None:
+    hostile.client.request("POST", path, compact({"model": "chat", "prompt": "a"}))  # reads the tokenizer
+    reply = hostile.client.request("POST", path, compact(body), [(b"x-request-timeout-s", b"0.05")])
+    assert reply.status in (424, 504), reply.body
+
+
+def test_an_answer_that_has_begun_ends_whole(hostile: HostileRig) -> None:
+    """Where the time ends while the client reads."""
+    connection = http.client.HTTPConnection(hostile.url.removeprefix("http://"))
+    try:
+        headers = {"content-type": "application/json", "x-request-timeout-s": "5"}
+        connection.request("POST", "/tokenize", compact({"inputs": _WORDS}), headers)
+        answer = connection.getresponse()
+        time.sleep(6)
+        assert len(answer.read()) == int(answer.headers["content-length"])
+    finally:
+        connection.close()
