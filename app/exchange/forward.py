@@ -307,7 +307,7 @@ class Forwarder:
         while not isinstance(step, EngineRequest | Reply):
             if not step:
                 async with until(self.deadline):
-                    step = await asyncio.to_thread(_next_step, flow, ())
+                    step = await asyncio.to_thread(_next_step, flow, ()) if in_thread else _next_step(flow, ())
                 continue
             if self.observation.original is not None:
                 self.observation.original.looked_up()

@@ -34,6 +34,8 @@ def tokenize(
     if model is not None and all(prompt.keys() == {"prompt"} for prompt in prompts):
         found: list[Sequence[int]] = []
         for prompt in prompts:
+            if found:
+                yield ()
             ids = array("I")  # a tenth of a list's memory
             most = None if whole else model.max_len
             is_partial = yield from in_steps(model, prompt["prompt"], field, partial(_read, ids, most))

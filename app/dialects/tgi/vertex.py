@@ -53,6 +53,8 @@ class Vertex(Translation):
     def engine_requests(self, serving: ServingContext) -> Flow:
         requests: list[EngineRequest] = []
         for instance in self.instances:
+            if requests:
+                yield ()
             request = yield from instance.engine_requests(serving)
             assert isinstance(request, EngineRequest), "an instance needs the engine"
             requests.append(request)

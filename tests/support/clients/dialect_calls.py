@@ -19,9 +19,11 @@ def outcome(call: Call, serving: ServingContext, *batches: Sequence[Any]) -> Eng
     """The main request, or the finished reply, when `batches` are the answers to the lookups."""
     flow = call.translation.engine_requests(serving)
     try:
-        next(flow)
+        step = next(flow)
         for answers in batches:
-            flow.send(answers)
+            step = flow.send(answers)
+        while not step:
+            step = flow.send(())
     except StopIteration as end:
         result: EngineRequest | Reply = end.value
         return result
