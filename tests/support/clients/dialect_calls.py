@@ -3,27 +3,32 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dialects.base import Call, EngineRequest, Reply, ServingContext
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext
 
 
 def lookups(call: Call, serving: ServingContext) -> Sequence[EngineRequest]:
     """The first batch of small requests; empty if the main request needs none."""
     flow = call.translation.engine_requests(serving)
     try:
-        return next(flow)
+        return _batch(flow, next(flow))
     except StopIteration:
         return ()
+
+
+def _batch(flow: Flow, step: Sequence[EngineRequest]) -> Sequence[EngineRequest]:
+    """The next batch with requests; `step` is what the flow has yielded. Raises StopIteration."""
+    while not step:
+        step = flow.send(())
+    return step
 
 
 def outcome(call: Call, serving: ServingContext, *batches: Sequence[Any]) -> EngineRequest | Reply:
     """The main request, or the finished reply, when `batches` are the answers to the lookups."""
     flow = call.translation.engine_requests(serving)
     try:
-        step = next(flow)
+        _batch(flow, next(flow))
         for answers in batches:
-            step = flow.send(answers)
-        while not step:
-            step = flow.send(())
+            _batch(flow, flow.send(answers))
     except StopIteration as end:
         result: EngineRequest | Reply = end.value
         return result
