@@ -31,7 +31,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     """The body as a JSON object without nulls. Raises BadRequest on anything else."""
     value = json_object_with_nulls(body)
     # Most bodies have no null, and searching for the word is far cheaper than walking the tree.
-    return without_nulls(value) if b"null" in body else value
+    return without_nulls(value) if body.find(b"null") >= 0 else value
 
 
 def json_object_with_nulls(body: bytes) -> dict[str, Any]:

@@ -192,8 +192,8 @@ def request_object(body: bytes) -> dict[str, Any]:
     """A request's body as a JSON object without nulls. Raises BadRequest on anything else, and for misspelt fields."""
     request = json_object(body)
     search = _Search()
-    for name, kind in REQUEST.items():
-        if name in request and (slip := search.within(request[name], kind)) is not None:
+    for name in request:
+        if name in REQUEST and (slip := search.within(request[name], REQUEST[name])) is not None:
             location, meant = slip
             path = field_path([name, *location])
             raise BadRequest(f"{path}: unknown field; did you mean {meant}?", param=path, code="unknown_parameter")

@@ -6,7 +6,7 @@ must have their types. A stream must say why each of its choices has ended. Cont
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 import msgspec
 from pydantic_core import CoreSchema, SchemaValidator, core_schema, from_json
@@ -240,8 +240,39 @@ _EVENT = {
         usage=_USAGE,
     ),
 }
-_EVENTS: Mapping[str, SchemaValidator] = {
-    path: SchemaValidator(schema) for path, schema in {**_EVENT, EXTENDED_PATH: _EVENT["/v1/completions"]}.items()
+_TOKENS = SchemaValidator(_EVENT["/v1/completions"])
+
+
+def _type_of(schema: Any) -> Any:
+    """A schema's type for msgspec, which reads an event twice as fast, and takes no NaN for a number."""
+    match schema["type"]:
+        case "typed-dict":
+            return msgspec.defstruct(
+                "Event",
+                [
+                    (name, _type_of(field["schema"]), *(() if field.get("required", True) else (None,)))
+                    for name, field in schema["fields"].items()
+                ],
+                kw_only=True,
+                gc=False,
+            )
+        case "nullable":
+            return _type_of(schema["schema"]) | None
+        case "list":
+            return Annotated[list[_type_of(schema["items_schema"])], msgspec.Meta(min_length=schema["min_length"])]  # type: ignore[misc]
+        case "dict":
+            return dict[_type_of(schema["keys_schema"]), _type_of(schema["values_schema"])]  # type: ignore[misc]
+        case "union":
+            return Union[tuple(map(_type_of, schema["choices"]))]  # noqa: UP007
+        case "int":
+            return Annotated[int, msgspec.Meta(ge=schema["ge"], lt=schema["lt"])]
+        case kind:
+            return {"str": str, "float": float}[kind]
+
+
+_EVENTS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    path: msgspec.json.Decoder(_type_of(schema))
+    for path, schema in {**_EVENT, EXTENDED_PATH: _EVENT["/v1/completions"]}.items()
 }
 """Path to the members of the events of its streams, and their types."""
 
@@ -252,7 +283,7 @@ def token_chunk(data: bytes) -> dict[str, Any]:
     Raises ValueError for anything else.
     """
     _check_numbers(data)
-    chunk: dict[str, Any] = _EVENTS["/v1/completions"].validate_json(data)
+    chunk: dict[str, Any] = _TOKENS.validate_json(data)
     return chunk
 
 
@@ -261,6 +292,7 @@ _BLOCK_EVENTS = {"content_block_start": "content_block", "content_block_delta": 
 
 # A frame with one line of data, without its end. The engine's events have no other form.
 _FRAME = re.compile(rb"(?:(?:event|id|retry):[^\n]*\n)*data: ?([^\n]*)(?:\n(?:event|id|retry):[^\n]*)*")
+_LF = 0x0A
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 # The members that differ between the events of a stream of text. A name cannot be part of a text: inside a JSON
@@ -286,10 +318,10 @@ class EventCheck:
     piece of text alone, and in Responses in a number behind it, which `repeats` sees without parsing.
     """
 
-    __slots__ = ("_begun", "_event", "_finished", "_learned", "_started", "_takes", "ended")
+    __slots__ = ("_begun", "_decode", "_finished", "_learned", "_started", "_takes", "ended")
 
     def __init__(self, path: str) -> None:
-        self._event = _EVENTS[path]
+        self._decode = _EVENTS[path].decode
         self._takes = _TAKES.get(path, EventCheck._take_choices)
         self._learned = _NOTHING
         self._begun: bytes | None = None
@@ -354,7 +386,7 @@ class EventCheck:
     def _is_event(self, frame: bytes) -> bool:
         if self.ended:
             return not frame.strip(b"\n")
-        if frame.startswith(b"data: ") and b"\n" not in frame:  # nearly always
+        if frame.startswith(b"data: ") and _LF not in frame:  # nearly always
             data = frame[6:]
         elif (found := _FRAME.fullmatch(frame.lstrip(b"\n"))) is None:
             return not frame.strip(b"\n")
@@ -364,36 +396,34 @@ class EventCheck:
             self.ended = self._is_finished
             return self.ended
         try:
-            if b"NaN" in data or b"Infinity" in data:
-                _check_numbers(data)
-            return self._takes(self, self._event.validate_json(data))
-        except ValueError:
+            # The decoder takes any bytes for the text of other members, and gives up on deep ones.
+            return (data.isascii() or data.decode() is not None) and self._takes(self, self._decode(data))
+        except (ValueError, RecursionError):
             return False
 
     @property
     def _is_finished(self) -> bool:
         return bool(self._finished) and self._started <= self._finished
 
-    def _take_choices(self, event: Mapping[str, Any]) -> bool:
-        for choice in event["choices"]:
-            (self._finished if choice.get("finish_reason") else self._started).add(choice.get("index", 0))
+    def _take_choices(self, event: Any) -> bool:
+        for choice in event.choices:
+            (self._finished if choice.finish_reason else self._started).add(choice.index or 0)
         return True
 
-    def _take_response(self, event: Mapping[str, Any]) -> bool:
-        self.ended = event["type"] in _LAST_EVENTS and event.get("response") is not None
-        return self.ended or event["type"] not in _LAST_EVENTS
+    def _take_response(self, event: Any) -> bool:
+        self.ended = event.type in _LAST_EVENTS and event.response is not None
+        return self.ended or event.type not in _LAST_EVENTS
 
-    def _take_message(self, event: Mapping[str, Any]) -> bool:
-        kind = event["type"]
-        if kind == "message_delta" and (event.get("delta") or {}).get("stop_reason"):
+    def _take_message(self, event: Any) -> bool:
+        if event.type == "message_delta" and event.delta is not None and event.delta.stop_reason:
             self._finished.add(0)
-        if kind == "message_stop":
+        if event.type == "message_stop":
             self.ended = self._is_finished
             return self.ended
-        return kind not in _BLOCK_EVENTS or event.get(_BLOCK_EVENTS[kind]) is not None
+        return event.type not in _BLOCK_EVENTS or getattr(event, _BLOCK_EVENTS[event.type]) is not None
 
 
-_TAKES: Mapping[str, Callable[[EventCheck, Mapping[str, Any]], bool]] = {
+_TAKES: Mapping[str, Callable[[EventCheck, Any], bool]] = {
     "/v1/responses": EventCheck._take_response,
     "/v1/messages": EventCheck._take_message,
 }

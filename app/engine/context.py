@@ -9,7 +9,11 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 def max_tokens(body: Mapping[str, Any]) -> int | None:
     """The limit on the answer's tokens in the vLLM request `body`, if it has one."""
-    return next((body[name] for name in _LIMITS if name in body), None)
+    for name in _LIMITS:
+        if name in body:
+            found: int | None = body[name]
+            return found
+    return None
 
 
 @dataclass(frozen=True, slots=True)

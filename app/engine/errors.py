@@ -53,7 +53,7 @@ _EVENT = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILIN
 
 def error_in(frames: bytes) -> SwitchyardError | None:
     """The first error event in whole frames of the engine's stream."""
-    if b'"error"' not in frames:  # nearly always: far cheaper than the expression
+    if frames.find(b'"error"') < 0:  # nearly always: far cheaper than the expression
         return None
     found = _EVENT.search(frames)
     return engine_error(found[1], status=500) if found else None

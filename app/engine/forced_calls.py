@@ -60,7 +60,7 @@ class CutCalls:
     def feed(self, chunk: bytes) -> bytes:
         """The whole frames so far."""
         frames = self._framer.feed(chunk)
-        if b'"tool_' not in frames and b'"input_json_delta"' not in frames:
+        if frames.find(b'"tool_') < 0 and frames.find(b'"input_json_delta"') < 0:
             return frames
         return b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n")[:-1])
 

@@ -37,7 +37,7 @@ class DeploymentNames:
     def in_events(self, frames: bytes) -> bytes:
         """Whole frames of an event stream with the deployment's names."""
         frames = frames.replace(self._engine_model, self._model).replace(self._fingerprint, self._own_fingerprint)
-        if b'": "' in frames:  # a server other than vLLM may put spaces into its JSON
+        if frames.find(b'": "') >= 0:  # a server other than vLLM may put spaces into its JSON
             for engines, ours in self._spaced:
                 frames = frames.replace(engines, ours)
         return frames

@@ -280,7 +280,7 @@ class Forwarder:
 
     def _salted(self, target: Target, request: EngineRequest) -> EngineRequest:
         """The request with the salt that keeps its prompt apart in the engine's cache. Raises BadRequest."""
-        if not (self.place.scope and target.takes_salt):
+        if not (target.takes_salt and self.place.scope):
             return request
         check_salt(request.body)
         return self.state.salts.salted(request, target, self.place.scope)

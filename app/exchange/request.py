@@ -60,7 +60,10 @@ def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if headers.get(name, value) != value else value
+        if name not in headers:
+            headers[name] = value
+        elif headers[name] != value:
+            headers[name] = f"{headers[name]}, {value}"
     return headers
 
 

@@ -195,7 +195,7 @@ class Exposure:
         end = b"".join(self._tail[-_LAST_CHUNKS:])
         self._head, self._tail = b"", []
         self._finish(end)
-        if b'"error"' in end and (error := error_in(end)) is not None:
+        if (error := error_in(end)) is not None:
             self.is_broken = True
             self.failed(self._streamed_by, error)
 

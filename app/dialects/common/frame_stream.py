@@ -45,7 +45,7 @@ class FrameStream(TerminatingStream, ABC):
         if self._ended or self.check.ended or self.failure is not None:
             return b""
         try:
-            if b'"error"' in frame and (error := error_in(frame)):
+            if (error := error_in(frame)) is not None:
                 raise error
             if self.check.valid(frame):
                 return self._frame(frame)

@@ -54,7 +54,7 @@ class LastChoiceUsageStream(FrameStream):
         return b"" if self.aborts else self._release() + super()._failed(error)
 
     def _passes(self, frames: bytes) -> bool:
-        if self._held or _FINISHED.search(frames) or b'"error"' in frames or frames.endswith(DONE):
+        if self._held or _FINISHED.search(frames) or frames.find(b'"error"') >= 0 or frames.endswith(DONE):
             return False
         return not NO_CHOICES.search(frames) and not has_comment(frames)
 

@@ -46,11 +46,11 @@ class PassthroughStream(FrameStream):
         return translated
 
     def _passes(self, frames: bytes) -> bool:
-        if with_usage := b'"usage":' in frames:
+        if with_usage := frames.find(b'"usage":') >= 0:
             self._count(frames)
         return not (
             self._edit is not None
-            or b'"error"' in frames
+            or frames.find(b'"error"') >= 0
             or (with_usage and self._hide_usage and NO_CHOICES.search(frames) is not None)
             or has_comment(frames)
         )
@@ -65,6 +65,6 @@ class PassthroughStream(FrameStream):
             )
 
     def _frame(self, frame: bytes) -> bytes:
-        if self._hide_usage and b'"usage":' in frame and NO_CHOICES.search(frame) and _USAGE.search(frame):
+        if self._hide_usage and frame.find(b'"usage":') >= 0 and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
         return frame if self._edit is None else self._edit(frame)

@@ -55,7 +55,7 @@ def is_friendli_chat(request: Request) -> bool:
     headers = request.headers
     if "x-friendli-team" in headers or _SDK in headers.get("user-agent", ""):
         return True
-    if _ALWAYS_SENT.encode() not in request.body or is_openais_sdk(headers):
+    if request.body.find(_ALWAYS_SENT.encode()) < 0 or is_openais_sdk(headers):
         return False
     return _ALWAYS_SENT in peek(request.body)
 

@@ -1,7 +1,9 @@
 """Each operation's request and answer: from the client's body to the engine request, and back."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from pydantic_core import from_json
@@ -264,13 +266,18 @@ def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset
     for name in body:
         if name in model.refused:
             raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
-    known = model.model_fields
+    known = _known(model)
     for name in body:
         if name not in known and name not in passed:
-            hint = nearest(name, known.keys() | passed)
+            hint = nearest(name, known | passed)
             message = f"Unrecognized request argument supplied: {name}{hint}"
             raise BadRequest(message, param=name, code="unknown_parameter")
     return validated(model, body, _bad_request)
+
+
+@cache
+def _known(model: type[fields.Request]) -> AbstractSet[str]:
+    return model.model_fields.keys()  # looked up anew by pydantic each time
 
 
 _OF_FUNCTIONS = {"tools": "functions", "tool_choice": "function_call"}

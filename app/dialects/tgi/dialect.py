@@ -170,7 +170,7 @@ def _is_tgi_chat(request: Request) -> bool:
             if names_no_model(name.decode(errors="replace"), request):
                 break
         else:
-            if b'"value"' not in request.body:
+            if request.body.find(b'"value"') < 0:
                 return False
     fields = peek(request.body)
     format = fields.get("response_format")

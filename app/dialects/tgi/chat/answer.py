@@ -25,13 +25,13 @@ _TGI_END = b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()
 
 def _is_text(frame: bytes) -> bool:
     """Whether frames are one, with nothing but a piece of text."""
-    is_one = frame.count(b"\n") == 2 and frame.count(b'"delta":') == 1 and _TEXT in frame
+    is_one = frame.count(b"\n") == 2 and frame.count(b'"delta":') == 1 and frame.find(_TEXT) >= 0
     has_more = (  # no loop: this runs for every token
-        b'"role":' in frame
-        or b'"tool_calls":' in frame
-        or b'"system_fingerprint":' in frame
-        or b'"usage":' in frame
-        or b'"error":' in frame
+        frame.find(b'"role":') >= 0
+        or frame.find(b'"tool_calls":') >= 0
+        or frame.find(b'"system_fingerprint":') >= 0
+        or frame.find(b'"usage":') >= 0
+        or frame.find(b'"error":') >= 0
     )
     return is_one and not has_more and frame.startswith(b"data: ") and frame.endswith(b"}\n\n")
 

@@ -1,13 +1,14 @@
 """Whether answers are answers."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.answers import JSON, Beginning, EventCheck, check_answer
+from app.engine.answers import JSON, Beginning, EventCheck, check_answer, token_chunk
 from app.errors import MalformedAnswer
 
 TEXTS = st.text() | st.sampled_from(['"', "\\", "\n", "é", "日本", "😀", "\x7f", "data: {", "}\n\n"])
@@ -144,6 +145,77 @@ def test_what_is_no_number_in_json_is_malformed(number: str) -> None:
     check_answer(CHAT, (choice % 5).encode(), JSON)
     with pytest.raises(MalformedAnswer):
         check_answer(CHAT, (choice % number).encode(), JSON)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+LOGPROBS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tokens": st.lists(TEXTS, max_size=2) | VALUES,
+        "token_logprobs": st.lists(st.none() | st.floats(-9, 0), max_size=2) | VALUES,
+        "top_logprobs": st.lists(st.dictionaries(TEXTS, st.floats(-9, 0) | VALUES, max_size=2), max_size=2),
+    },
+)
+CHOICES = st.fixed_dictionaries(
+    {"text": TEXTS | VALUES},
+    optional={
+        "index": st.integers(-1, 2**53) | VALUES,
+        "finish_reason": st.none() | TEXTS | VALUES,
+        "stop_reason": TEXTS | st.integers() | VALUES,
+        "logprobs": st.none() | LOGPROBS | VALUES,
+    },
+)
+COMPLETIONS = st.fixed_dictionaries(
+    {"choices": st.lists(CHOICES, max_size=2) | VALUES},
+    optional={"id": TEXTS, "usage": st.none() | VALUES, "x": VALUES},
+)
+
+
+@given(
+    event=COMPLETIONS,
+    ascii=st.booleans(),
+    cut=st.none() | st.tuples(st.integers(0, 120), st.integers(0, 4), st.binary(max_size=3)),
+)
+def test_the_two_readers_of_completions_agree(event: Any, ascii: bool, cut: tuple[int, int, bytes] | None) -> None:
+    data = json.dumps(event, ensure_ascii=ascii).encode()
+    if cut is not None:
+        at, removed, put = cut
+        data = (data[:at] + put + data[at + removed :]).replace(b"\n", b" ")
+    try:
+        token_chunk(data)
+        is_chunk = True
+    except ValueError:
+        is_chunk = False
+    assert EventCheck("/v1/completions").valid(b"data: %b\n\n" % data) is is_chunk
+
+
+@pytest.mark.parametrize("depth", [50, 100_000])
+def test_a_deep_event_is_read_or_refused(depth: int) -> None:
+    frame = b'data: {"choices":[],"x":%b%b}\n\n' % (b"[" * depth, b"]" * depth)
+    assert EventCheck(CHAT).valid(frame) is (depth < 1000)
+
+
+@given(cuts=st.lists(st.integers(1, 400), max_size=4), ended=st.booleans())
+def test_a_first_chunk_counts_once_however_it_comes_again(cuts: list[int], ended: bool) -> None:
+    first = frames(part(0), part(1, "stop"), *([part(0, "stop")] if ended else []))
+    check = EventCheck(CHAT)
+    assert check.begins(first)
+    at = [0, *sorted(first.find(b"\n\n", min(cut, len(first) - 2)) + 2 for cut in cuts), len(first)]
+    pieces = [first[start:end] for start, end in pairwise(at) if start < end]
+    assert all(map(check.valid, pieces))
+    assert check.valid(b"data: [DONE]\n\n") is ended
+
+
+def test_a_stream_that_begins_with_its_last_event_is_read_again() -> None:
+    only = frames({"type": "response.completed", "response": WHOLE})
+    check = EventCheck(RESPONSES)
+    assert not check.begins(only)
+    assert check.valid(only)
+    assert check.ended
 
 
 @pytest.mark.parametrize("index", [-1, 10**30, True, 0.5])
