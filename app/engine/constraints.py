@@ -18,6 +18,7 @@ from app.engine.satisfiability import (
     regex_admits_something,
     schema_admits_something,
 )
+from app.long_json import written
 
 Json = Any
 
@@ -26,9 +27,12 @@ MOST_CHARACTERS = 8192
 seconds of CPU time, and some take minutes.
 """
 
+MOST_BYTES = 1024 * 1024
+"""Of a constraint as JSON. vLLM converts a schema on the event loop that passes on other answers, in 0.1 s for this."""
+
 MOST_REPETITIONS = 100_000
 """Of all strings, lists and expressions of a constraint together. vLLM ends the compilation of a regular expression
-after 5 s, but that of a schema or grammar never: xgrammar takes 7 to 20 us for each character of a `maxLength`.
+after 5 s, but that of a schema or grammar never (`deployments/engine/scheduler.py`).
 """
 
 CONSTRAINTS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
@@ -55,15 +59,23 @@ def too_long_field(body: Mapping[str, Any]) -> str | None:
     return None
 
 
+def too_large_field(body: Mapping[str, Any]) -> str | None:
+    """The first field whose constraint has more than `MOST_BYTES`. For long bodies: it is written as JSON to know."""
+    return next((name for name, value in _compiled(body) if len(written(value)) > MOST_BYTES), None)
+
+
 def too_repetitive_field(body: Mapping[str, Any]) -> str | None:
     """The first field whose lengths, counts and repetitions add up to more than `MOST_REPETITIONS`."""
     if CONSTRAINTS.isdisjoint(body):
         return None
+    return next((name for name, value in _compiled(body) if _repetitions(to_json(value)) > MOST_REPETITIONS), None)
+
+
+def _compiled(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields that may constrain the answer, and what in them the engine compiles."""
     for name in sorted(CONSTRAINTS & body.keys()):
-        value = [*_forced_parameters(body)] if name == "tools" else body[name]
-        if value and _repetitions(to_json(value)) > MOST_REPETITIONS:
-            return name
-    return None
+        if value := [*_forced_parameters(body)] if name == "tools" else body[name]:
+            yield name, value
 
 
 def _repetitions(constraint: bytes) -> float:

@@ -235,7 +235,7 @@ def _parse(state: RouterState, config: Config, dialect: Dialect, route: Route, r
     call = dialect.parse(route.operation, request, ParseContext(config, state.random))
     check_length(call.body, config.max_messages)  # a list may have been a string, with its commas escaped
     check_choices(call, config.max_messages)
-    check_constraints(call)
+    check_constraints(call, size_of(request.body))
     return call
 
 

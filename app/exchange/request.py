@@ -13,8 +13,10 @@ from app.dialects.json_size import check_size, outlined, weight
 from app.engine.completion_collector import prompts_of
 from app.engine.constraints import (
     CONSTRAINTS,
+    MOST_BYTES,
     MOST_CHARACTERS,
     MOST_REPETITIONS,
+    too_large_field,
     too_long_field,
     too_repetitive_field,
     unsatisfiable_field,
@@ -27,8 +29,13 @@ from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
 from app.time_limit import result_within
 
 
-def check_constraints(call: Call) -> None:
-    """Raises BadRequest if a schema, expression or grammar in the request admits no answer, or is too long."""
+def check_constraints(call: Call, size: int) -> None:
+    """Raises BadRequest if a schema, expression or grammar in the request admits no answer, or is too long. `size`: the
+    body's, in bytes.
+    """
+    if size > MOST_BYTES and (found := too_large_field(call.body)) is not None:
+        name = call.field_names.get(found, found)
+        raise BadRequest(f"{name}: a constraint has at most {MOST_BYTES} bytes", param=name)
     if CONSTRAINTS.isdisjoint(call.body):  # most requests
         return
     if (found := too_long_field(call.body)) is not None:

@@ -11,12 +11,14 @@ from typing import Any
 
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 
+from deployments.engine.scheduler import scheduler_class
+
 NOT_BOUND = "nobind"
 """vLLM's value for threads that are not bound to cores."""
 
 
 class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
-    """Chooses vLLM's executor after Ray, which knows one for CPUs alone."""
+    """Chooses vLLM's executor after Ray, which knows one for CPUs alone, and its scheduler."""
 
     def _start_async_llm_engine(self, vllm_engine_args: Any, vllm_engine_config: Any, placement_group: Any) -> Any:
         parallel = vllm_engine_config.parallel_config
@@ -26,6 +28,8 @@ class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
             vllm_engine_config.device_config.device_type,
             os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""),
         )
+        scheduler = vllm_engine_config.scheduler_config
+        scheduler.scheduler_cls = scheduler_class(scheduler.scheduler_cls, is_async=scheduler.async_scheduling)
         return super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
 
 

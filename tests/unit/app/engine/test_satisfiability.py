@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.constraints import (
+    MOST_BYTES,
     MOST_CHARACTERS,
     MOST_REPETITIONS,
+    too_large_field,
     too_long_field,
     too_repetitive_field,
     unsatisfiable_field,
@@ -166,6 +168,17 @@ def test_expressions_and_grammars_have_a_bounded_length() -> None:
         assert (
             too_long_field({"structured_outputs": {name: "a" * (MOST_CHARACTERS + 1)}}) == f"structured_outputs.{name}"
         )
+
+
+def test_a_constraint_has_a_bounded_size() -> None:
+    name = "structured_outputs"
+    assert too_large_field({name: {"json": {"enum": ["a" * 1000] * 1000}}}) is None
+    assert too_large_field({name: {"json": {"description": "a" * MOST_BYTES}}}) == name
+    assert too_large_field({name: {"choice": ["a" * 1000] * 1100}}) == name
+    assert too_large_field({"messages": [{"role": "user", "content": "a" * MOST_BYTES}]}) is None
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"enum": ["a" * MOST_BYTES]}}}]
+    assert too_large_field({"tools": tools, "tool_choice": "required"}) == "tools"
+    assert too_large_field({"tools": tools, "tool_choice": "auto"}) is None
 
 
 def _schema(**fields: Any) -> dict[str, Any]:
