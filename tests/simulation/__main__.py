@@ -280,7 +280,7 @@ def covariate_table(executor: Executor, count: int) -> Iterator[str]:
     rows: list[list[Cell]] = []
     for row in verdicts.HISTORY_ROWS:
         it = verdicts.adjusted(executor, row, count)
-        ratio = f"{it.ratio:.2f}" if math.isfinite(it.ratio) and it.power >= 0.5 else "-"
+        ratio = f"{it.ratio:.2f}" if it.power_without >= 0.5 else "-"
         numbers = (it.variance, it.power, it.power_without, it.missed, it.missed_without)
         rows.append([row.name, it.with_history, it.without, ratio, *numbers])
     columns = ["world", "with", "without", "ratio", "variance", "power", "without", "missed", "without"]

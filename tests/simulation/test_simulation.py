@@ -214,7 +214,7 @@ def test_intervals_hold_while_users_come_and_go_and_a_ramp_begins(executor: Exec
 
 @pytest.mark.parametrize("row", verdicts.HISTORY_ROWS, ids=lambda row: row.name)
 def test_history_brings_verdicts_sooner_and_makes_none_false(executor: Executor, row: verdicts.HistoryRow) -> None:
-    found = verdicts.adjusted(executor, row, 200)
+    found = verdicts.adjusted(executor, row, 60)
     assert found.missed <= 0.075
     if row.world.effect == 1.0:
         return
