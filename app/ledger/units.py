@@ -27,10 +27,11 @@ def unit_key(sticky: Sticky, caller: str, value: str) -> str:
     """The sticky key of a client's `value`: what is drawn, and hashed as a unit. `caller` is the caller's id.
 
     Two callers' equal values are two keys: otherwise one of them could spoil the other's unit. Without credentials
-    there is one caller, and its values are its keys. An API key is its caller's anyway.
+    there is one caller, and its values are its keys. With `by: api_key` the unit is the caller, whichever of its keys
+    or tokens it shows.
     """
-    if sticky.by == "api_key":
-        return value
+    if sticky.by == "api_key" and caller != ANONYMOUS:
+        value = ""
     return own_key(caller, value)
 
 

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews, credentials
 from app.access.guard import Access
+from app.config.access import ANONYMOUS
 from app.config.schema import Config, Sticky
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
@@ -242,12 +243,29 @@ class ExperimentsApi:
             )
         if sticky is None or given == "":
             return given
+        own = context.caller.id
+        if sticky.by == "api_key":
+            if given is None:
+                given = next(iter(credentials(headers_of(request.scope))), None)
+            elif own != ANONYMOUS:  # the unit is a caller, whom its name names
+                return self._callers_unit(sticky, own, given, asks_for_others=asks_for_others)
         if given is None:
-            return next(iter(credentials(headers_of(request.scope))), None) if sticky.by == "api_key" else None
-        caller = context.caller.id if name is None else self._access.id_of(name)
+            return None
+        caller = own if name is None else self._access.id_of(name)
         if caller is None:
             raise BadRequest(f"caller: no key has the name '{name}'", param="caller")
         return unit_key(sticky, caller, given)
+
+    def _callers_unit(self, sticky: Sticky, own: str, name: str, *, asks_for_others: bool) -> str:
+        """The sticky key of the caller with this name. Raises BadRequest and Forbidden, without the name: it may be a
+        key.
+        """
+        caller = self._access.id_of(name)
+        if caller != own and not asks_for_others:
+            raise Forbidden("key: must be the name of your own API key, or be left out", param="key")
+        if caller is None:
+            raise BadRequest("key: is no name of an API key, and no token's principal", param="key")
+        return unit_key(sticky, caller, "")
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The exposures of a request id: among the caller's own requests, for managers and viewers among all."""

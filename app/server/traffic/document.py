@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from app.config.access import ANONYMOUS
 from app.config.base import problems_of
 from app.config.experiments import Percent
 from app.config.plans import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
@@ -25,7 +26,9 @@ class OverrideRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     unit_key: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
-        default=None, description="The unit's sticky key. Only its hash is kept."
+        default=None,
+        description="The unit's sticky key. On an endpoint that is sticky by `api_key`, where callers have "
+        "credentials: the caller's name. Only its hash is kept.",
     )
     caller: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         default=None,
@@ -166,7 +169,10 @@ def _caller_problems(
 ) -> Iterator[str]:
     """A key belongs to a caller, where there are several."""
     is_callers = config.access.knows_callers and endpoint.sticky is not None and endpoint.sticky.by != "api_key"
+    is_caller = config.access.knows_callers and endpoint.sticky is not None and not is_callers
     for number, it in enumerate(overrides):
+        if is_caller and it.unit_key is not None and caller_id(it.unit_key) is None:
+            yield f"overrides.{number}.unit_key: is no name of an API key, and no token's principal"
         path, is_needed = f"overrides.{number}.caller", is_callers and it.unit_key is not None
         if is_needed and it.caller is None:
             yield f"{path}: missing; name the caller whose key it is: the name of its API key, or its tokens' principal"
@@ -179,6 +185,8 @@ def _caller_problems(
 def _key(override: OverrideRequest, endpoint: Endpoint, caller_id: Callable[[str], str | None]) -> str:
     """The sticky key that an override names; problems are reported elsewhere."""
     value = override.unit_key or ""
+    if endpoint.sticky is not None and endpoint.sticky.by == "api_key":
+        return unit_key(endpoint.sticky, caller_id(value) or ANONYMOUS, value)
     if endpoint.sticky is None or override.caller is None:
         return value
     return unit_key(endpoint.sticky, caller_id(override.caller) or "", value)

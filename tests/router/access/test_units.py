@@ -1,17 +1,19 @@
 """Units are their caller's: no request counts for another caller's unit, whatever session or user it names."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.api_keys import KeyRecord, create, rotated
+from app.access.key_file import append, replace
 from app.config.access import ANONYMOUS
 from app.ledger.units import Hashes, own_key, secret_of
 from tests.router.conftest import Rig
 from tests.support.experiments.recording_controller import Seen
+from tests.support.waiting import wait_until
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 WAYS: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
@@ -28,11 +30,24 @@ class Teams:
     """A recorded router with two callers, and one without credentials."""
 
     def __init__(self, rig: Rig, file: Path) -> None:
-        self.rig, self.keys = rig, dict[str, str]()
+        self.rig, self.file, self.keys = rig, file, dict[str, str]()
         for name in ("ann", "bob"):
             self.keys[name], record = create(name)
             append(file, record.line)
         rig.change(access={"keys_file": str(file), "allow_anonymous": True})
+
+    def replace(self, name: str) -> None:
+        """Gives the caller a second key, whose own name here is "…, again"."""
+        now, made = datetime.now(UTC), []
+
+        def change(record: KeyRecord) -> KeyRecord:
+            made.append(rotated(record, now=now, until=now + timedelta(days=1), expires=None))
+            return made[0][1]
+
+        replace(self.file, name, change)
+        self.keys[f"{name}, again"] = key = made[0][0]
+        headers = {"authorization": f"Bearer {key}"}
+        wait_until(lambda: httpx.get(f"{self.rig.url}/api/me", headers=headers).status_code == 200)
 
     def ask(self, caller: str, headers: dict[str, str], fields: dict[str, str]) -> Seen:
         """The row of a request."""
@@ -70,6 +85,17 @@ def test_nobody_reaches_another_callers_unit_by_the_text_of_its_key(teams: Teams
     assert unit == Hashes(secret_of("internal")).unit(own_key(id, "s1"))
     for text in (own_key(id, "s1"), f"{id}s1", f"{id}\0s1"):
         assert unit not in {teams.ask(caller, {}, {"user": text}).item.unit for caller in ("", "bob")}
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_callers_units_stay_when_its_key_is_replaced(teams: Teams, way: str) -> None:
+    sticky, headers, fields = WAYS[way]
+    teams.rig.chat_endpoint(ledger="always", sticky=sticky)
+    old = teams.ask("ann", headers, fields)
+    teams.replace("ann")
+    new = teams.ask("ann, again", headers, fields)
+    assert (new.item.unit, new.assigned) == (old.item.unit, old.assigned)
+    assert teams.ask("ann", headers, fields).item.unit == old.item.unit
 
 
 @pytest.mark.parametrize("way", ["header", "user", "session"])

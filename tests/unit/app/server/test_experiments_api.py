@@ -223,8 +223,11 @@ def test_a_manager_asks_about_other_callers_keys_and_others_about_their_own(rig:
 
 
 def test_an_endpoint_that_is_sticky_by_api_key_takes_the_callers_own(rig: Rig) -> None:
-    view = rig.get("/api/endpoints/keyed/assignment").json()
-    assert view["unit"] == f"{HASHES.unit(rig.keys['boss'][0]):016x}"
+    path = "/api/endpoints/keyed/assignment"
+    boss, team = (f"{HASHES.unit(own_key(rig.id_of(name), '')):016x}" for name in ("boss", "chat team"))
+    assert rig.get(path).json()["unit"] == rig.get(path, key="boss").json()["unit"] == boss
+    assert rig.get(path, key="chat team").json()["unit"] == team
+    assert refusal(rig.get(path, key="nobody"))[::2] == (400, "key")
 
 
 def test_an_open_breaker_is_reported(rig: Rig) -> None:

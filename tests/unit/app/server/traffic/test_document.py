@@ -67,7 +67,10 @@ def test_where_callers_have_keys_an_override_names_the_caller() -> None:
     own = [f"{UNIT(own_key(id, 'ann')):016x}" for id in ("key-shop", "key-desk")]
     assert set(units(shop, desk)) == set(own)
     assert units({"unit": ANN, "deployment": "green"}) == [ANN]
-    assert units(override, sticky={"by": "api_key"}) == [ANN], "a key is its caller's anyway"
+    by_key = {"unit_key": "shop", "deployment": "green"}
+    assert units(by_key, sticky={"by": "api_key"}) == [f"{UNIT(own_key('key-shop', '')):016x}"]
+    (found,) = problems({"weights": {"blue": 100}, "overrides": [override]}, keys=True, sticky={"by": "api_key"})
+    assert found == "overrides.0.unit_key: is no name of an API key, and no token's principal"
     for content, said in (
         (override, "overrides.0.caller: missing; name the caller whose key it is"),
         ({**override, "caller": "who"}, "overrides.0.caller: no key has the name 'who'"),
