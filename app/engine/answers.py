@@ -290,10 +290,11 @@ def token_chunk(data: bytes) -> dict[str, Any]:
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _BLOCK_EVENTS = {"content_block_start": "content_block", "content_block_delta": "delta", "message_start": "message"}
 
-# A frame with one line of data, without its end. The engine's events have no other form.
-_FRAME = re.compile(rb"(?:(?:event|id|retry):[^\n]*\n)*data: ?([^\n]*)(?:\n(?:event|id|retry):[^\n]*)*")
+# A frame with one line of data, without its end, and before it the event's name, which must be the data's `type`. The
+# engine's events have no other form. Clients would obey other lines: `retry`, or an event that says there is an error.
+_FRAME = re.compile(rb"(?:event: ?([^\n]+)\n)?data: ?([^\n]*)")
 _LF = 0x0A
-_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_BEGINNINGS = (b"data:", b"event:", b":")
 
 # The members that differ between the events of a stream of text. A name cannot be part of a text: inside a JSON
 # string its quotes would be escaped.
@@ -386,18 +387,24 @@ class EventCheck:
     def _is_event(self, frame: bytes) -> bool:
         if self.ended:
             return not frame.strip(b"\n")
+        name = None
         if frame.startswith(b"data: ") and _LF not in frame:  # nearly always
             data = frame[6:]
         elif (found := _FRAME.fullmatch(frame.lstrip(b"\n"))) is None:
             return not frame.strip(b"\n")
         else:
-            data = found[1]
+            name, data = found.groups()
         if data == b"[DONE]":
-            self.ended = self._is_finished
+            self.ended = name is None and self._is_finished
             return self.ended
         try:
             # The decoder takes any bytes for the text of other members, and gives up on deep ones.
-            return (data.isascii() or data.decode() is not None) and self._takes(self, self._decode(data))
+            if not data.isascii():
+                data.decode()
+            event = self._decode(data)
+            if name is not None and name != getattr(event, "type", "").encode():
+                return False
+            return self._takes(self, event)
         except (ValueError, RecursionError):
             return False
 

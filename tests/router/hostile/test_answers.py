@@ -321,6 +321,31 @@ def counted(lied: Lied, ask: Ask, count: int) -> Iterator[None]:
     assert breaker.faults > 0 or breaker.is_open
 
 
+def is_event(frame: bytes) -> bool:
+    """Whether a frame has one line of data, and no other but the event's name, which is the data's type."""
+    *names, data = frame.split(b"\n")
+    if not (names and data.startswith(b"data: {")):
+        return not names and (not data or data.startswith((b"data:", b"{")))
+    return names == [b"event: " + json.loads(data[6:]).get("type", "").encode()]
+
+
+@pytest.mark.parametrize("ask", [it for it in ASKS if it.first], ids=lambda it: f"{it.dialect} {it.name}")
+@pytest.mark.parametrize("line", [b"event: error", b"event: evil", b"event:", b"id: LEAK", b"retry: 1", b"LEAK: 1"])
+def test_an_event_has_no_lines_but_those_of_its_dialect(lied: Lied, ask: Ask, line: bytes) -> None:
+    """First of a stream, and later: clients would obey such a line."""
+    assert ask.first is not None
+    named, _, data = ask.first.partition(b"data: ")
+    frames = [line + b"\n" + b"data: " + data, b"data: " + data.removesuffix(b"\n") + line + b"\n\n"]
+    if named:
+        frames.append(named + line + b"\n" + b"data: " + data)
+    for good in (b"", ask.first):
+        for frame in frames:
+            lied.liar.good, lied.liar.garbage = good, Garbage("lines", frame, EVENTS)
+            reply = lied.ask(ask, stream=True)
+            assert all(map(is_event, reply.body.split(b"\n\n"))), reply.body
+            assert is_error(reply, ask) or (ask.breaks and not reply.complete), (frame, reply)
+
+
 @pytest.mark.parametrize("ask", ASKS, ids=lambda it: it.name)
 def test_a_whole_answer_that_is_none_is_an_error(lied: Lied, ask: Ask) -> None:
     lied.liar.good = b""

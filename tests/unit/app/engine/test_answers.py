@@ -90,8 +90,7 @@ def test_what_is_no_event_is_malformed(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "frames",
-    [b'data:{"choices":[]}\n\n', b'event: x\nid: 1\ndata: {"choices":[]}\nretry: 5\n\n',
-     b'\ndata: {"choices":[]}\n\n'],
+    [b'data:{"choices":[]}\n\n', b'\ndata: {"choices":[]}\n\n'],
 )  # fmt: skip
 def test_everything_that_events_may_have_is_valid(frames: bytes) -> None:
     assert EventCheck("/v1/chat/completions").valid(frames)
