@@ -1,4 +1,4 @@
-"""One vLLM pooling deployment: embeddings, reranking, scores."""
+"""One vLLM pooling deployment: embeddings, reranking, scores, classes."""
 
 from ray import serve
 

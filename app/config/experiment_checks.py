@@ -12,7 +12,7 @@ _OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput
 """Metrics that have values for streamed answers only."""
 
 _EMBEDDINGS = "embeddings"
-_NEVER_STREAMED: Mapping[str, str] = {_EMBEDDINGS: "embeddings", "rerank": "scores"}
+_NEVER_STREAMED: Mapping[str, str] = {_EMBEDDINGS: "embeddings", "rerank": "scores", "classify": "classes"}
 """Task to the name of its answers."""
 
 ALL = 100

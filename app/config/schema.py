@@ -27,7 +27,7 @@ from app.config.plans import Override, PlanSettings
 from app.config.tracing import Tracing
 from app.internal_api import APP_PREFIX
 
-Task = Literal["chat", "completions", "responses", "embeddings", "rerank"]
+Task = Literal["chat", "completions", "responses", "embeddings", "rerank", "classify"]
 TASKS: tuple[Task, ...] = get_args(Task)
 EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority"]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)

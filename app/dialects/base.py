@@ -84,7 +84,10 @@ class ServingContext:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A POST to a deployment: path below its base URL, and body. The upstream client sets the body's `model`."""
+    """A POST to a deployment: path below its base URL, and body. The upstream client sets the body's `model`.
+
+    `app.engine.answers.QUESTIONS` are GETs, without the body.
+    """
 
     path: str
     body: Mapping[str, Any]

@@ -74,6 +74,7 @@ REQUEST: Mapping[str, str] = {
     "functions": "function",
     "input": "item",
     "input_data": "azure_ml",
+    "inputs": "input",
     "messages": "message",
     "output_config": "output_config",
     "parameters": "parameters",
@@ -91,6 +92,8 @@ REQUEST: Mapping[str, str] = {
 
 SHAPES: Mapping[str, Shape] = {
     "azure_ml": Shape("columns data index parameters", input_string="message"),
+    # Of Cohere, and of Hugging Face's sentence similarity.
+    "input": Shape("sentences source_sentence", content="part"),
     # Of TGI and MindIE, and of the tasks of Hugging Face's clients.
     "parameters": Shape(
         "adapter_id best_of decoder_input_details details do_sample frequency_penalty function_to_apply "

@@ -23,7 +23,10 @@ _OWN_AGENTS = _Missing("agents of its own", "a client that runs the agent, with 
 _ADMINISTRATION = _Missing("administration by API", "the configuration's `access`, and `GET /api/callers`")
 _OTHER_MEDIA = "another server: this one has chat, completions, embeddings and reranking"
 _FILES = _Missing("files", "the content itself in the request: text, or images as data: URLs")
-_CLASSIFICATION = _Missing("classification", "a chat whose `structured_outputs` has the classes as `choice`")
+_CLASSIFICATION = _Missing(
+    "such route here",
+    "`POST /classify`, with a classification model, or a chat whose `structured_outputs` has a `choice`",
+)
 
 _OPENAI: Mapping[str, _Missing] = {
     "agents|vaults|chatkit": _OWN_AGENTS,
@@ -44,9 +47,11 @@ _OPENAI: Mapping[str, _Missing] = {
     "decisions|safety|content_provenance_checks": _Missing("records of safety", "`content_filter` of an endpoint"),
     "deployments": _Missing("list of this form", "`GET /openai/models`"),
     "detokenize": _Missing("such route here", "`POST /detokenize`"),
-    "embed|embed_all|embed_sparse|pooling|feature-extraction": _Missing(
-        "such route here", "`POST /v1/embeddings`, `POST /pooling`, `POST /embed` or `POST /v2/embed`"
+    "embed|embed_all|pooling|feature-extraction": _Missing(
+        "such route here",
+        "`POST /v1/embeddings`, `POST /pooling`, `POST /embed`, `POST /embed_all` or `POST /v2/embed`",
     ),
+    "embed_sparse": _Missing("sparse vectors: vLLM makes none", "`POST /embed`, or `POST /rerank` to rank texts"),
     "evals": _Missing("evaluations", "experiments (`GET /api/experiments`)"),
     "files|uploads": _FILES,
     "fine_tuning|fine-tunes": _Missing("fine-tuning", "a tuned model, or its LoRA adapter, as a deployment"),
@@ -56,7 +61,7 @@ _OPENAI: Mapping[str, _Missing] = {
     ),
     "generative_scoring|inference/v1/generate": _Missing("such route here", "`POST /v1/completions` with `logprobs`"),
     "images": _Missing("images", _OTHER_MEDIA),
-    "load": _Missing("load of one engine", "`GET /metrics`: `http_server_active_requests` has each deployment's"),
+    "load": _Missing("such route here", "`GET /load`"),
     "load_lora_adapter|unload_lora_adapter": _Missing(
         "loading of adapters", "the configuration, with a deployment for each adapter"
     ),
@@ -66,10 +71,10 @@ _OPENAI: Mapping[str, _Missing] = {
     "realtime|live": _Missing("realtime sessions", "`stream` in `POST /v1/responses` or `POST /v1/chat/completions`"),
     "responses/compact": _Missing("compaction", "an `input` with fewer items"),
     "responses": _Missing("stored responses", "`input`, with all items of the conversation"),
-    "server_info|version": _Missing("one version: each deployment has its own engine", "`GET /ready`"),
-    "similarity": _Missing("such route here", "`POST /rerank` or `POST /score`"),
+    "server_info": _Missing("settings of its engines by API", "the configuration, `GET /version` and `GET /v1/models`"),
+    "similarity": _Missing("such route here", "`POST /similarity`"),
     "skills": _Missing("skills", "`instructions`, or a system message"),
-    "tokenizer_info": _Missing("tokenizer's settings", "`POST /tokenize` and `POST /detokenize`"),
+    "tokenizer_info|version": _Missing("such route here", "`GET /tokenizer_info` or `GET /version`"),
     "vector_stores": _Missing("vector stores", "`POST /v1/embeddings`, `POST /v1/rerank` and a store of your own"),
     "videos": _Missing("videos", _OTHER_MEDIA),
     "webhooks|webhook_endpoints|webhook_event_types": _Missing("webhooks", "the answers of the requests"),

@@ -20,6 +20,10 @@ from app.sse import Framer, has_comment, split
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 """The media types of the engine's streams and whole answers."""
 
+VERSION_PATH, TOKENIZER_INFO_PATH = "/version", "/tokenizer_info"
+QUESTIONS = frozenset({VERSION_PATH, TOKENIZER_INFO_PATH})
+"""Paths that vLLM answers to a GET, without a body; the others are POSTs."""
+
 
 def _object(**members: CoreSchema | TypedDictField) -> CoreSchema:
     """An object with these members; other members are not even converted to Python's objects."""
@@ -118,6 +122,7 @@ _MESSAGE: Mapping[str, CoreSchema | TypedDictField] = {
     "stop_sequence": _may(_TEXT),
     "usage": _USAGE,
 }
+_CLASSES = _object(index=_may(_COUNT), label=_may(_TEXT), num_classes=_may(_COUNT), probs=_list(_NUMBER))
 _ANY = SchemaValidator(_object())
 _WHOLE: Mapping[str, SchemaValidator] = {
     path: SchemaValidator(schema)
@@ -128,11 +133,14 @@ _WHOLE: Mapping[str, SchemaValidator] = {
         "/v1/embeddings": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT)), least=1)),
         "/v1/rerank": _object(**_HEAD, results=_list(_object(index=_COUNT, relevance_score=_NUMBER))),
         "/score": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT), score=_NUMBER))),
+        "/classify": _object(**_HEAD, data=_list(_CLASSES, least=1)),
         "/v1/responses": _RESPONSE,
         "/v1/messages": _object(**_MESSAGE),
         "/v1/messages/count_tokens": _object(input_tokens=_COUNT),
         "/tokenize": _object(tokens=_list(_COUNT), count=_may(_COUNT), max_model_len=_may(_COUNT)),
         "/detokenize": _object(prompt=_TEXT),
+        VERSION_PATH: _object(version=_TEXT),
+        TOKENIZER_INFO_PATH: _object(tokenizer_class=_TEXT),
         "/pooling": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT)), least=1)),
     }.items()
 }

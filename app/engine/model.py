@@ -4,11 +4,11 @@ Some dialects return tokens (TGI, Friendli): they count a prompt before it is se
 A model application describes its model at `MODEL_PATH`, as a JSON object: ``tokenizer`` (the content of tokenizer.json
 as a string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``,
 ``vocab_size``, ``logprobs_mode`` (vLLM's engine argument), ``processors`` (the keys of `vllm_xargs` that its engine
-supports). An external server's model is read from a directory (`tokenizer_dir`), its context length from vLLM's
-`/v1/models`.
+supports), ``labels`` (the names of a classification model's classes). An external server's model is read from a
+directory (`tokenizer_dir`), its context length from vLLM's `/v1/models`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -27,7 +27,7 @@ class Model:
 
     `is_extended`: its server is a model application of this project, with routes that vLLM lacks. `processors` are the
     keys of `vllm_xargs` that it supports; a server silently ignores others. `gives_logits`: it returns raw logits in
-    place of log-probabilities.
+    place of log-probabilities. `labels` are a classification model's.
     """
 
     tokenizer: Tokenizer
@@ -39,6 +39,7 @@ class Model:
     is_extended: bool = False
     gives_logits: bool = False
     processors: frozenset[str] = frozenset()
+    labels: Sequence[str] = ()
     _long_words: Lock = field(default_factory=Lock)
     """Held while a long word is encoded: several at once would take hundreds of megabytes."""
 
@@ -54,6 +55,7 @@ class Model:
         is_extended: bool = False,
         gives_logits: bool = False,
         processors: Iterable[str] = (),
+        labels: Sequence[str] = (),
     ) -> Self:
         """Raises Broken if `tokenizer_json` is not a tokenizer. `vocab_size` None: the tokenizer's."""
         try:
@@ -73,6 +75,7 @@ class Model:
             is_extended,
             gives_logits,
             frozenset(processors),
+            labels,
         )
 
     @classmethod
@@ -89,6 +92,7 @@ class Model:
                 is_extended=True,
                 gives_logits=fields.get("logprobs_mode") == "raw_logits",
                 processors=fields.get("processors", ()),
+                labels=fields.get("labels", ()),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Broken("The deployment did not describe its model") from error
@@ -106,6 +110,7 @@ class Model:
             max_len=max_len,
             vocab_size=config.get("vocab_size"),
             hidden_size=config.get("hidden_size"),
+            labels=labels_of(config.get("id2label") or {}),
         )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -153,6 +158,11 @@ class Model:
         """One id's own text, a special token's too. Bytes of an incomplete character become U+FFFD."""
         text: str = self.tokenizer.decode([id], skip_special_tokens=False)
         return text
+
+
+def labels_of(names: Mapping[Any, str]) -> list[str]:
+    """The names of a model's classes in their order: `id2label` of its configuration, whose keys JSON makes texts."""
+    return [name for _, name in sorted(names.items(), key=lambda item: int(item[0]))]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _CHECKS: Mapping[Task, EngineRequest] = {
     "responses": EngineRequest("/v1/responses", {"input": "a", "max_output_tokens": 1, "store": False}),
     "embeddings": EngineRequest("/v1/embeddings", {"input": "a"}),
     "rerank": EngineRequest("/v1/rerank", {"query": "a", "documents": ["a"]}),
+    "classify": EngineRequest("/classify", {"input": "a"}),
 }
 """The check request of each task, in the order in which a deployment's tasks are considered."""
 

@@ -44,7 +44,7 @@ _BYTES_PER_TOKEN = 4
 _EVENT_BYTES = 200
 """Bytes of a stream, for each token."""
 
-_OF_NUMBERS = frozenset({"/v1/embeddings", "/v1/rerank", "/score"})
+_OF_NUMBERS = frozenset({"/v1/embeddings", "/v1/rerank", "/score", "/classify", "/pooling"})
 _TOO_LONG = "The shadow's answer is too long"
 FAILED_LATE = "The shadow failed in the middle of its answer"
 

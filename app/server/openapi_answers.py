@@ -50,6 +50,8 @@ _GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
 _TOKENS = _object(tokens=_list(_COUNT))
 _NUMBER: Schema = {"type": "number"}
 _ANY_NUMBER: Schema = {"type": ["number", "null"]}
+_CLASSIFIED = _object(object=_TEXT, data=_list(_object(index=_COUNT, probs=_list(_NUMBER))), usage=_USAGE)
+_CLASSES = _list(_object(score=_NUMBER, label=_TEXT))
 _FLAG: Schema = {"type": "boolean"}
 _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
@@ -75,6 +77,9 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "tokenize": _object(count=_COUNT, tokens=_list(_COUNT)),
         "invocations": {"anyOf": [_CHAT, _COMPLETION]},
         "detokenize": _object(prompt=_TEXT),
+        "classify": _CLASSIFIED,
+        "version": _object(version=_TEXT),
+        "tokenizer_info": _object(tokenizer_class=_TEXT),
         "pooling": _object(object=_TEXT, model=_TEXT, data=_list(_object(object=_TEXT, index=_COUNT)), usage=_USAGE),
         "cohere_embed": _object(id=_TEXT, embeddings=_OBJECT, response_type=_TEXT),
         "swagger": _object(openapi=_TEXT, paths=_OBJECT),
@@ -114,14 +119,18 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "render": _object(text=_TEXT),
         "tokenize": _TOKENS,
         "detokenize": _object(text=_TEXT),
+        "classify": _CLASSIFIED,
     },
     "tgi": {
-        "root": {"anyOf": [*_GENERATIONS["anyOf"], _list(_list(_NUMBER))]},
+        "root": {"anyOf": [*_GENERATIONS["anyOf"], _list(_list(_NUMBER)), _list(_NUMBER), _CLASSES, _list(_CLASSES)]},
         "generate": _GENERATION,
         "invocations": {"anyOf": [_GENERATION, _list(_GENERATION), _CHAT, _COMPLETION]},
         "vertex": _object(predictions=_LIST),
         "tokenize": _list(_object(id=_COUNT, text=_TEXT)),
         "embed": _list(_list(_NUMBER)),
+        "embed_all": _list(_list(_list(_NUMBER))),
+        "similarity": _list(_NUMBER),
+        "predict": {"anyOf": [_CLASSES, _list(_CLASSES)]},
         "rerank": _list(_object(index=_COUNT, score=_NUMBER)),
         "chat_tokenize": _object(tokenize_response=_LIST, templated_text=_TEXT),
         "info": _object(model_id=_TEXT, max_total_tokens=_COUNT),
@@ -132,6 +141,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
         "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
         "audit": _object(records=_LIST, before=_ANY_TEXT),
+        "load": _object(server_load=_COUNT),
         "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),

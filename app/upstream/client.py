@@ -12,9 +12,9 @@ from typing import Any, Self
 from pydantic_core import to_json
 
 from app.config.schema import Timeouts
-from app.engine.answers import check_answer
+from app.engine.answers import QUESTIONS, check_answer
 from app.engine.model import Model
-from app.errors import Unavailable
+from app.errors import Rejected, Unavailable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
 from app.long_json import written
 from app.time_limit import within
@@ -39,9 +39,10 @@ Encode = Callable[[Mapping[str, Any], Target], Awaitable[bytes]]
 class Upstream:
     """The connections to deployments. One per process; an async context manager that opens and closes them.
 
-    Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
-    deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
-    headers of this request in addition to the target's: its trace, its key for the ingress. `encode` writes the body.
+    Each call POSTs a body with the target's own model name; bytes are sent as they are. `QUESTIONS` are GETs. It raises
+    Rejected if the deployment rejects the request and UpstreamError if it fails, both before the first byte of a
+    response. `context`: headers of this request in addition to the target's: its trace, its key for the ingress.
+    `encode` writes the body.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -79,6 +80,8 @@ class Upstream:
             async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context, encode)
                 try:
+                    if response.status == 404 and path in QUESTIONS:  # a route that engines may have
+                        raise Rejected(f"Deployment '{target.name}' does not tell this", status=404)
                     if response.status != 200:
                         raise await failed(response, target)
                     if on_head is not None:
@@ -122,15 +125,22 @@ class Upstream:
         context: Mapping[str, str],
         encode: Encode | None,
     ) -> Response:
-        headers = {**target.headers, **context, "content-type": "application/json", "x-request-id": request_id}
-        if isinstance(body, bytes):
-            data = body
+        headers = {**target.headers, **context, "x-request-id": request_id}
+        url, connect_s = target.url + path, timeouts.connect_s
+        send: Callable[[], Awaitable[Response]]
+        if path in QUESTIONS:
+            send = partial(self._http.get, url, headers, connect_s)
         else:
-            data = encoded(body, target) if encode is None else await encode(body, target)
+            if isinstance(body, bytes):
+                data = body
+            else:
+                data = encoded(body, target) if encode is None else await encode(body, target)
+            headers["content-type"] = "application/json"
+            send = partial(self._http.post, url, headers, data, connect_s)
         patience = _Patience(timeouts.connect_s)
         while True:
             try:
-                response = await self._http.post(target.url + path, headers, data, timeouts.connect_s)
+                response = await send()
             except NotConnected:
                 if INTERNAL_KEY_HEADER not in target.headers:  # not an application behind the ingress of this node
                     raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from app.engine.model import labels_of
 from deployments.engine.logits.registry import supported_xargs
 
 
@@ -47,4 +48,5 @@ def _card(engine: Any) -> Mapping[str, Any]:
         "vocab_size": model.get_vocab_size(),
         "logprobs_mode": str(model.logprobs_mode),
         "processors": supported_xargs(model.logits_processors or ()),
+        "labels": labels_of(getattr(model.hf_config, "id2label", None) or {}),
     }

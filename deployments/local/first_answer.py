@@ -15,6 +15,7 @@ _REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
     "responses": ("responses", {"input": "Name the capital of France."}),
     "embeddings": ("embeddings", {"input": "a first sentence"}),
     "rerank": ("rerank", {"query": "a color", "documents": ["blue", "seven"]}),
+    "classify": ("classify", {"input": "a first sentence"}),
 }
 """Task to its path below /v1 and a body without the model."""
 

@@ -17,6 +17,7 @@ from app.dialects.databricks.completions import CompletionsTranslation
 from app.dialects.databricks.embeddings import EmbeddingsTranslation
 from app.dialects.databricks.errors import error_reply
 from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
+from app.dialects.databricks.fields import Request as Fields
 from app.dialects.databricks.responses.fields import Responses
 from app.dialects.databricks.responses.translate import ResponsesTranslation
 from app.dialects.mounts import openai_routes
@@ -110,6 +111,11 @@ def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
     for task in tasks:
         if TASKS[task][1] in body:
             return task
-    sent = [field for field in ("messages", "prompt", "input") if field in body]
-    what = f"`{sent[0]}` is another task's" if sent else "the request has no field of its task"
-    raise WrongTask(f"Endpoint '{name}' expects {expected}; {what}", param=sent[0] if sent else None)
+    sent = next((field for field in ("messages", "prompt", "input", *Fields.refused) if field in body), None)
+    if sent is None:
+        what = "the request has no field of its task"
+    elif sent in Fields.refused:
+        what = f"`{sent}` has rows for models of other kinds"
+    else:
+        what = f"`{sent}` is another task's"
+    raise WrongTask(f"Endpoint '{name}' expects {expected}; {what}", param=sent)

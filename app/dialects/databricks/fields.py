@@ -64,7 +64,7 @@ MAX_PROPERTIES = 15
 MAX_CHOICES = 1024  # Databricks documents no bound; without one a small request is any amount of work
 
 _NOT_SENT = BOOKKEEPING | {"client_request_id", "usage_context"}
-_NOT_FOR_LANGUAGE_MODELS = "not for an endpoint that serves a language model"
+OTHER_MODELS = "it has rows for models of other kinds; send `messages`, `prompt` or `input`, by the endpoint's task"
 
 StopString = Annotated[str, Field(min_length=1)]
 
@@ -79,10 +79,10 @@ class Request(StrictModel):
     """The fields that all requests share."""
 
     refused: ClassVar[Mapping[str, str]] = {  # what `databricks-sdk` sends to endpoints of other kinds
-        "dataframe_records": _NOT_FOR_LANGUAGE_MODELS,
-        "dataframe_split": _NOT_FOR_LANGUAGE_MODELS,
-        "inputs": _NOT_FOR_LANGUAGE_MODELS,
-        "instances": _NOT_FOR_LANGUAGE_MODELS,
+        "dataframe_records": OTHER_MODELS,
+        "dataframe_split": OTHER_MODELS,
+        "inputs": OTHER_MODELS,
+        "instances": OTHER_MODELS,
     }
 
     model: str | None = Field(default=None, description=f"{MODEL}; below an endpoint's path one of its deployments")

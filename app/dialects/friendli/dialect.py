@@ -18,7 +18,7 @@ from app.dialects.friendli.chat import parse_chat
 from app.dialects.friendli.chat_fields import CHAT_RULES, Chat
 from app.dialects.friendli.completions import parse_completion
 from app.dialects.friendli.detection import is_friendli_chat, is_friendli_completion
-from app.dialects.friendli.embeddings import Embeddings, parse_embeddings
+from app.dialects.friendli.embeddings import Classification, Embeddings, parse_classification, parse_embeddings
 from app.dialects.friendli.errors import error_reply, timeout_reply
 from app.dialects.friendli.fields import Completions
 from app.dialects.friendli.models import models
@@ -46,6 +46,7 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any], Request, ParseContext], Call]] 
     "tokenize": parse_tokenize,
     "detokenize": parse_detokenize,
     "embeddings": parse_embeddings,
+    "classify": parse_classification,
 }
 
 
@@ -67,7 +68,10 @@ class Friendli:
     """The dialect below `/serverless/v1` and `/dedicated/v1`, and at `/v1` for Friendli's clients."""
 
     name: ClassVar[str] = "friendli"
-    routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*MOUNTS, _CONTAINER) for route in _routes(mount))
+    routes: ClassVar[Sequence[Route]] = (
+        *(route for mount in (*MOUNTS, _CONTAINER) for route in _routes(mount)),
+        Route("POST", "/dedicated/classify", "classify"),  # the container's is OpenAI's, as its embeddings
+    )
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "completions": [Body(Completions, rules=schemas([*GENERATION_RULES, *COMPLETION_RULES]))],
@@ -76,6 +80,7 @@ class Friendli:
         "tokenize": [Body(Tokenize)],
         "detokenize": [Body(Detokenize)],
         "embeddings": [Body(Embeddings)],
+        "classify": [Body(Classification)],
     }
 
     def claims(self, route: Route, request: Request) -> bool:

@@ -4,47 +4,85 @@ vLLM's own route takes no `cache_salt` and reports no `usage`, so the engine's `
 are put into Cohere's form here. Contract: Cohere's API reference, "Embed API (v2)", and what its SDK sends and reads.
 """
 
-import struct
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from app.dialects.base import Reply, ServingContext
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.fields import NonEmptyList
-from app.dialects.common.schema_rules import absent, described_by, either, values
+from app.dialects.common.schema_rules import absent, both, described_by, either, given, values
+from app.dialects.common.vectors import encoded
 from app.dialects.json_body import dump
 from app.dialects.openai.fields import Request
 
 FIELD_NAMES = {
     "dimensions": "output_dimension",
-    "input": "texts",
     "truncate_prompt_tokens": "truncate",
     "truncation_side": "truncate",
 }
-"""vLLM's names of fields to Cohere's."""
+"""vLLM's names of fields to Cohere's, except `input`, which has two."""
 
 _ONLY_TEXTS = "only texts are embedded; send them as `texts`"
+
+
+class Content(BaseModel):
+    """One part of an input."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Literal["text", "image_url"]
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _is_text(self) -> Self:
+        if self.type != "text":
+            raise ValueError("images are not embedded here; send the text, as {'type': 'text', 'text': …}")
+        if self.text is None:
+            raise ValueError("a part of type 'text' needs the field 'text'")
+        return self
+
+
+class Input(BaseModel):
+    """One of the `inputs`: its texts make up one text."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    content: NonEmptyList[Content]
+
+    def text(self) -> str:
+        """The text to embed."""
+        return "\n".join(part.text or "" for part in self.content)
 
 
 class Embed(Request):
     """The request."""
 
-    model_config = described_by(either(absent("max_tokens"), values({"truncate": [None, "START", "END"]})))
+    model_config = described_by(
+        either(absent("max_tokens"), values({"truncate": [None, "START", "END"]})),
+        either(both(given("texts"), absent("inputs")), both(given("inputs"), absent("texts"))),
+    )
 
-    refused: ClassVar[Mapping[str, str]] = {**Request.refused, "images": _ONLY_TEXTS, "inputs": _ONLY_TEXTS}
+    refused: ClassVar[Mapping[str, str]] = {**Request.refused, "images": _ONLY_TEXTS}
 
-    texts: NonEmptyList[str] = Field(description="vLLM's `input`")
+    texts: NonEmptyList[str] | None = Field(default=None, description="vLLM's `input`")
+    inputs: NonEmptyList[Input] | None = Field(
+        default=None,
+        description="the same as `texts`: the texts in an input's `content`, joined by line breaks; images are "
+        "rejected",
+    )
     input_type: str | None = Field(
         default=None,
         description="accepted; changes nothing: no prompt of the model's is put before a text",
     )
-    embedding_types: NonEmptyList[Literal["float", "binary", "ubinary", "base64"]] | None = Field(
-        default=None, description="done here"
+    embedding_types: NonEmptyList[Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]] | None = Field(
+        default=None,
+        description="done here; `int8` and `uint8` are the numbers of a vector of length one times 127, rounded, and "
+        "for `uint8` plus 128",
     )
     output_dimension: int | None = Field(default=None, ge=1, description="vLLM's `dimensions`")
     truncate: Literal["NONE", "START", "END"] | None = Field(
@@ -55,8 +93,10 @@ class Embed(Request):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        if not self.texts:
-            raise ValueError("texts: must not be empty")
+        if self.texts is not None and self.inputs is not None:
+            raise ValueError("inputs: not together with `texts`")
+        if not self.texts and not self.inputs:
+            raise ValueError(f"{'texts' if self.inputs is None else 'inputs'}: must be given and not be empty")
         if self.max_tokens is not None and self.truncate == "NONE":
             raise ValueError("max_tokens: only with `truncate` START or END")
         return self
@@ -70,7 +110,7 @@ class EmbedTranslation(DirectTranslation):
 
     @classmethod
     def of(cls, request: Embed) -> Self:
-        body: dict[str, Any] = {"input": request.texts}
+        body: dict[str, Any] = {"input": request.texts or [it.text() for it in request.inputs or ()]}
         if request.model is not None:
             body["model"] = request.model
         if request.output_dimension is not None:
@@ -104,10 +144,9 @@ def _bits(vector: Sequence[float]) -> list[int]:
     return [sum((number >= 0) << (7 - place) for place, number in enumerate(group)) for group in groups]
 
 
-_FORMS: Mapping[str, Callable[[Sequence[float]], Any]] = {
-    "float": list,
-    "base64": lambda vector: b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode(),
+_FORMS: Mapping[str, Callable[[list[float]], Any]] = {
+    **{kind: partial(encoded, encoding=kind) for kind in ("float", "base64", "int8", "uint8")},
     "ubinary": _bits,
     "binary": lambda vector: [byte - 128 for byte in _bits(vector)],
 }
-"""An embedding type to a vector in this form."""
+"""An embedding type to a vector in this form. A bit of Cohere's and vLLM's is set for 0, too; of Azure's it is not."""

@@ -13,12 +13,12 @@ from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.openai import azure_ml, cohere, fields, input_tokens, scoring, vllm_fields
+from app.dialects.openai import azure_ml, cohere, engine_info, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
 from app.dialects.openapi_schemas import Body
 from app.dialects.spelling import request_object
-from app.errors import NotFound, SwitchyardError
+from app.errors import NotFound, Rejected, SwitchyardError
 
 
 def _responses_routes(prefix: str) -> tuple[Route, ...]:
@@ -66,6 +66,10 @@ class OpenAI:
         Route("POST", "/tokenize", "tokenize"),
         Route("POST", "/detokenize", "detokenize"),
         Route("POST", "/pooling", "pooling"),
+        Route("POST", "/classify", "classify"),
+        Route("POST", "/v1/classify", "classify"),  # for OpenAI's SDK, whose base URL has the version
+        Route("GET", "/version", "version"),
+        Route("GET", "/tokenizer_info", "tokenizer_info"),
         Route("POST", "/v2/embed", "cohere_embed"),
         Route("POST", "/rerank", "rerank"),
         Route("POST", "/v1/rerank", "rerank"),
@@ -82,6 +86,7 @@ class OpenAI:
         "completions": [_COMPLETIONS],
         "embeddings": [Body(fields.Embeddings, vllm_fields.ENGINE_EMBEDDINGS)],
         "pooling": [Body(fields.Pooling, vllm_fields.ENGINE_POOLING)],
+        "classify": [Body(fields.Classify, vllm_fields.ENGINE_CLASSIFY)],
         "cohere_embed": [Body(cohere.Embed, frozenset({"model"}))],
         "rerank": [_RERANK],
         "rerank_v2": [_RERANK],
@@ -98,6 +103,8 @@ class OpenAI:
         return True  # the last in the registry: takes the paths that no other dialect claims
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
+        if (question := engine_info.QUESTIONS.get(operation)) is not None:
+            return engine_info.asked(question, request, context.config)
         call = self._parse(operation, request_object(request.body), request, context.config)
         if is_own_url(call.model, request.path):
             call = replace(call, model=None)
@@ -117,6 +124,8 @@ class OpenAI:
         return PARSERS_OF_RESPONSES[operation](body, drop_tools=drop)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
+        if operation == "tokenizer_info" and isinstance(error, Rejected) and error.status == 404:
+            error = engine_info.no_tokenizer_info()
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
         body = error_body(error)
         if operation in ("cohere_embed", "rerank_v2"):  # where Cohere's clients look for it

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from app.dialects.common import fields
 from app.dialects.common.fields import ChosenFunction, Function, NonEmpty, NonEmptyList, Sampling
@@ -214,21 +214,33 @@ class Completions(_Sampling):
         return self
 
 
-class Embeddings(Recorded):
-    """POST /v1/embeddings. `messages` is vLLM's alternative to `input`."""
+class Classify(Recorded):
+    """vLLM's POST /classify. `messages` is its alternative to `input`."""
 
     model_config = described_by(either(given("input"), given("messages")))
 
     input: NonEmpty | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
     messages: NonEmptyList[Any] | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _has_an_input(self) -> Self:
         if not self.input and not self.messages:
             raise ValueError("input: must be given and not be empty")
         return self
+
+
+class Embeddings(Classify):
+    """POST /v1/embeddings, with the same two forms of texts."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1)
+
+
+_OWN_ROUTES: Mapping[str, str] = {
+    "classify": "; for classes use POST /classify",
+    "score": "; for scores use POST /score",
+}
+"""vLLM's other tasks of `/pooling`."""
 
 
 class Pooling(Embeddings):
@@ -239,9 +251,17 @@ class Pooling(Embeddings):
         "data": "the engines have no plugins for it; send the text as `input`",
     }
 
-    task: Literal["embed", "token_embed"] | None = Field(
-        default=None, description="vLLM's; `classify` and `score` are other routes'"
+    task: Annotated[Any, WithJsonSchema({"enum": ["embed", "token_embed", None]})] = Field(
+        default=None, description="vLLM's `embed` and `token_embed`; `classify` and `score` have their own routes"
     )
+
+    @field_validator("task")
+    @classmethod
+    def _is_served_here(cls, value: Any) -> Any:
+        if value not in (None, "embed", "token_embed"):
+            own = _OWN_ROUTES.get(value, "") if isinstance(value, str) else ""
+            raise ValueError(f"takes 'embed', a vector for each text, or 'token_embed', one for each token{own}")
+        return value
 
 
 class Detokenize(Request):

@@ -101,6 +101,13 @@ class EmbeddingsTranslation(DirectTranslation):
         return _call("embeddings", sent, translation, request)
 
 
+def _parse_classify(body: dict[str, Any]) -> Call:
+    """vLLM's POST /classify."""
+    request = _checked(body, fields.Classify, vllm_fields.ENGINE_CLASSIFY)
+    sent = _without(body, fields.NOT_SENT)
+    return _call("classify", sent, DirectTranslation("/classify", sent), request)
+
+
 def _parse_pooling(body: dict[str, Any]) -> Call:
     """vLLM's POST /pooling."""
     request = _checked(body, fields.Pooling, vllm_fields.ENGINE_POOLING)
@@ -110,7 +117,8 @@ def _parse_pooling(body: dict[str, Any]) -> Call:
 
 def _parse_cohere_embed(body: dict[str, Any]) -> Call:
     translation = cohere.EmbedTranslation.of(request := _checked(body, cohere.Embed, frozenset()))
-    return Call("embeddings", translation.body, translation, request.model, field_names=cohere.FIELD_NAMES)
+    names = {**cohere.FIELD_NAMES, "input": "texts" if request.inputs is None else "inputs"}
+    return Call("embeddings", translation.body, translation, request.model, field_names=names)
 
 
 @dataclass(frozen=True)
@@ -239,6 +247,7 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "embeddings": EmbeddingsTranslation.parse,
     "cohere_embed": _parse_cohere_embed,
     "pooling": _parse_pooling,
+    "classify": _parse_classify,
     "rerank": RerankTranslation.parse,
     "rerank_v2": _parse_rerank_v2,
     "score": _parse_score,

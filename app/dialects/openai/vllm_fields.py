@@ -34,6 +34,8 @@ _SCORING = frozenset(
 
 ENGINE_POOLING = ENGINE_EMBEDDINGS | {"task"}
 
+ENGINE_CLASSIFY = ENGINE_EMBEDDINGS - {"dimensions", "embed_dtype", "encoding_format", "endianness"}
+
 ENGINE_RERANK = _SCORING | frozenset({"documents", "query", "top_n"})
 
 ENGINE_SCORE = _SCORING | frozenset("data_1 data_2 documents items queries text_1 text_2".split())

@@ -7,7 +7,7 @@ from app.dialects.base import ParseContext, Request
 from app.dialects.mounts import is_own_url
 from app.errors import Unprocessable
 
-_TASKS: Sequence[Task] = ("completions", "chat", "embeddings", "rerank", "responses")
+_TASKS: Sequence[Task] = ("completions", "chat", "embeddings", "rerank", "classify", "responses")
 _NO_MODEL = (None, "tgi", "dummy")
 
 

@@ -81,7 +81,10 @@ class TGI:
         *(Route("GET", path, "info", open=True) for path in INFO_PATHS),
         # Not below `/tgi`, where an endpoint may have these names.
         *(Route("POST", f"{mount}/embed", "embed", default="embeddings") for mount in _TEI_MOUNTS),
+        *(Route("POST", f"{mount}/embed_all", "embed_all", default="embeddings") for mount in _TEI_MOUNTS),
+        *(Route("POST", f"{mount}/similarity", "similarity", default="embeddings") for mount in _TEI_MOUNTS),
         *(Route("POST", f"{mount}/rerank", "rerank", default="rerank") for mount in _TEI_MOUNTS),
+        *(Route("POST", f"{mount}/predict", "predict", default="classify") for mount in _TEI_MOUNTS),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "generate": [_GENERATE],
@@ -93,7 +96,10 @@ class TGI:
         "vertex": [Body(Instances)],
         "tokenize": [Body(GenerateRequest, used=frozenset({"inputs", "parameters", "truncate"}), nested=_NESTED)],
         "embed": [Body(tei.Embed)],
+        "embed_all": [Body(tei.EmbedAll)],
+        "similarity": [Body(tei.Similarity)],
         "rerank": [Body(tei.Rerank)],
+        "predict": [Body(tei.Predict)],
         "chat_tokenize": [Body(Chat, used=frozenset({"guideline", "messages", "model", "tool_prompt", "tools"}))],
     }
     unknown_fields: ClassVar[str] = "ignored, as in TGI"
@@ -107,8 +113,8 @@ class TGI:
         return route.path != "/rerank" or "texts" in peek(request.body)
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        if operation == "root" and tei.embeds_only(request, context):
-            operation = "embed"
+        if operation == "root":
+            operation = tei.operation_of(request, context) or operation
         call = _PARSERS[operation](request, context)
         endpoint = request.params.get("endpoint")
         return call if endpoint is None else replace(call, model=endpoint)
@@ -146,7 +152,10 @@ _PARSERS: Mapping[str, Callable[[Request, ParseContext], Call]] = {
     "tokenize": Tokenize.parse,
     "chat_tokenize": ChatTokenize.parse,
     "embed": tei.EmbedTranslation.parse,
+    "embed_all": tei.EmbedAllTranslation.parse,
+    "similarity": tei.SimilarityTranslation.parse,
     "rerank": tei.RerankTranslation.parse,
+    "predict": tei.PredictTranslation.parse,
     "chat": ChatCompletion.parse,
     "completions": Completion.parse,
     "info": Info.parse,

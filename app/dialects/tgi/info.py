@@ -1,5 +1,6 @@
 """`/info`, of TGI and of Text Embeddings Inference (TEI), and `/v1/models`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,14 @@ from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES
 from app.errors import NotFound
 
 MAX_CONCURRENT_REQUESTS = 128
+
+_TEI_KINDS: Mapping[Task, dict[str, Any]] = {
+    "embeddings": {"embedding": {"pooling": None}},
+    "rerank": {"reranker": None},
+    "classify": {"classifier": {"id2label": None, "label2id": None}},
+}
+"""TEI's tasks, and its words for their models."""
+
 _VERSION = "3.3.6"  # the version of TGI's interface
 
 
@@ -27,7 +36,7 @@ class Info(Translation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         task = task_asked_about(request, context)
-        return Call(task, {}, TEIInfo(task) if task in ("embeddings", "rerank") else cls())
+        return Call(task, {}, TEIInfo(task) if task in _TEI_KINDS else cls())
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         return no_lookups(Reply(dump(_info(serving.deployment, serving.known_model.max_len))))
@@ -71,9 +80,8 @@ class TEIInfo(Translation):
     is_shared = True
 
     def engine_requests(self, serving: ServingContext) -> Flow:
-        kind = {"embedding": {"pooling": None}} if self.task == "embeddings" else {"reranker": None}
         context = serving.model.max_len if serving.model is not None else None
-        return no_lookups(Reply(dump(_tei_info(serving.deployment, kind, context))))
+        return no_lookups(Reply(dump(_tei_info(serving.deployment, _TEI_KINDS[self.task], context))))
 
 
 def _tei_info(name: str, kind: dict[str, Any], context: int | None) -> dict[str, Any]:

@@ -14,8 +14,11 @@ _PATHS = {
     "responses": "/v1/responses",
     "embeddings": "/v1/embeddings",
     "rerank": "/v1/rerank",
+    "classify": "/classify",
 }
-_NEVER_STREAMED = ("embeddings", "rerank")
+NEVER_STREAMED = ("embeddings", "rerank", "classify")
+"""Tasks that generate nothing."""
+
 _PARSED: Mapping[str, str] = {"/score": "score"}
 """Route to OpenAI's operation, where it is not named as the task."""
 
@@ -50,7 +53,7 @@ def replayed(recorded: RecordedRequest) -> ReplayRequest:
     sent["model"] = recorded.endpoint
     if task == "completions" and "max_tokens" in recorded.parameters:  # some dialects' bodies do not have it
         sent.setdefault("max_tokens", int(recorded.parameters["max_tokens"]))
-    if task not in _NEVER_STREAMED:
+    if task not in NEVER_STREAMED:
         sent["stream"] = recorded.stream
     sent.pop("stream_options", None)
     if recorded.stream and path in ("/v1/chat/completions", "/v1/completions"):
@@ -90,7 +93,7 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
         case task:
             texts = parts(text, inputs)
             body["prompt" if task == "completions" else "input"] = texts if len(texts) > 1 else texts[0]
-    if recorded.task in _NEVER_STREAMED:
+    if recorded.task in NEVER_STREAMED:
         return body
     if 0 <= given.get("temperature", -1) <= 2:
         body["temperature"] = given["temperature"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from app.experiments.replay.requests import text_of
+from app.experiments.replay.requests import NEVER_STREAMED, text_of
 from app.ledger.recordings.wire import RecordedRequest
 
 TraceFormat = Literal["guidellm", "vllm-bench"]
@@ -33,7 +33,7 @@ class Estimates:
     prompts: int = 0
     answers: int = 0
     left_out: int = 0
-    """The number of requests without an answer, or for embeddings or reranking, which benchmarks cannot use."""
+    """The number of requests without an answer, or of tasks that generate nothing, which benchmarks cannot use."""
 
     def notes(self) -> list[str]:
         """The notes in words."""
@@ -47,7 +47,7 @@ class Estimates:
 
 def trace(requests: Sequence[RecordedRequest], form: TraceFormat, estimates: Estimates) -> Iterator[dict[str, Any]]:
     """The lines of the requests, which are in order of arrival. Times count from the first line's."""
-    kept = [it for it in requests if it.status == 200 and it.task not in ("embeddings", "rerank")]
+    kept = [it for it in requests if it.status == 200 and it.task not in NEVER_STREAMED]
     estimates.left_out += len(requests) - len(kept)
     known = [_each(it, it.completion_tokens) for it in kept if it.completion_tokens]
     usual = round(median(known)) if known else None

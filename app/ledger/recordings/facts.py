@@ -23,7 +23,7 @@ _NUMBERS = {
 """Fields of requests, and the names under which they are recorded."""
 
 _COUNTS = {"stop": "stop", "stop_sequences": "stop", "tools": "tools"}
-_INPUTS = {"completions": "prompt", "embeddings": "input", "rerank": "documents"}
+_INPUTS = {"completions": "prompt", "embeddings": "input", "rerank": "documents", "classify": "input"}
 _LARGEST = 2**53
 """The largest number recorded. JSON numbers are unbounded, and a larger one is meaningless."""
 

@@ -1,6 +1,8 @@
-"""`GET /api/overview`: every endpoint that the caller may use, its deployments, and their last minute.
+"""`GET /api/overview`: every endpoint that the caller may use, its deployments, and their last minute; and vLLM's
+`GET /load`.
 
-It is computed from this router's counters on demand, at most once a second for all callers with the same view.
+The overview is computed from this router's counters on demand, at most once a second for all callers with the same
+view.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from app.config.schema import Config
 from app.control_plane import Replicas
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.errors import Unavailable
+from app.errors import NotFound, Unavailable
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.openapi import Operation
@@ -40,7 +42,7 @@ class Health(NamedTuple):
 
 
 class OverviewApi:
-    """The route. `views` returns the configuration in force (None before the first). `clock`: monotonic seconds."""
+    """The routes. `views` returns the configuration in force (None before the first). `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -59,15 +61,18 @@ class OverviewApi:
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, Window | None] = (float("-inf"), None)
         self._api = Api("switchyard", telemetry, access, views, openai_words)
-        self._entry = Entry("GET", "/api/overview", "overview", self._overview)
+        self._entries = [
+            Entry("GET", "/api/overview", "overview", self._overview),
+            Entry("GET", "/load", "load", self._load, {"model": {"type": "string"}}),
+        ]
 
     def operations(self) -> list[Operation]:
-        """The operation for the OpenAPI document."""
-        return [self._entry.operation(self._api.dialect)]
+        """The operations for the OpenAPI document."""
+        return [entry.operation(self._api.dialect) for entry in self._entries]
 
     def routes(self) -> list[BaseRoute]:
-        """The route of the API."""
-        return [self._entry.route(self._api)]
+        """The routes of the API."""
+        return [entry.route(self._api) for entry in self._entries]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -82,9 +87,7 @@ class OverviewApi:
             yield
 
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        if (views := self._views()) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        seen, roles = views.of(context.caller), self._access.roles
+        seen, roles = self._seen(context), self._access.roles
         is_manager = roles.may_manage(context.caller)
         operated = frozenset(name for name in seen.endpoints if roles.may_operate(context.caller, name))
         key = (frozenset(seen.endpoints), operated, is_manager)
@@ -97,6 +100,23 @@ class OverviewApi:
             self._answers = {it: kept for it, kept in self._answers.items() if now - kept[0] < CACHE_S}
             self._answers[key] = (now, seen, answer)
         return Reply(answer)
+
+    def _seen(self, context: OperationContext) -> Config:
+        if (views := self._views()) is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        return views.of(context.caller)
+
+    async def _load(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        """vLLM's GET /load: the requests that deployments work on for this router, of `?model=` or of all endpoints."""
+        seen = self._seen(context)
+        name = request.query_params.get("model")
+        if name is not None and name not in seen.endpoints:
+            raise NotFound(f"There is no endpoint '{name}'", param="model")
+        names = seen.endpoints if name is None else [name]
+        working = in_flight(self._telemetry)
+        return Reply(
+            dump({"server_load": sum(count for (endpoint, *_), count in working.items() if endpoint in names)})
+        )
 
     def _document(
         self, seen: Config, operated: Collection[str], is_manager: bool, replicas: Replicas | None

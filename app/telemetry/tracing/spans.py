@@ -28,8 +28,10 @@ _OPERATIONS: Final = {
     "completions": "text_completion",
     "embeddings": "embeddings",
     "rerank": "rerank",
+    "classify": "classify",
 }
-"""The conventions' names for our tasks; they count the Responses API as a chat, and have no name for reranking."""
+"""The conventions' names for our tasks; they count the Responses API as a chat, and have no name for the last
+two."""
 
 _FINISHES: Final = frozenset(
     "stop end_turn stop_sequence length max_tokens max_output_tokens tool_calls tool_use function_call content_filter "

@@ -276,6 +276,7 @@ _FRIENDLI: Mapping[str, Mapping[str, Any]] = {
     "dedicated.completions.complete": {"dedicated_completions_body": _PROMPT},
     "container.completions.complete": {"request": _PROMPT},
     "embeddings.embeddings": {"model": "embed", "input_": "hi"},
+    "text_classification.classify": {"model": "mood", "input_": "hi"},
     "endpoint.create": {
         "project_id": "x",
         "name": "x",
@@ -319,6 +320,8 @@ def of_hugging_face(rig: Rig) -> Iterator[Row]:
         "chat_completion": {"messages": MESSAGES},
         "text_generation": {"prompt": "hi"},
         "feature_extraction": {"text": "hi", "model": f"{rig.url}/tgi/embed"},
+        "sentence_similarity": {"sentence": "hi", "other_sentences": ["ho"], "model": f"{rig.url}/tgi/embed"},
+        "text_classification": {"text": "hi", "model": f"{rig.url}/tgi/mood"},
         "get_endpoint_info": {"model": f"{rig.url}/tgi/embed"},
         "health_check": {"model": f"{rig.url}/tgi/embed"},
     }
@@ -344,6 +347,12 @@ def response_events(body: Mapping[str, Any]) -> Response:
     )
 
 
+def listed(data: Sequence[Mapping[str, Any]]) -> Response:
+    """vLLM's answer with a result for each text."""
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    return JSONResponse({"id": "l", "object": "list", "created": 1, "model": "m", "data": data, "usage": usage})
+
+
 def engine_answers(engine: FakeEngine) -> Answer:
     """Every route of vLLM's that the clients reach."""
     others = every_route(engine)
@@ -354,6 +363,10 @@ def engine_answers(engine: FakeEngine) -> Answer:
                 return JSONResponse({"input_tokens": 3})
             case "/tokenize":
                 return JSONResponse({"count": 3, "tokens": [1, 2, 3], "max_model_len": 99})
+            case "/classify":
+                return listed([{"index": 0, "label": "a", "probs": [1.0, 0.0], "num_classes": 2}])
+            case "/v1/embeddings" if isinstance(body["input"], list):
+                return listed([{"index": number, "embedding": [0.5, 1.0]} for number in range(len(body["input"]))])
             case "/v1/responses" if body.get("stream"):
                 return response_events(body)
             case "/v1/chat/completions/render":
@@ -383,7 +396,12 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def test_every_method_works_is_refused_clearly_or_does_not_apply(rig: Rig) -> None:
-    rig.change(defaults={"chat": "chat", "completions": "chat", "embeddings": "embed"})
+    mini = {**rig.config["deployments"]["mini"], "tasks": ["embeddings", "classify"]}
+    rig.change(
+        deployments={**rig.config["deployments"], "mini": mini},
+        endpoints={**rig.config["endpoints"], "mood": {"tasks": ["classify"], "traffic": {"mini": 100}}},
+        defaults={"chat": "chat", "completions": "chat", "embeddings": "embed", "classify": "mood"},
+    )
     for engine in (rig.blue, rig.mini):
         engine.card, engine.answer = CARD, engine_answers(engine)
     rows = [row for of_client in CLIENTS for row in of_client(rig)]

@@ -69,6 +69,7 @@ ASKS = [
     Ask("openai", "/score", {"model": "embed", "queries": "a", "documents": ["b"]}),
     Ask("openai", "/v2/embed", {"model": "embed", "texts": ["hi"]}),
     Ask("openai", "/pooling", {"model": "embed", "input": "hi"}),
+    Ask("openai", "/classify", {"model": "embed", "input": "hi"}),
     Ask("openai", "/detokenize", {"model": "chat", "tokens": [5]}),
     Ask("openai", "/tokenize", {"model": "chat", "prompt": "a"}),
     Ask("anthropic", "/v1/messages", {**SAY, **LONG}, MESSAGE),
@@ -83,6 +84,8 @@ ASKS = [
     Ask("tgi", "/tgi/chat/v1/chat/completions", SAY, CHAT),
     Ask("tgi", "/tgi/chat/v1/completions", {"prompt": "hi", **LONG}, TEXT),
     Ask("tgi", "/tgi/embed/embed", {"inputs": "hi"}),
+    Ask("tgi", "/tgi/embed/embed_all", {"inputs": "hi"}),
+    Ask("tgi", "/tgi/embed/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
     Ask("tgi", "/tgi/embed/rerank", {"query": "a", "texts": ["b"]}),
     Ask("tgi", "/tgi/chat/generate", {"inputs": "hi", "parameters": {"max_new_tokens": 5}}),
     Ask("tgi", "/tgi/chat/generate_stream", {"inputs": "hi", "parameters": {"max_new_tokens": 5}}, TEXT),
@@ -95,6 +98,7 @@ VALID: Mapping[str, Callable[[dict[str, Any]], Response]] = {
     **ANSWERS,
     "/v1/rerank": lambda body: JSONResponse({"id": "r", "results": [{"index": 0, "relevance_score": 0.5}]}),
     "/pooling": lambda body: JSONResponse({"id": "p", "data": [{"index": 0, "object": "pooling", "data": [0.5, 1]}]}),
+    "/classify": lambda body: JSONResponse({"id": "c", "data": [{"index": 0, "label": "a", "probs": [0.5, 0.5]}]}),
     "/detokenize": lambda body: JSONResponse({"prompt": "hi"}),
     "/score": lambda body: JSONResponse({"id": "s", "data": [{"index": 0, "object": "score", "score": 0.5}]}),
 }
@@ -283,7 +287,7 @@ class Lied:
 def lied() -> Iterator[Lied]:
     liar, router = Liar(), Router(RuntimeEnvironment(), random=Random(7))
     with serve(Starlette(routes=[Mount("/e", liar.app)])) as engine:
-        tasks = {"chat": ["chat", "completions", "responses"], "embed": ["embeddings", "rerank"]}
+        tasks = {"chat": ["chat", "completions", "responses"], "embed": ["embeddings", "rerank", "classify"]}
         router.reconfigure(
             {
                 "endpoints": {name: {"tasks": its, "traffic": {f"{name}-1": 100}} for name, its in tasks.items()},

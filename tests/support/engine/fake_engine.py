@@ -149,12 +149,14 @@ def broken_after(*parts: str) -> bytes:
 class FakeEngine:
     """One deployment. `answer` makes its responses; `requests`, `paths` and `headers` record what it received.
 
-    With a `card` it is a model application of this project, which serves that card.
+    With a `card` it is a model application of this project, which serves that card. With a `tokenizer` it shows those
+    settings.
     """
 
     answer: Answer = chat
     healthy: bool = True
     card: dict[str, Any] | None = None
+    tokenizer: dict[str, Any] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -173,6 +175,9 @@ class FakeEngine:
                 Route("/tokenize", self._call, methods=["POST"]),
                 Route("/detokenize", self._call, methods=["POST"]),
                 Route("/pooling", self._call, methods=["POST"]),
+                Route("/classify", self._call, methods=["POST"]),
+                Route("/version", self._version),
+                Route("/tokenizer_info", self._tokenizer_info),
                 Route("/score", self._call, methods=["POST"]),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
                 Route(MODEL_PATH, self._model),
@@ -189,6 +194,12 @@ class FakeEngine:
 
     async def _model(self, request: Request) -> Response:
         return JSONResponse(self.card, status_code=200 if self.card else 404)
+
+    async def _version(self, request: Request) -> Response:
+        return JSONResponse({"version": "0.29.0"})
+
+    async def _tokenizer_info(self, request: Request) -> Response:
+        return JSONResponse(self.tokenizer or {"detail": "Not Found"}, status_code=200 if self.tokenizer else 404)
 
     async def _call(self, request: Request) -> Response:
         body = await request.json()

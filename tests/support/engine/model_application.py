@@ -38,7 +38,8 @@ _START_WITHIN_S = 1500.0
 
 @contextmanager
 def model_application(name: str, args: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its master is `KEY`.
+    """Runs `deployments.llm` with `args`, or an application with `runner: pooling`, and yields the URL that is
+    `serve_url` to a router. Its master is `KEY`.
 
     `environment` is added to this process's own.
     """
@@ -106,7 +107,8 @@ async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
     from deployments.engine.application import EngineArgs, engine_config
 
     given = EngineArgs.model_validate(args)
-    config = engine_config(given, **llm.engine_kwargs(given))
+    is_pooling = given.llm_config["engine_kwargs"].get("runner") == "pooling"  # as of `deployments.embedding`
+    config = engine_config(given, **({} if is_pooling else llm.engine_kwargs(given)))
     os.environ |= config.runtime_env["env_vars"]  # as Ray does, before anything imports vLLM
     from deployments.engine.server import EngineServer
 

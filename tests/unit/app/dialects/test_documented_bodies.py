@@ -87,12 +87,17 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
     ("openai", "pooling"): (
         {"input": "hi"},
         ({}, {"task": "token_embed"}),
-        ({"input": []}, {"task": "classify"}, {"data": {}}),
+        ({"input": []}, {"task": "classify"}, {"task": 5}, {"data": {}}),
+    ),
+    ("openai", "classify"): (
+        {},
+        ({"input": "hi"}, {"input": ["a"]}, {"messages": HI}),
+        ({}, {"input": ""}, {"input": []}, {"messages": []}),
     ),
     ("openai", "cohere_embed"): (
         {"texts": ["a"]},
-        ({}, {"max_tokens": 3}, {"max_tokens": 3, "truncate": "START"}, {"embedding_types": ["float", "binary"]}),
-        ({"texts": []}, {"max_tokens": 3, "truncate": "NONE"}, {"embedding_types": ["int8"]}, {"images": ["x"]}),
+        ({}, {"max_tokens": 3}, {"max_tokens": 3, "truncate": "START"}, {"embedding_types": ["int8", "binary"]}),
+        ({"texts": []}, {"max_tokens": 3, "truncate": "NONE"}, {"embedding_types": ["int4"]}, {"images": ["x"]}),
     ),
     ("openai", "detokenize"): ({}, ({"tokens": []}, {"tokens": [1]}), ({}, {"tokens": ["a"]}, {"tokens": [-1]})),
     ("openai", "tokenize"): ({}, ({"prompt": ""}, {"messages": HI}), ({}, {"prompt": "hi", "messages": HI})),

@@ -72,6 +72,7 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "rerank": {"query": "hi", "documents": ["hi"]},
         "score": {"queries": "hi", "documents": ["hi"]},
         "pooling": {"input": "hi"},
+        "classify": {"input": "hi"},
         "cohere_embed": {"texts": ["hi"]},
         "responses": {"input": "hi"},
         "tokenize": {"prompt": "hi"},
@@ -96,7 +97,10 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "vertex": {"instances": [{"inputs": "hello"}]},
         "tokenize": {"inputs": "hello"},
         "embed": {"inputs": "hello"},
+        "embed_all": {"inputs": "hello"},
+        "similarity": {"inputs": {"source_sentence": "hello", "sentences": ["hi"]}},
         "rerank": {"query": "hello", "texts": ["hi"]},
+        "predict": {"inputs": "hello"},
         "chat_tokenize": {"messages": MESSAGES},
     },
     "friendli": {
@@ -106,6 +110,7 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "tokenize": {"prompt": "hello"},
         "detokenize": {"tokens": [1]},
         "embeddings": {"input": "hi"},
+        "classify": {"input": "hi"},
     },
 }
 
@@ -142,7 +147,7 @@ COMPANIONS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("chat", "top_logprobs"): {"logprobs": True},
 }
 
-TASKS = ["chat", "completions", "embeddings", "rerank", "responses"]
+TASKS = ["chat", "completions", "embeddings", "rerank", "classify", "responses"]
 EVERY_TASK = parse_config(
     {
         "endpoints": {"chat": {"tasks": TASKS, "traffic": {"blue": 100}}},

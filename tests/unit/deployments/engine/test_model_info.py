@@ -23,6 +23,7 @@ def application(logits_processors: Any) -> FastAPI:
         logits_processors=logits_processors,
         get_hidden_size=lambda: 8,
         get_vocab_size=lambda: 330,
+        hf_config=SimpleNamespace(id2label={1: "sad", 0: "glad"}),
         try_get_generation_config=lambda: {"eos_token_id": [0, 7]},
     )
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=EOS)
@@ -50,6 +51,7 @@ async def test_the_card_has_everything_the_router_reads(logits_processors: Any, 
     model = Model.read((await answer(application(logits_processors))).content)
     assert (model.processors, model.is_extended, model.gives_logits) == (frozenset(heeded), True, True)
     assert (model.eos_ids, model.max_len, model.hidden_size, model.vocab_size) == (frozenset({0, 7}), 100, 8, 330)
+    assert list(model.labels) == ["glad", "sad"]
     assert model.encode("hello") == tokenizer().encode("hello").ids
 
 

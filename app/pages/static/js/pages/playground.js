@@ -6,7 +6,7 @@ import { codePanel } from "../playground/code_panel.js";
 import { comparison } from "../playground/comparison.js";
 import { Form } from "../playground/form.js";
 import { RankCard } from "../playground/rank_card.js";
-import { FormError, request } from "../playground/request.js";
+import { FormError, TASKS, request } from "../playground/request.js";
 
 export const title = "Playground";
 
@@ -19,14 +19,16 @@ export async function mount(root, context) {
   const { api, announce } = context;
   root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
   const me = await api.get("/api/me");
-  if (!me.endpoints.length) {
-    root.append(h("p", { class: "empty" }, "You have access to no endpoint on this server."));
+  const endpoints = me.endpoints.filter((it) => it.tasks.some((task) => TASKS.includes(task)));
+  if (!endpoints.length) {
+    const what = me.endpoints.length ? "Your endpoints have no task that the playground shows." : "You have access to no endpoint on this server.";
+    root.append(h("p", { class: "empty" }, what));
     return () => {};
   }
   const results = h("section", { class: "answers", "aria-label": "Answers" });
   const compared = h("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
   const code = codePanel(context);
-  const form = new Form(me.endpoints, { ...typed, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
+  const form = new Form(endpoints, { ...typed, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
   root.append(form.element, results, compared, code.element);
   let running = null;
   changed();

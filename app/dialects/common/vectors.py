@@ -1,4 +1,4 @@
-"""The encodings of Azure's embeddings, computed from the floats that vLLM returns."""
+"""The encodings of embeddings, computed from the floats that vLLM returns."""
 
 import base64
 import struct
