@@ -104,6 +104,7 @@ class _Meter:
 def _serve(engine_url: str, max_body_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     rig = HostileRig(HostileEngine(), engine_url)
+    rig.config["endpoints"]["chat"]["content_filter"] = {"patterns": ["(?i)secret project"]}
     rig.router.reconfigure({**rig.config, "max_body_bytes": max_body_bytes, "timeouts": {}})
     meter = _Meter()
     trim = ctypes.CDLL(None).malloc_trim

@@ -87,7 +87,7 @@ def test_names_of_members_are_short() -> None:
 
 def test_other_threads_run_meanwhile() -> None:
     """Another thread has to wait for milliseconds only, and not for all of it."""
-    text = to_json({"a": "😀" + "words " * 4_000_000})
+    text = to_json({"a": "😀" + "words " * 6_000_000})
     longest, is_over = 0.0, threading.Event()
 
     def watch() -> None:
@@ -104,4 +104,4 @@ def test_other_threads_run_meanwhile() -> None:
     finally:
         is_over.set()
         watcher.join()
-    assert longest < 0.03  # in one piece 0.07 s on a quiet core
+    assert longest < 0.05  # in one piece each takes 0.08 s on a quiet core
