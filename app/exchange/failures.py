@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, Reply
 from app.engine.errors import MALFORMED_RESPONSE
-from app.errors import Broken, InternalError, SwitchyardError
+from app.errors import InternalError, MalformedAnswer, SwitchyardError
 from app.exchange.deadlines import ClientDisconnected
 from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
-from app.telemetry.access_log import Record
 from app.telemetry.logs import event, where
 
 CLIENT_GONE = "client_gone"
@@ -57,23 +56,13 @@ class errors_rendered:
 
 
 class malformed_answers:
-    """Turns a dialect's exceptions on a malformed answer into Broken, and logs the place in the code."""
+    """Turns a dialect's exceptions on a malformed answer into MalformedAnswer."""
 
-    __slots__ = ("_record",)
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    __slots__ = ()
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, MALFORMED_ANSWER_ERRORS):
-            malformed = event(
-                "malformed_response",
-                request_id=self._record.request_id,
-                deployment=self._record.deployment,
-                traceback=where(error),
-            )
-            _log.warning(MALFORMED_RESPONSE, extra=malformed)
-            raise Broken(MALFORMED_RESPONSE) from error
+            raise MalformedAnswer(MALFORMED_RESPONSE) from error

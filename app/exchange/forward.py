@@ -49,7 +49,7 @@ from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
-from app.telemetry.logs import event
+from app.telemetry.logs import event, where
 from app.telemetry.tracing.request import RequestSpan
 from app.time_limit import within
 from app.upstream.client import Encode, encoded_in_pieces
@@ -227,13 +227,16 @@ class Forwarder:
 
     def _failed(self, name: str, error: UpstreamError) -> None:
         """Reports a failure of the deployment, unless anybody may ask, and would decide who gets traffic."""
+        if isinstance(error, MalformedAnswer):
+            malformed = event(
+                "malformed_response",
+                request_id=self.writer.record.request_id,
+                deployment=name,
+                traceback=where(error.__cause__ or error),
+            )
+            _log.warning(error.message, extra=malformed)
         if self.call.translation.is_shared:
             return
-        if isinstance(error, MalformedAnswer):
-            record = self.writer.record
-            _log.warning(
-                error.message, extra=event("malformed_response", request_id=record.request_id, deployment=name)
-            )
         if isinstance(error, Unavailable) and not error.is_fault:
             self.state.unserved.refused(name)
             self.state.telemetry.routing.deployment_refused(self.writer.record.endpoint, name)
@@ -313,7 +316,7 @@ class Forwarder:
                 self.observation.original.looked_up()
             async with until(self.deadline):
                 answers = await self._lookup(target, step)
-            with malformed_answers(self.writer.record):
+            with malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
 
@@ -343,7 +346,7 @@ class Forwarder:
         if (span := self._span) is not None:
             span.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
-        with malformed_answers(self.writer.record):
+        with malformed_answers():
             reply = self.call.translation.reply(answer, serving)
         await self._send(reply, target)
 

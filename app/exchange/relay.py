@@ -42,7 +42,7 @@ class Relay:
         """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
         end, in_order = b"", False
         try:
-            with malformed_answers(self._writer.record):
+            with malformed_answers():
                 async with IdleTimeout(idle_s, deadline) as self._idle:
                     self._rest = self._translated(await chunks.each(self._pass_on))
                 if self._stream.failure is not None:

@@ -60,6 +60,7 @@ TEXT = event(id="c", object="text_completion", created=1, model="m", choices=[
 RESPONSE = event(type="response.output_text.delta", delta="Hi", item_id="m", output_index=0, sequence_number=1)
 MESSAGE = event(type="content_block_delta", index=0, delta={"type": "text_delta", "text": "Hi"})
 LONG = {"max_tokens": 5}
+A_REGEX = {"type": "regex", "value": "a+"}
 ASKS = [
     Ask("openai", "/v1/chat/completions", SAY, CHAT),
     Ask("openai", "/v1/completions", {"prompt": "hi"}, TEXT),
@@ -89,6 +90,7 @@ ASKS = [
     Ask("tgi", "/tgi/embed/rerank", {"query": "a", "texts": ["b"]}),
     Ask("tgi", "/tgi/chat/generate", {"inputs": "hi", "parameters": {"max_new_tokens": 5}}),
     Ask("tgi", "/tgi/chat/generate_stream", {"inputs": "hi", "parameters": {"max_new_tokens": 5}}, TEXT),
+    Ask("tgi", "/tgi/chat/generate", {"inputs": "hi", "parameters": {"max_new_tokens": 5, "grammar": A_REGEX}}),
     Ask("friendli", "/dedicated/v1/chat/completions", SAY, CHAT),
     Ask("friendli", "/dedicated/v1/completions", {"prompt": "hi", **LONG}, TEXT, breaks=True),
 ]
