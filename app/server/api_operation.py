@@ -19,7 +19,7 @@ from app.dialects.json_body import dump
 from app.dialects.json_size import check_size
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openapi_schemas import Body, Schema
-from app.errors import BadRequest, ClientError, SwitchyardError, UnsupportedMediaType
+from app.errors import BadRequest, ClientError, Forbidden, SwitchyardError, UnsupportedMediaType
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
@@ -63,7 +63,8 @@ class Api:
 @dataclass(frozen=True, slots=True)
 class ApiOperation:
     """One method and path: the handler's reply, or its error in the API's format. `open` needs no credentials. An
-    `audited` one leaves a record in the audit log, unless it is a dry run. Invalid calls of a `counted` one count
+    `audited` one leaves a record in the audit log, unless it is a dry run, and so does a caller without the right to
+    any. Invalid calls of a `counted` one count
     against the caller's limits."""
 
     api: Api
@@ -114,7 +115,9 @@ class ApiOperation:
             if room is not None:
                 room.give_back()
             api.telemetry.finish(record)
-            if self._is_audited(request) and api.audit is not None and not change.recorded:
+            # Who may not read what it asked for may be looking for more.
+            is_recorded = self._is_audited(request) or (record.status == Forbidden.status and refusal is None)
+            if is_recorded and api.audit is not None and not change.recorded:
                 error = refusal.code if refusal is not None and refusal.code else record.error
                 api.audit.add(request, record, change, record.status, error)
 

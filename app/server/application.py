@@ -192,8 +192,8 @@ class Router:
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
             ExportApi(seen, telemetry, access, exports, audit),
-            AuditApi(seen, telemetry, access, keeping),
-            CallersApi(seen, telemetry, access),
+            AuditApi(seen, telemetry, access, keeping, audit),
+            CallersApi(seen, telemetry, access, audit),
         )
         known = KnownFleet(fleet) if fleet is not None else None
         cluster = ClusterMetrics(controller, known)
@@ -357,7 +357,8 @@ class Router:
         assert isinstance(raised, HTTPException)
         unserved = _unserved(request, request.method)
         dialect, error = refusal(unserved, is_known_path=raised.status_code == 405)
-        if raised.status_code == 405 and request.method in _CHANGES and unserved.path.startswith("/api/"):
+        is_change = request.method not in _READS and not (request.method == "OPTIONS" and _PREFLIGHT in request.headers)
+        if raised.status_code == 405 and is_change and unserved.path.startswith("/api/"):
             record = Record("switchyard", "unknown", unserved.id)
             with suppress(ClientError):  # whoever it is, it gets the same answer
                 record.caller = (await self._access.caller(unserved.headers, request.scope.get("client"))).name
@@ -380,7 +381,9 @@ class Router:
         return Response(self._document, media_type=JSON)
 
 
-_CHANGES = frozenset({"DELETE", "PATCH", "POST", "PUT"})
+_READS = frozenset({"GET", "HEAD"})
+_PREFLIGHT = "access-control-request-method"
+"""The header of a browser's own question whether a page may make a call (Fetch, CORS-preflight request)."""
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,6 +12,7 @@ from app.dialects.openapi_schemas import Schema
 from app.ledger.audit import OUTCOMES
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.audit.keeping import AuditKeeping
+from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
 from app.telemetry.metrics import Telemetry
 
@@ -25,9 +26,10 @@ class AuditApi:
         telemetry: Telemetry,
         access: Access,
         keeping: AuditKeeping,
+        audit: AuditLog,
     ) -> None:
         self._access, self._keeping = access, keeping
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
         query: dict[str, Schema] = {
             "since": {"description": "Unix seconds, or ISO 8601 (UTC)"},
             "until": {"description": "The same; not included"},

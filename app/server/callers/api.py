@@ -15,6 +15,7 @@ from app.dialects.base import Reply
 from app.dialects.json_body import dump
 from app.errors import Unavailable
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
+from app.server.audit_log import AuditLog
 from app.server.callers.document import callers_document, me_document
 from app.server.openapi import Operation
 from app.telemetry.metrics import Telemetry
@@ -25,9 +26,11 @@ _NEVER_CACHED = {"cache-control": "no-store"}
 class CallersApi:
     """The routes. `views` returns the configuration in force (None before the first)."""
 
-    def __init__(self, views: Callable[[], ConfigViews | None], telemetry: Telemetry, access: Access) -> None:
+    def __init__(
+        self, views: Callable[[], ConfigViews | None], telemetry: Telemetry, access: Access, audit: AuditLog
+    ) -> None:
         self._views, self._telemetry, self._access = views, telemetry, access
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""

@@ -118,7 +118,7 @@ def test_a_refused_call_leaves_one_record(audited: Audited, action: str, why: st
     assert audited.ramped.traffic == before
 
 
-@pytest.mark.parametrize("method", ["DELETE", "PATCH", "POST", "PUT"])
+@pytest.mark.parametrize("method", ["DELETE", "PATCH", "POST", "PUT", "OPTIONS", "TRACE", "PROPFIND"])
 def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audited, method: str) -> None:
     path = "/api/experiments" if method in ("POST", "PUT") else TRAFFIC
     for key, caller in (("boss", "boss"), ("no-such-key", "")):
@@ -127,6 +127,14 @@ def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audit
         record = next(it for it in audited.records() if it["request_id"] == key)
         assert (record["call"], record["caller"], record["status"]) == (f"{method} {path}", caller, 405)
         assert (record["outcome"], record["error"], record["address"]) == ("refused", "method_not_allowed", "127.0.0.1")
+
+
+@pytest.mark.parametrize("path", ["/api/audit", "/api/callers"])
+def test_a_read_without_the_right_leaves_one_record(audited: Audited, path: str) -> None:
+    key = {"authorization": f"Bearer {audited.keys['ann']}", "x-request-id": "a-look"}
+    assert httpx.get(audited.ramped.url + path, headers=key).status_code == 403
+    (record,) = (it for it in audited.records() if it["request_id"] == "a-look")
+    assert (record["call"], record["caller"], record["status"]) == (f"GET {path}", "ann", 403)
 
 
 SEED, AFTER = {"blue": 99, "green": 1}, {"blue": 90, "green": 10}
@@ -176,7 +184,9 @@ def test_what_changes_nothing_leaves_no_record(audited: Audited) -> None:
     decision = CALLS["decide"][2]
     assert httpx.post(f"{url}{DECISION}?dry_run=true", json=decision, headers=boss).status_code == 200
     assert httpx.get(f"{url}{TRAFFIC}", headers=boss).status_code == 200
-    assert httpx.get(f"{url}/api/audit", headers={"authorization": f"Bearer {audited.keys['ann']}"}).status_code == 403
+    assert httpx.get(f"{url}/api/audit", headers=boss).status_code == 200
+    preflight = {"origin": url, "access-control-request-method": "PUT"}
+    assert httpx.options(f"{url}{TRAFFIC}", headers=preflight).status_code == 405
     assert audited.records() == []
 
 
