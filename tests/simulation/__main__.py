@@ -19,6 +19,7 @@ from tests.simulation import (
     reports,
     sample_ratios,
     shadows,
+    small_arms,
     verdicts,
 )
 from tests.simulation.pool import processes
@@ -59,6 +60,19 @@ def false_positive_table(executor: Executor, count: int) -> Iterator[str]:
         found = false_positives.rates(executor, hard.row, count // 2, hard.looks)
         rows.append([hard.row.name, f"{found.cs:.3f} ({hard.design})", found.cs_single, found.peeked, found.fixed])
     yield table(["world", "CS", "CS ignoring users", "peeked, clustered", "fixed"], rows, "{:.3f}")
+
+
+def small_arm_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Small arms and rare values\n\nNo difference, {count} runs each, {small_arms.REQUESTS:,} requests, "
+        f"{small_arms.LOOKS} looks; the columns are the treatment's shares of the traffic. The share of runs that ever "
+        "exclude 0 (alpha is 5 %); in brackets, with each arm's variance from its own units alone.\n"
+    )
+    rows: list[list[Cell]] = []
+    for name in small_arms.TAILS:
+        rates = [small_arms.rejections(executor, name, share, count) for share in small_arms.SHARES]
+        rows.append([name, *(one if own is None else (one, own) for one, own in rates)])
+    yield table(["metric", *small_arms.SHARES], rows, "{:.3f}")
 
 
 def verdict_table(executor: Executor, count: int) -> Iterator[str]:
@@ -290,6 +304,7 @@ def covariate_table(executor: Executor, count: int) -> Iterator[str]:
 
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     false_positive_table,
+    small_arm_table,
     verdict_table,
     quantile_table,
     coverage_table,
@@ -304,7 +319,7 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     drift_table,
     secondary_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 1.8, 1.0, 1.0, 0.4, 1.0, 0.12, 1.0, 1.0, 1.0, 1.0, 1.0]
+SCALES = [1.0, 0.5, 0.4, 0.4, 1.8, 1.0, 1.0, 0.4, 1.0, 0.12, 1.0, 1.0, 1.0, 1.0, 1.0]
 """The number of runs of each table, as a share of the first table's."""
 
 

@@ -18,6 +18,7 @@ from tests.simulation import (
     reports,
     sample_ratios,
     shadows,
+    small_arms,
     verdicts,
 )
 from tests.simulation.pool import processes
@@ -55,6 +56,16 @@ def test_no_difference_is_not_rejected_by_continuous_looks(executor: Executor, r
 @pytest.mark.parametrize("hard", false_positives.HARDER, ids=lambda hard: hard.row.name)
 def test_harder_worlds_are_not_rejected_either(executor: Executor, hard: false_positives.Hard) -> None:
     assert false_positives.rates(executor, hard.row, 200, hard.looks).cs <= 0.085
+
+
+@pytest.mark.parametrize(("tail", "share"), small_arms.CASES)
+def test_a_rare_value_that_a_small_arm_has_not_met_makes_no_verdict_false(
+    executor: Executor, tail: str, share: str
+) -> None:
+    sequence, own = small_arms.rejections(executor, tail, share, 200)
+    assert sequence <= 0.05
+    if own is not None:
+        assert own >= 0.06
 
 
 @pytest.mark.parametrize("row", verdicts.ROWS, ids=lambda row: row.name)

@@ -4,9 +4,11 @@ Treatment is compared with control within strata; the strata's differences are a
 weights, and the variance is clustered by unit: whole users, not requests, carry the information. Strata hold the
 treatment's share, so that ramps neither bias the estimate nor need inverse propensities.
 
-Each arm's variance is estimated from its own units, less one for each mean that it has, and the degrees of freedom are
-Welch's and Satterthwaite's: at the first step of a ramp, thousands of units of control say nothing about how much the
-thirty of the treatment vary.
+The variance is the larger of two. *Welch's* estimates each arm's from its own units, less one for each mean that it
+has: thousands of units of control may vary less than the thirty of the treatment. *The permutation's* is the variance
+if the arms' residuals were exchanged, as they may be where nothing differs: an arm that has not met a rare and large
+value yet would seem to vary hardly at all, but control has met it. With equal halves the two are the same. The degrees
+of freedom are Welch's and Satterthwaite's, of the variance that counts.
 
 Covariates adjust the estimate by regression, as in Lindon et al. 2022. Where they were known before a unit met its arm,
 the difference of their means between the arms is 0 but for chance. So the estimate less any multiple of it has the same
@@ -172,6 +174,8 @@ class _Cells(NamedTuple):
     ok: NDArray[np.bool_]
     mean: Floats
     g: Floats
+    exchange: Floats
+    """The factors by which residuals move the estimate if they are exchanged with the other arm's, by those here."""
     s0: float
     s1: float
     overlap: float
@@ -188,7 +192,9 @@ def _cells(n: Floats, x: Floats, d: Floats) -> _Cells | None:
     mean = np.where(ok[:, None], x / counted, 0.0)
     g = w[:, None] / counted
     s0, s1 = (w[:, None] * mean).sum(axis=0)
-    return _Cells(ok, mean, g, float(s0), float(s1), float(w.sum()), float(d[ok].sum()))
+    return _Cells(
+        ok, mean, g, np.sqrt(counted / counted[:, ::-1]), float(s0), float(s1), float(w.sum()), float(d[ok].sum())
+    )
 
 
 def _multipliers(cells: _Cells, scale: LookScale) -> Floats | None:
@@ -215,8 +221,8 @@ def _result(
     clusters: int,
     adjustment: "_Adjustment | None" = None,
 ) -> Look | None:
-    """`squares` are the sums of the arms' squared influences, shape (2,); if at most `floor` together, rounding."""
-    if not math.isfinite(squares.sum()) or squares.sum() <= floor:
+    """`squares` as in `variance_of`; if the arms' own are at most `floor` together, they are rounding."""
+    if not math.isfinite(squares.sum()) or squares[0].sum() <= floor:
         return None
     by, slopes = (adjustment.by, adjustment.slopes) if adjustment is not None else (0.0, 0)
     spread = variance_of(squares, units, int(cells.ok.sum()) + slopes)
@@ -230,19 +236,24 @@ def _result(
 
 
 def variance_of(squares: Floats, units: tuple[int, int], strata: int) -> tuple[float, float] | None:
-    """The variance of a difference, and Welch's and Satterthwaite's degrees of freedom.
+    """The variance of a difference, and its degrees of freedom.
 
-    `squares` are the sums of the arms' squared influences, shape (2,). None if an arm has no more units than means.
+    `squares` are the sums of the arms' squared influences, as they are and exchanged between the arms: shape (2, 2).
+    None if an arm has no more units than means.
     """
     counts = np.array(units, np.float64)
     free = counts - strata
     if free.min() <= 0:
         return None
-    variances = squares * counts / free
-    variance = float(variances.sum())
-    if not variance > 0:
-        return 0.0, float(free.sum())
-    return variance, 1 / float((np.square(variances / variance) / free).sum())
+    own, exchanged = squares * counts / free
+    if exchanged.sum() > own.sum():
+        return float(exchanged.sum()), _degrees(counts[::-1], free)
+    return float(own.sum()), _degrees(own, free) if own.sum() > 0 else float(free.sum())
+
+
+def _degrees(variances: Floats, free: Floats) -> float:
+    """Welch's and Satterthwaite's degrees of freedom of the sum of two variances, from their sizes and their own."""
+    return 1 / float((np.square(variances / variances.sum()) / free).sum())
 
 
 def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
@@ -277,28 +288,36 @@ def look(lines: Lines, scale: LookScale, covariates: Covariates | None = None) -
             lines = Lines._make(column[kept] for column in lines)
         influence, own = _influences(cells, multipliers, lines)
         floor = _ROUNDING * sum_of_squares(own)
-        seen = np.zeros((2, influence.shape[1]), dtype=np.bool_)
+        seen = np.zeros((2, influence.shape[2]), dtype=np.bool_)
         seen[lines.arm, lines.unit] = True
         control, treated = seen.sum(axis=1)
         units, clusters = (int(control), int(treated)), int(seen.any(axis=0).sum())
-        unadjusted = _result(cells, scale, squares_of_arms(influence), floor, units, clusters)
+        unadjusted = _result(cells, scale, _squares(influence), floor, units, clusters)
         if unadjusted is None or covariates is None:
             return unadjusted
         adjustment = _adjustment(influence, covariates)
         if adjustment is None:
             return unadjusted
-        squares = squares_of_arms(adjustment.influence)
+        squares = _squares(adjustment.influence)
         adjusted = _result(cells, scale, squares, floor, units, clusters, adjustment)
     return unadjusted if adjusted is None else replace(adjusted, unadjusted=unadjusted)
 
 
 def _influences(cells: _Cells, multipliers: Floats, lines: Lines) -> tuple[Floats, Floats]:
-    """The units' influences on the estimate, shape (2, units), and the lines' own parts of it."""
+    """The units' influences on the estimate, as they are and exchanged between the arms: shape (2, 2 arms, units); and
+    the lines' own parts of it.
+    """
     cell, width = 2 * lines.stratum + lines.arm, int(lines.unit.max()) + 1
     factor = (cells.g * multipliers).ravel()[cell]
     own = factor * lines.x
-    influence = _sums(lines.arm * width + lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d, 2 * width)
-    return influence.reshape(2, width), own
+    part, line = own - factor * cells.mean.ravel()[cell] * lines.d, lines.arm * width + lines.unit
+    kinds = [_sums(line, values, 2 * width) for values in (part, part * cells.exchange.ravel()[cell])]
+    return np.stack(kinds).reshape(2, 2, width), own
+
+
+def _squares(influence: Floats) -> Floats:
+    """As `variance_of` takes them."""
+    return np.stack([squares_of_arms(of_kind) for of_kind in influence])
 
 
 class _Adjustment(NamedTuple):
@@ -306,7 +325,7 @@ class _Adjustment(NamedTuple):
     """What is taken from the estimate."""
     slopes: int
     influence: Floats
-    """What is left of the units' influences, shape (2, units)."""
+    """What is left of the units' influences, of the same shape."""
 
 
 def _adjustment(influence: Floats, covariates: Covariates) -> _Adjustment | None:
@@ -323,20 +342,20 @@ def _adjustment(influence: Floats, covariates: Covariates) -> _Adjustment | None
         kept = cells.ok[stratum]
         lines = Lines(unit[kept], stratum[kept], arm[kept], ones[kept], values[kept], ones[kept])
         of_units, parts = _influences(cells, np.array([-1.0, 1.0]) / cells.overlap, lines)
-        size = math.sqrt(sum_of_squares(of_units))
+        size = math.sqrt(sum_of_squares(of_units[0]))
         varies = size**2 > _ROUNDING_OF_MOMENTS * sum_of_squares(parts)
-        if varies and min(_units_that_vary(it) for it in of_units) >= MIN_VARYING:
+        if varies and min(_units_that_vary(it) for it in of_units[0]) >= MIN_VARYING:
             differences.append((cells.s1 - cells.s0) / cells.overlap / size)
             influences.append(of_units / size)
     if not influences:
         return None
-    width = max(influence.shape[1], influences[0].shape[1])
-    own, *of_covariates = (np.pad(it, ((0, 0), (0, width - it.shape[1]))) for it in (influence, *influences))
-    regressors = np.array([it.sum(axis=0) for it in of_covariates])
+    width = max(influence.shape[2], influences[0].shape[2])
+    own, *of_covariates = (np.pad(it, ((0, 0), (0, 0), (0, width - it.shape[2]))) for it in (influence, *influences))
+    regressors = np.array([it[0].sum(axis=0) for it in of_covariates])
     products = np.einsum("iu,ju->ij", regressors, regressors)
-    target = np.einsum("iu,u->i", regressors, own.sum(axis=0))
+    target = np.einsum("iu,u->i", regressors, own[0].sum(axis=0))
     slopes, _, rank, _ = np.linalg.lstsq(products, target, rcond=_COLLINEAR)
-    left = own - np.einsum("i,iau->au", slopes, np.array(of_covariates))
+    left = own - np.einsum("i,ikau->kau", slopes, np.array(of_covariates))
     return _Adjustment(float((slopes * differences).sum()), int(rank), left)
 
 
@@ -371,7 +390,7 @@ def look_of_requests(moments: Moments, scale: LookScale) -> Look | None:
             return None
         squares = moments.xx - 2 * cells.mean * moments.xd + cells.mean**2 * moments.dd
         weights = np.where(cells.ok[:, None], (cells.g * multipliers) ** 2, 0.0)
-        squares = (weights * squares).sum(axis=0)
+        squares = np.stack([(weights * squares).sum(axis=0), (cells.exchange**2 * weights * squares).sum(axis=0)])
         floor = _ROUNDING_OF_MOMENTS * float((weights * moments.xx).sum())
     control, treated = (int(count) for count in moments.n[cells.ok].sum(axis=0))
     return _result(cells, scale, squares, floor, (control, treated), control + treated)

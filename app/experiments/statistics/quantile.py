@@ -44,6 +44,7 @@ class _ShiftTest:
         counted = np.where(ok[:, None], n, 1.0)
         w = np.where(ok, counted.prod(axis=1) / counted.sum(axis=1), 0.0)
         self._factor = (w[:, None] / counted * np.array([-1.0, 1.0]) / w.sum()).ravel()
+        self._exchange = np.sqrt(counted / counted[:, ::-1]).ravel()
         self._counts = counted.ravel()
         self._sorted = tuple(np.sort(self._values[self._arm == treated]) for treated in (False, True))
         self.rows = (len(self._sorted[0]), len(self._sorted[1]))
@@ -81,9 +82,14 @@ class _ShiftTest:
         number_above = np.bincount(index, minlength=2 * len(self._counts))[1::2]
         mean = number_above / self._counts
         difference = float(self._factor @ number_above)
-        influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1).ravel()
-        influence = np.bincount(self._line, influences[index], 2 * self._width).reshape(2, -1).astype(np.float64)
-        variance, nu = variance_of(squares_of_arms(influence), self.units, self._size) or (0.0, 0.0)
+        influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1)
+        squares = np.stack(
+            [
+                squares_of_arms(np.bincount(self._line, part.ravel()[index], 2 * self._width).reshape(2, -1))
+                for part in (influences, influences * self._exchange[:, None])
+            ]
+        )
+        variance, nu = variance_of(squares, self.units, self._size) or (0.0, 0.0)
         return difference, variance, nu
 
     def crossing(self, level: float, low: float = -FARTHEST, high: float = FARTHEST) -> tuple[float, float] | None:
