@@ -47,7 +47,7 @@ def _usually(usual: float, sd: float, rarely: float, share: float, rng: np.rando
 
 
 def _ln_cold(share: float, factor: float, rng: np.random.Generator, n: int) -> Floats:
-    return rng.normal(0, 0.15, n) + np.log(factor) * (rng.random(n) < share)
+    return np.asarray(rng.normal(0, 0.15, n) + np.log(factor) * (rng.random(n) < share))
 
 
 def _stars(share: float, rng: np.random.Generator, n: int) -> Floats:

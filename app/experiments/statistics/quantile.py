@@ -85,12 +85,16 @@ class _ShiftTest:
         influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1)
         squares = np.stack(
             [
-                squares_of_arms(np.bincount(self._line, part.ravel()[index], 2 * self._width).reshape(2, -1))
+                squares_of_arms(self._by_unit(part.ravel()[index]))
                 for part in (influences, influences * self._exchange[:, None])
             ]
         )
         variance, nu = variance_of(squares, self.units, self._size) or (0.0, 0.0)
         return difference, variance, nu
+
+    def _by_unit(self, influence: Floats) -> Floats:
+        """Sums of each arm and unit: shape (2, units)."""
+        return np.asarray(np.bincount(self._line, influence, 2 * self._width).reshape(2, -1), np.float64)
 
     def crossing(self, level: float, low: float = -FARTHEST, high: float = FARTHEST) -> tuple[float, float] | None:
         """The two near shifts between which `z` falls through `level`; None if not between `low` and `high`."""
