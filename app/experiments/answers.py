@@ -6,7 +6,7 @@ and `param`; the router words them in OpenAI's form.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -76,6 +76,9 @@ class Reader(Protocol):
     def acting(self, report: Report) -> Acting | None:
         """The state of acting on the experiment of a report; None if nothing acts on it."""
 
+    def shown(self, report: Report) -> None:
+        """Somebody reads the report."""
+
     def decide(self, report: Report, request: Request) -> None:
         """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
 
@@ -99,13 +102,21 @@ class Reader(Protocol):
         """The report on an endpoint's shadow; None if it has no mirror."""
 
 
+class _Reading(NamedTuple):
+    """A report, with the state of acting and the latest actions at the same moment."""
+
+    report: Report
+    acting: Acting | None
+    actions: Sequence[tuple[float, str]]
+
+
 class Answers:
     """Answers questions; keeps the A/A runs that are under way."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._runs = FalseVerdictRuns()
-        self._reports: dict[str, Report] = {}
+        self._readings: dict[str, _Reading] = {}
         self._shadows: dict[str, ShadowReport] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
@@ -156,14 +167,14 @@ class Answers:
         """Answers a decision that was made for another state with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
         is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
-        report = self._report_of(name, self._judged(name))
+        report = self._reading(name, self._judged(name)).report
         try:
             if is_dry:
                 return Answer(200, _json(self._reader.foresee(report, request)))
             self._reader.decide(report, request)
         except PreconditionFailed as error:
             return Answer(error.status, _json(self._summarized(name, experiment)))
-        self._reports.pop(name, None)
+        self._readings.pop(name, None)
         return Answer(200, _json(self._summarized(name, experiment)))
 
     def _report(self, name: str, query: Query, body: bytes) -> Answer:
@@ -174,13 +185,14 @@ class Answers:
                 "`switchyard experiments report --ledger DIR --at TIME` reports from what was recorded until then",
                 param="at",
             )
-        report = self._report_of(name, self._judged(name))
-        return _formatted(report, form, lambda: self._document(report))
+        reading = self._reading(name, self._judged(name))
+        self._reader.shown(reading.report)
+        return _formatted(reading.report, form, lambda: document(*reading))
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         judged = self._judged(name)
-        comparison = _comparison(self._report_of(name, judged), query)
+        comparison = _comparison(self._reading(name, judged).report, query)
         metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
@@ -189,7 +201,7 @@ class Answers:
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         judged = self._judged(name)
-        comparison = _comparison(self._report_of(name, judged), query)
+        comparison = _comparison(self._reading(name, judged).report, query)
         effect = number(query, "effect", default=comparison.minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
         now = self._reader.now()
@@ -239,8 +251,8 @@ class Answers:
         found: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
-                report = self._report_of(name, judged)
-                found += series_of(report, self._reader.acting(report))
+                report, acting, _ = self._reading(name, judged)
+                found += series_of(report, acting)
         for endpoint in self._reader.mirrored():
             if (shadow := self._shadow_of(endpoint)) is not None:
                 found += shadow_series(shadow)
@@ -255,10 +267,6 @@ class Answers:
     def _keep_audit(self, query: Query, body: bytes) -> Answer:
         self._reader.audit.keep(decode_records(body))
         return Answer(200, _json({}))
-
-    def _document(self, report: Report) -> Iterable[Block]:
-        actions = recent_actions(self._reader.entries(), report.experiment, MAX_ACTIONS)
-        return document(report, self._reader.acting(report), actions)
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()
@@ -275,21 +283,27 @@ class Answers:
     def _summarized(self, name: str, experiment: Experiment) -> Summary:
         if (judged := self._reader.analysis(name)) is None:
             return summary_without_evidence(name, experiment)
-        report = self._report_of(name, judged)
-        return summary_of(report, self._reader.acting(report))
+        report, acting, _ = self._reading(name, judged)
+        self._reader.shown(report)
+        return summary_of(report, acting)
 
-    def _report_of(self, name: str, judged: ReadableAnalysis) -> Report:
-        """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
-        now, last = self._reader.now(), self._reports.get(name)
-        if last is None or not 0 <= now - last.at < REPORT_S:
-            found = judged.report(now)
-            acting = self._reader.acting(found)  # it may have paused or stopped what the file declares as running
-            last = found if acting is None else msgspec.structs.replace(found, state=acting.state)
-            self._reports[name] = last
-        return last
+    def _reading(self, name: str, judged: ReadableAnalysis) -> "_Reading":
+        """One that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy. It is a
+        new one, though, once acting has changed.
+        """
+        now, last = self._reader.now(), self._readings.get(name)
+        if last is not None and 0 <= now - last.report.at < REPORT_S and self._reader.acting(last.report) == last.acting:
+            return last
+        report = judged.report(now)
+        acting = self._reader.acting(report)
+        if acting is not None:  # it may have paused or stopped what the file declares as running
+            report = msgspec.structs.replace(report, state=acting.state)
+        actions = recent_actions(self._reader.entries(), name, MAX_ACTIONS)
+        self._readings[name] = _Reading(report, acting, actions)
+        return self._readings[name]
 
     def _shadow_of(self, endpoint: str) -> ShadowReport | None:
-        """Like `_report_of`, for a shadow."""
+        """Like `_reading`, for a shadow."""
         now, last = self._reader.now(), self._shadows.get(endpoint)
         if last is not None and 0 <= now - last.at < REPORT_S and endpoint in self._reader.mirrored():
             return last

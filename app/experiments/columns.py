@@ -243,18 +243,29 @@ class Exposures(NamedTuple):
         ]
         return Exposures(*parts)
 
-    def in_order(self) -> Iterator["Exposures"]:
-        """The same in pieces, such that late records come among the others in the order of arrival: detectors of late
-        regressions take events as they come.
+    def in_order(
+        self, *, also: Sequence[float] = (), each_since: float = math.inf
+    ) -> Iterator[tuple[float, "Exposures"]]:
+        """The same in pieces in the order of arrival, each with the arrival of its last record; NaN for a piece of
+        unknown times.
+
+        A piece ends with each late record, since detectors of late regressions take events as they come, at each time
+        of `also` (Unix seconds), and from `each_since` on with each arrival.
         """
         columns = [it.take(np.argsort(it.arrived, kind="stable")) for it in self]
-        cuts = [cut for cut in np.unique(self.late.arrived).tolist() if not math.isnan(cut)]
-        ends = [[int(it.arrived.searchsorted(cut, "right")) for it in columns] for cut in cuts]
+        arrived = [it.arrived if it is self.late else it.arrived[it.arrived >= each_since] for it in self]
+        known = np.concatenate([it.arrived for it in self])
+        last = known[~np.isnan(known)].max(initial=-math.inf)
+        cuts = np.unique(np.concatenate([*arrived, also]))
+        cuts = np.unique(np.append(cuts[~np.isnan(cuts)], last))
+        ends = [(cut, [int(it.arrived.searchsorted(cut, "right")) for it in columns]) for cut in cuts.tolist()]
         begins = [0] * len(columns)
-        for end in [*ends, [len(it) for it in columns]]:
+        for at, end in [*ends, (math.nan, [len(it) for it in columns])]:
+            if begins == end:
+                continue
             spans = zip(columns, begins, end, strict=True)
             parts: list[Any] = [it.take(slice(first, last)) for it, first, last in spans]
-            yield Exposures(*parts)
+            yield at, Exposures(*parts)
             begins = end
 
     @property

@@ -34,9 +34,9 @@ from app.experiments.plan_history import new_plans, replaced
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, live, total_lost
-from app.experiments.runs import Run, SameRun, next_run, runs_of
+from app.experiments.runs import Run, SameRun, looks_of, next_run, runs_of
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.entry import LOAD, LOST, OBSTACLES, Entry
+from app.experiments.storage.entry import LOAD, LOOKS, LOST, OBSTACLES, Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import open_store
 from app.experiments.storage.write_ahead import WriteAhead
@@ -102,6 +102,8 @@ class Controller:
         self._retry_at = 0.0
         self._facts: dict[str, dict[str, Any]] = {}
         """Facts that no record has, as the journal has them, by the kind of their entry."""
+        self._looks: dict[tuple[str, float], Mapping[str, float | None]] = {}
+        """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
         self._keeper.journal([Entry(clock(), "controller_started")])
@@ -212,12 +214,29 @@ class Controller:
     def analysis(self, name: str) -> Evidence | None:
         """The evidence of an experiment that has a run."""
         judged = self._judges.of.get(name)
-        return Evidence(judged.analysis, self.warnings, self._amended) if judged is not None else None
+        if judged is None:
+            return None
+        analysis = judged.analysis
+        return Evidence(analysis, lambda now: self._amended(analysis.report(now)))
 
     def acting(self, report: Report) -> Acting | None:
         """The state of acting on the experiment of a report."""
         run, config = self._runs[report.experiment], self._config
         return self._actions.acting(run, config, report, self.now()) if config is not None else None
+
+    def shown(self, report: Report) -> None:
+        """Notes what a report that somebody reads rests on, if that is less than the records of its time."""
+        name, run = report.experiment, self._runs[report.experiment]
+        if not self._knows_runs:
+            return
+        if (last := self._looks.get((name, run.started_at))) is None:
+            last = looks_of(self._keeper.entries, run, report.at)
+        compared = (*report.primary, *report.secondary)
+        looks = {it.key: it.looked_at for it in compared if it.outdated or it.key in last}
+        self._looks[name, run.started_at] = looks
+        if looks != last:
+            detail = {"at": report.at, "started_at": run.started_at, "looks": looks}
+            self._keeper.journal([Entry(self.now(), LOOKS, name, detail)])
 
     def decide(self, report: Report, request: Request) -> None:
         """Takes a person's decision on the experiment of a report.
@@ -264,7 +283,7 @@ class Controller:
         return self._keeper.health()
 
     def warnings(self) -> list[str]:
-        """Warnings for every report."""
+        """What troubles this service, for every report."""
         now, health = self.now(), self.health()
         found = clock_warnings(self._keeper.waiting.routers, now)
         if health.failing_since is not None:
@@ -277,11 +296,14 @@ class Controller:
         return found
 
     def _amended(self, report: Report) -> Report:
-        """The report with the next step and the arms' present traffic: analyses know that of the latest requests."""
+        """The report with the next step, the arms' present traffic, since analyses know that of the latest requests,
+        and what troubles this service.
+        """
         assert self._config is not None
         run, now = self._runs[report.experiment], self.now()
         next_ = self._actions.next_sentence(run, self._config, report, now)
-        return replace(report, next=next_, weights=self._actions.weights(run, self._config, report))
+        weights = self._actions.weights(run, self._config, report)
+        return replace(report, next=next_, weights=weights, service=self.warnings())
 
     def _is_failing(self) -> bool:
         return self.health().failing_since is not None
@@ -332,7 +354,7 @@ class Controller:
             self._actions.restore(self._keeper.entries)
         if self._config is not None:
             self._adopt(self._config, standing_in, now)
-            self._judges.rebuild(self._config, self._runs, self._actions.interventions, self._lost)
+            self._judges.rebuild(self._config, self._runs, self._actions.interventions, self._lost, now)
             self._retry_at = self.now() + REPLAY_RETRY_S
 
     def _adopt(self, config: Config, standing_in: Mapping[str, Run], now: float) -> None:

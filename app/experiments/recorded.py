@@ -3,6 +3,7 @@
 The journal holds the runs, their times, and the traffic, prices and timeouts in force; the segments hold the records.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,10 +25,10 @@ from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import history
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
-from app.experiments.runs import Run, runs_of
+from app.experiments.runs import Run, loads_of, looks_of, runs_of
 from app.experiments.stand_in import of_run
 from app.experiments.storage import reading
-from app.experiments.storage.entry import LOAD, LOST, OBSTACLES, Entry
+from app.experiments.storage.entry import LOST, OBSTACLES, Entry
 from app.experiments.storage.store import Missing, open_store
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Waiting
@@ -39,8 +40,8 @@ REPLAYED = "replayed"
 class RecordedLedger:
     """The content of a directory, until the Unix time `at` if given. `url` is as `ledger.url`, relative to `base`.
 
-    A report of that time says what the controller showed then, word for word, except for warnings about its machine
-    (clocks, a failing directory), quantiles, which it looks at each minute, and looks that a busy controller put off.
+    A report of that time says what the controller showed then, word for word. What troubled the controller's own
+    service (`Report.service`) is not part of it.
 
     Raises StoreError if the directory cannot be read, Missing if it holds no ledger.
     """
@@ -87,7 +88,7 @@ class RecordedLedger:
         if run is None:
             return None
         if name not in self._judged:
-            self._judged[name] = Evidence(self._replayed(run), self._warnings, self._amended)
+            self._judged[name] = self._replayed(run)
         return self._judged[name]
 
     def acting(self, report: Report) -> Acting | None:
@@ -96,6 +97,9 @@ class RecordedLedger:
         if self._fact(OBSTACLES) is None:
             return None
         return self._actions.acting(run, self._config_of(run), report, self.now())
+
+    def shown(self, report: Report) -> None:
+        """Nothing is written."""
 
     def decide(self, report: Report, request: Request) -> None:
         """Raises Conflict."""
@@ -123,29 +127,29 @@ class RecordedLedger:
         """The journal."""
         return self._entries
 
-    def _replayed(self, run: Run) -> Any:
+    def _replayed(self, run: Run) -> Evidence:
         tables = Tables()
         config = self._config_of(run)
         analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
-        judged = RunAnalysis(run, None, analysis)
+        older = looks_of(self._contents.entries, run, self._at) if self._at is not None else {}
+        judged = RunAnalysis(run, None, analysis, looks=older, loads=loads_of(self._entries))
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
         for exposures in reading.history(self._store, run.evidence_since, tables, {}, self._gaps):
-            judged.count_again(exposures if self._at is None else exposures.until(self._at), tables)
+            judged.count_again(exposures if self._at is None else exposures.until(self._at), tables, self.now())
+        judged.catch_up(math.inf)
         judged.set_lost(self._lost())
         judged.set_gaps(self._gaps)
-        if (load := self._fact(LOAD)) is not None:
-            analysis.observe_load(load["routers"], load["replicas"])
         state = self._contents.snapshots.get(run.name)
         is_of_this_run = state is not None and state.started_at == run.started_at
         is_early = state is not None and (self._at is None or state.at <= self._at)
         judged.resume(state.state if state is not None and is_of_this_run and is_early else None, self._entries)
-        analysis.tick(self.now())  # counts the feedback whose window is over, before the first look
-        return analysis
+        return Evidence(analysis, lambda now: self._amended(analysis.report_again(now, older)))
 
     def _amended(self, report: Report) -> Report:
         """The report with the next step and the arms' traffic, as the controller showed them."""
+        report = replace(report, warnings=[*report.warnings, *self._warnings()])
         if self._fact(OBSTACLES) is None:
             return report
         run = self._runs[report.experiment]

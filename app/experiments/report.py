@@ -63,6 +63,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Deprecated: `non_inferior`."""
     since: float | None = None
     """The time since which every look has found the same difference, or equivalence, in Unix seconds."""
+    looked_at: float | None = None
+    """The time of the look that the interval and the verdict rest on, in Unix seconds."""
+    outdated: bool = False
+    """Whether there is more to look at since. Quantiles are looked at once a minute, and a busy controller falls
+    behind."""
     reason: str = ""
     """The reason why it is invalid, or why there is no interval."""
     discovery: bool | None = None
@@ -85,6 +90,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _set_former_name(self)
         force_setattr(self, "not_worse", self.non_inferior)
+
+    @property
+    def key(self) -> str:
+        """The key in the journal: the metric and the treatment."""
+        return f"{self.metric} {self.treatment}"
 
 
 class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +241,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     sample_ratio: SampleRatio
     alarms: list[Alarm]
     warnings: list[str]
+    service: list[str] = []
+    """What troubles the service that made the report: routers' clocks, its directory. Not about the experiment, and
+    known only while it lasts."""
     strata: int
     thinned: float = 1.0
     """The share of units that is kept, below 1 with more than two million lines."""

@@ -1,6 +1,6 @@
 """Runs: the time from which an experiment's evidence counts, and its interruptions. The journal is their only store."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from app.config.experiment_checks import is_active
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.columns import F64, Bool
-from app.experiments.storage.entry import Entry
+from app.experiments.storage.entry import LOAD, LOOKS, Entry
 
 BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
 
@@ -52,6 +52,20 @@ class Run:
         for begin, end in self.pauses:
             inside &= (at < begin) | (at >= end)
         return inside
+
+
+def looks_of(entries: Sequence[Entry], run: Run, at: float) -> dict[str, float]:
+    """The looks on which a report of a Unix time rested, by `Comparison.key`, as far as the journal has them. Looks
+    that are not in it had counted all records of the time.
+    """
+    told = (it.detail for it in reversed(entries) if (it.kind, it.experiment) == (LOOKS, run.name))
+    mine = (it["looks"] for it in told if it["started_at"] == run.started_at and it["at"] <= at)
+    return dict(next(mine, {}))
+
+
+def loads_of(entries: Iterable[Entry]) -> list[tuple[float, Mapping[str, Any]]]:
+    """The routers and replicas that were observed, each with the Unix time."""
+    return [(it.at, it.detail) for it in entries if it.kind == LOAD]
 
 
 def unit_of(experiment: Experiment, config: Config) -> str:

@@ -8,7 +8,7 @@ by what is known of their beginning. A restarted controller adds the stored expo
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -139,12 +139,13 @@ class Analysis:
 
     def _count_arrivals(self, now: float = -math.inf) -> None:
         """Counts the requests that no earlier one holds up."""
-        before = self._collected.unknown
+        before = self._collected.unknown, self._collected.running
         ended = self._arrivals.release(now)
         self._collected.unknown, self._collected.running = self._arrivals.unknown, self._arrivals.running
         if ended is not None:
             self._watched.add_values(*ended, self._collected.add(*ended))
-        if ended is not None or (before != self._collected.unknown).any():
+        after = self._collected.unknown, self._collected.running
+        if ended is not None or any((it != now).any() for it, now in zip(before, after, strict=True)):
             self._version += 1
 
     def add_late(self, late: LateColumns) -> None:
@@ -152,9 +153,9 @@ class Analysis:
         late, placed = self._belonging(late)
         self._watched.add_late(late, placed, _random(late))
 
-    def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
-        """Scores of any answers."""
-        self._feedback.add(items)
+    def add_feedback(self, items: Sequence[FeedbackItem], arrived: Sequence[float] | None = None) -> None:
+        """Scores of any answers. `arrived`: when the controller took each, in Unix seconds."""
+        self._feedback.add(items, arrived)
 
     def matches(self, items: Sequence[FeedbackItem]) -> list[Match]:
         """What each score belongs to."""
@@ -199,13 +200,17 @@ class Analysis:
         return new
 
     def _advance(self, now: float) -> None:
-        self._count_arrivals(now)
-        self._count_feedback(now)
+        self.settle(now)
         self._occurrences += self._watched.raise_alarms(now)
         if self._pace.allows():
             self._look(now)
         self._discover()
         self._occurrences += self._reached(now)
+
+    def settle(self, now: float) -> None:
+        """Counts what is complete by a Unix time: requests that no earlier one holds up, feedback after its window."""
+        self._count_arrivals(now)
+        self._count_feedback(now)
 
     def _count_feedback(self, now: float) -> None:
         for metric, matured in self._feedback.mature(now).items():
@@ -266,6 +271,27 @@ class Analysis:
         """A report of the state after the last `tick`, in milliseconds: without new looks and the arms' values."""
         return self._reported(now, with_values=False)
 
+    def look(self, keys: Container[str], now: float) -> None:
+        """Looks at comparisons by their `Comparator.key`, whatever the pace."""
+        self.settle(now)
+        for comparing in self._comparing:
+            if comparing.key in keys:
+                self._look_at(comparing, now)
+
+    def report_again(self, now: float, older: Container[str]) -> Report:
+        """The report of a time in the past, on records until then. All looks are made, except for the comparisons whose
+        report rested on `older` looks: `look` has made these.
+        """
+        self.settle(now)
+        self._watched.raise_alarms(now)
+        self.look([it.key for it in self._comparing if it.key not in older], now)
+        self._discover()
+        for comparing in self._comparing:
+            if comparing.key in older:
+                comparing.say()  # the words that were restored are those of the latest `tick`
+        self._reached(now)
+        return self._reported(now)
+
     def _reported(self, now: float, *, with_values: bool = True) -> Report:
         return reported(
             self.name,
@@ -274,6 +300,7 @@ class Analysis:
             self._watched,
             self._feedback,
             self._comparing,
+            self._version,
             now,
             with_values=with_values,
         )

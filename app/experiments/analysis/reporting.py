@@ -32,12 +32,13 @@ def reported(
     watched: Monitoring,
     feedback: PendingFeedback,
     comparing: Sequence[Comparator],
+    version: int,
     now: float,
     *,
     with_values: bool = True,
 ) -> Report:
-    """The report from the latest looks. `now` in Unix seconds. `with_values`: includes each metric's value in each arm,
-    and the distributions.
+    """The report from the latest looks. `version`: that of the data, as in `Comparator.looked_version`. `now` in Unix
+    seconds. `with_values`: includes each metric's value in each arm, and the distributions.
     """
     experiment = config.experiments[name]
     per_day = watched.units_per_day(now)
@@ -46,6 +47,7 @@ def reported(
             collected,
             invalid=watched.invalidates(it.column, it.treatment),
             units_per_day=per_day,
+            outdated=it.looked_version < version,
             with_values=with_values,
         )
         for it in comparing

@@ -1,14 +1,13 @@
 """The analyses of a controller: one for each experiment that has a run."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
-
-import msgspec
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
+from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.columns import (
     Bool,
@@ -28,6 +27,9 @@ from app.ledger.wire import FeedbackItem
 
 C = TypeVar("C", bound=Columns)
 
+_WAITING_S = HORIZON_S + 60.0
+"""How long a request may wait for an earlier one, with routers whose clocks differ."""
+
 
 class Analysis(Protocol):
     """One running experiment, as `app.experiments.analysis` judges it. Single-threaded, without I/O."""
@@ -35,7 +37,18 @@ class Analysis(Protocol):
     def add_starts(self, starts: StartColumns) -> None: ...
     def add_rows(self, rows: RowColumns) -> None: ...
     def add_late(self, late: LateColumns) -> None: ...
-    def add_feedback(self, items: Sequence[FeedbackItem]) -> None: ...
+    def add_feedback(self, items: Sequence[FeedbackItem], arrived: Sequence[float] | None = None) -> None:
+        """`arrived`: when the controller took each, in Unix seconds."""
+
+    def settle(self, now: float) -> None:
+        """Counts what is complete by a Unix time."""
+
+    def look(self, keys: Container[str], now: float) -> None:
+        """Looks at comparisons by `Comparison.key`, whatever the pace."""
+
+    def report_again(self, now: float, older: Container[str]) -> Report:
+        """The report of a time in the past. `older`: comparisons that keep the look that they have."""
+
     def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
         """What each score belongs to."""
 
@@ -96,6 +109,10 @@ class RunAnalysis:
     analysis: Analysis
     landmarks: Mapping[str, Any] = field(default_factory=dict)
     """Those that the journal has."""
+    looks: Mapping[str, float] = field(default_factory=dict)
+    """Comparisons to be looked at while counting again, each with the Unix time."""
+    loads: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+    """Observations to be made while counting again, with their Unix times."""
 
     def new_landmarks(self, now: float) -> list[Entry]:
         """The analysis's landmarks as an entry of the journal, if they have changed."""
@@ -115,10 +132,26 @@ class RunAnalysis:
             self.landmarks = {name: value for name, value in mine[-1].items() if name != "started_at"}
             self.analysis.restore(self.landmarks)
 
-    def count_again(self, exposures: Exposures, tables: Tables) -> None:
-        """Adds stored exposures, in the order in which they came."""
-        for piece in exposures.in_order():
+    def count_again(self, exposures: Exposures, tables: Tables, now: float) -> None:
+        """Adds stored exposures, in the order in which they came, until a Unix time; makes the `looks` on the way.
+
+        Which request waits for an earlier one depends on what was known when it came. So the latest exposures, among
+        which are all that wait, come one batch after the other.
+        """
+        since = min([now, *self.looks.values()]) - _WAITING_S
+        for at, piece in exposures.in_order(also=[at for at, _ in self.loads], each_since=since):
+            self.catch_up(at)
             self.count(piece, tables)
+            if at >= since:
+                self.analysis.settle(at)
+
+    def catch_up(self, end: float) -> None:
+        """Makes those of the `looks` and the observations that come before a Unix time."""
+        while self.loads and self.loads[0][0] < end:
+            self.analysis.observe_load(**self.loads.pop(0)[1])
+        for at in sorted({it for it in self.looks.values() if it < end}):
+            self.analysis.look([key for key, its in self.looks.items() if its == at], at)
+        self.looks = {key: at for key, at in self.looks.items() if not at < end}
 
     def count(self, exposures: Exposures, tables: Tables) -> None:
         """Adds the exposures of the run; the analysis leaves out other endpoints and earlier exposures."""
@@ -130,7 +163,7 @@ class RunAnalysis:
         if len(late):
             self.analysis.add_late(_within(late, self.run.covers(late.at)))
         if len(mine := feedback.take(feedback.at >= self.run.started_at)):
-            self.analysis.add_feedback(mine.items(tables))
+            self.analysis.add_feedback(mine.items(tables), mine.arrived.tolist())
 
     def set_lost(self, lost: Mapping[tuple[str, str], int]) -> None:
         """`lost`: the lost exposures of all routers, by endpoint and deployment."""
@@ -148,21 +181,11 @@ class RunAnalysis:
 
 
 class Evidence:
-    """The read side of one analysis. Reports include the controller's warnings about routers and the directory."""
+    """The read side of one analysis."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        warnings: Callable[[], Iterable[str]],
-        amended: Callable[[Report], Report] = lambda report: report,
-    ) -> None:
-        """`amended`: completes a report with the state of acting."""
-        self._analysis, self._warnings, self._amended = analysis, warnings, amended
-
-    def report(self, now: float) -> Report:
-        """The experiment at this moment."""
-        report = self._amended(self._analysis.report(now))
-        return msgspec.structs.replace(report, warnings=[*report.warnings, *self._warnings()])
+    def __init__(self, analysis: Analysis, report: Callable[[float], Report]) -> None:
+        """`report`: the analysis's report at a Unix time, completed with what the analysis does not know."""
+        self._analysis, self.report = analysis, report
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         """A comparison's stored looks."""

@@ -3,6 +3,7 @@
 Each of them counts every exposure once. One whose basis has changed is rebuilt, and counts everything recorded so far.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from app.experiments.acting.facts import Interventions
 from app.experiments.columns import Exposures, Tables
 from app.experiments.judging.evidence import AnalysisFactory, RunAnalysis, basis_of, config_of
 from app.experiments.keeper import Keeper
-from app.experiments.runs import Run
+from app.experiments.runs import Run, loads_of
 from app.experiments.shadows.judge import ShadowJudge
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError
@@ -60,7 +61,12 @@ class Judges:
         return [Snapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
 
     def rebuild(
-        self, config: Config, runs: Mapping[str, Run], interventions: Callable[[Run], Interventions], lost: Lost
+        self,
+        config: Config,
+        runs: Mapping[str, Run],
+        interventions: Callable[[Run], Interventions],
+        lost: Lost,
+        now: float,
     ) -> None:
         """Makes analyses where the basis is new, and counts for them what has been recorded so far.
 
@@ -83,18 +89,19 @@ class Judges:
             if everything or name not in former or former[name].basis != basis:
                 analysis = self._new_analysis(name, own.experiments[name], own, self._tables, run.started_at)
                 analysis.intervene(interventions(run))
-                new[name] = RunAnalysis(run, basis, analysis)
+                new[name] = RunAnalysis(run, basis, analysis, loads=loads_of(self._keeper.entries))
             else:
                 former[name].run = run
                 former[name].analysis.update(own)
-        self.has_counted_all = self._replay(list(new.values()), shadows=everything) and self._keeper.is_open
+        self.has_counted_all = self._replay(list(new.values()), now, shadows=everything) and self._keeper.is_open
         for name, judged in new.items():
+            judged.catch_up(math.inf)
             judged.resume(self._state_of(judged.run, former.get(name)), self._keeper.entries)
             judged.set_lost(lost)
             judged.set_gaps(self._keeper.gaps)
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
 
-    def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:
+    def _replay(self, new: Sequence[RunAnalysis], now: float, *, shadows: bool) -> bool:
         """Counts earlier records for new analyses, and for the shadows. Returns whether that was possible."""
         begins = [judged.run.evidence_since for judged in new]
         if shadows and self.shadows.since is not None:
@@ -104,7 +111,7 @@ class Judges:
         try:
             for exposures in self._keeper.history(min(begins)):
                 for judged in new:
-                    judged.count_again(exposures, self._tables)
+                    judged.count_again(exposures, self._tables, now)
                 if shadows:
                     self.shadows.count(exposures.pairs)
         except StoreError:

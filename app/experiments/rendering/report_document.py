@@ -24,6 +24,9 @@ def document(report: Report, acting: Acting | None = None, actions: Sequence[Act
     if report.warnings:
         yield Heading("Warnings")
         yield Bullets(report.warnings)
+    if report.service:
+        yield Heading("About the service")
+        yield Bullets(report.service)
     if acting is not None:
         yield from acting_blocks(report, acting, actions)
     yield Paragraph([_standing(report, acting)])
@@ -153,6 +156,8 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
     """Notes that do not fit into the table."""
     metric = comparison.metric
     values = {it.arm: it for it in comparison.values}
+    if comparison.outdated and comparison.looked_at is not None:
+        yield f"{metric}: looked at {words.duration(report.at - comparison.looked_at)} before this report."
     if comparison.reason and comparison.events is None:
         yield f"{metric}: {comparison.reason}."
     if comparison.events is not None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 
-FACTS = JUDGED, LOAD, OBSTACLES, LOST = ("judged", "load", "obstacles", "lost")
+FACTS = JUDGED, LOAD, OBSTACLES, LOST, LOOKS = ("judged", "load", "obstacles", "lost", "looks")
 """Kinds of entries with facts that no exposure has, written whenever they change, so that a report of any time can be
-made again: an analysis's landmarks, routers and replicas, what holds up steps, rows that routers have lost."""
+made again: an analysis's landmarks, routers and replicas, what holds up steps, rows that routers have lost, looks that
+a report rested on although there was more to look at."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,7 +22,7 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     assert acting.shares() == [0, 0, 0]
     assert failed(await acting.send(60)) == []
     report = await acting.report(len(acting.outcomes))
-    (failing_directory,) = [it for it in report.warnings if it.startswith("The ledger's directory has failed for ")]
+    (failing_directory,) = [it for it in report.service if it.startswith("The ledger's directory has failed for ")]
     assert "No space left on device" in failing_directory
     shown = await acting.acting()
     assert (shown.state, shown.cause) == ("paused", "alarm")
@@ -31,7 +31,7 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     acting.controller.replaced(killed=True)
     await acting.send(3)
     report = await acting.report(len(acting.outcomes))
-    assert [it for it in report.warnings if "directory" in it] == []
+    assert [it for it in report.service if "directory" in it] == []
     assert sum(report.rows_lost.values()) == 0
     assert acting.shares() == [0, 0, 0]
     assert (await acting.acting()).cause == "alarm", "the journal has it now"
@@ -44,7 +44,7 @@ async def test_a_router_whose_clock_is_off_changes_nothing_but_a_warning(acting:
     await acting.drive(lambda: acting.shares() == [50, 50, 50], seconds=150)
     report = await acting.report(len(acting.outcomes))
     assert sum(report.requests.values()) == len(acting.outcomes)
-    (warning,) = [it for it in report.warnings if it.startswith("The clock of router ")]
+    (warning,) = [it for it in report.service if it.startswith("The clock of router ")]
     assert " s ahead of the controller's" in warning
     acting.green.answer = failing
     await acting.drive(lambda: acting.shares() == [0, 0, 0])

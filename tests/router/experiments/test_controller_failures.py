@@ -87,13 +87,13 @@ async def test_an_unwritable_directory_is_reported_and_loses_nothing(live: LiveR
     await sent(live, 40)
     await live.report_of(40)
     live.controller.advance(61.0)
-    report = await live.report(lambda report: any("directory has failed" in it for it in report.warnings))
+    report = await live.report(lambda report: any("directory has failed" in it for it in report.service))
     assert sum(report.requests.values()) == 40, "it still judges"
     await sent(live, 10, first=40)
     (tmp_path / "blocked").unlink()
     live.controller.advance(61.0)
     report = await live.report_of(50)
-    assert [it for it in report.warnings if "directory" in it] == []
+    assert [it for it in report.service if "directory" in it] == []
     live.controller.replaced()
     report = await live.report_of(50)
     assert sum(report.requests.values()) == 50

@@ -101,7 +101,7 @@ async def test_a_wrong_clock_of_a_router_is_reported_and_its_rows_count(live: Li
     live.controller.ahead_s = -5.0
     assert unexplained(await ask_all(live.url, traffic(30))) == []
     found = await live.report_of(30)
-    (warning,) = [it for it in found.warnings if it.startswith("The clock of router ")]
+    (warning,) = [it for it in found.service if it.startswith("The clock of router ")]
     assert re.search(r" is [45]\.\d s ahead of the controller's", warning)
     assert sum(found.requests.values()) == 30
 

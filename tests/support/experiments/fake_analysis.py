@@ -1,7 +1,7 @@
 """An analysis that only records its input."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from app.config.experiments import Experiment
@@ -39,8 +39,17 @@ class FakeAnalysis:
     def add_late(self, late: LateColumns) -> None:
         self._add(self.late, late)
 
-    def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
+    def add_feedback(self, items: Sequence[FeedbackItem], arrived: Sequence[float] | None = None) -> None:
         self.feedback += items
+
+    def settle(self, now: float) -> None:
+        self.settled_at = now
+
+    def look(self, keys: Container[str], now: float) -> None:
+        self.looked_at = now
+
+    def report_again(self, now: float, older: Container[str]) -> Report:
+        return self.report(now)
 
     def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
         return ["unknown"] * len(items)

@@ -104,6 +104,7 @@ class FakeReader:
         self.audit = AuditTrail(_no_directory, lambda: 1, lambda: self.time)
         self.doing: Acting | None = Acting(state="running", revision=3)
         self.decided: list[Request] = []
+        self.read: list[float] = []
         self.refusal: ClientError | None = None
 
     def now(self) -> float:
@@ -117,6 +118,9 @@ class FakeReader:
 
     def acting(self, report: Report) -> Acting | None:
         return self.doing
+
+    def shown(self, report: Report) -> None:
+        self.read.append(report.at)
 
     def decide(self, report: Report, request: Request) -> None:
         self.decided.append(request)

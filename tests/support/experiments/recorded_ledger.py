@@ -11,6 +11,7 @@ from app.config.schema import Config
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Columns, Tables
 from app.experiments.controller import Controller
+from app.experiments.judging.evidence import AnalysisFactory
 from app.ledger.wire import VERSION, Batch, FeedbackItem, Late, Row, Start, encode
 from tests.support.experiments.world import START, Recorded, Unpaced, World
 
@@ -72,10 +73,12 @@ def unpaced(*arguments: Any) -> Analysis:
     return Analysis(*arguments, pace=Unpaced())
 
 
-def controller_of(directory: Path, config: Config, clock: Clock) -> Controller:
+def controller_of(
+    directory: Path, config: Config, clock: Clock, analysis_factory: AnalysisFactory = unpaced
+) -> Controller:
     """A controller on a local directory."""
     controller = Controller(
-        LedgerSettings(url="ledger"), base=directory, analysis_factory=unpaced, same_run=same_run, clock=clock
+        LedgerSettings(url="ledger"), base=directory, analysis_factory=analysis_factory, same_run=same_run, clock=clock
     )
     controller.configure(config)
     return controller

@@ -4,6 +4,7 @@ Arms may differ in how fast their users score. So an exposure counts for a metri
 score that it has by then, or with none. Later scores are counted as late and change nothing.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -46,8 +47,7 @@ class MaturedExposures(NamedTuple):
 
 class _Waiting(NamedTuple):
     item: FeedbackItem
-    since: float | None
-    """The time of the first lookup without a match."""
+    arrived: float
 
 
 class PendingFeedback:
@@ -61,6 +61,7 @@ class PendingFeedback:
         self._latest = Growing(np.int64)
         """The latest exposure of each key, by position in `_keys`."""
         self._at = Growing(np.float64)
+        self._arrived = Growing(np.float64)
         self._unit = Growing(np.uint64)
         self._caller = Growing(np.uint64)
         self._request = Growing(np.uint64)
@@ -88,6 +89,7 @@ class PendingFeedback:
         start = len(self)
         for column, values in (
             (self._at, rows.at),
+            (self._arrived, rows.arrived),
             (self._unit, rows.unit),
             (self._caller, rows.caller),
             (self._request, rows.request),
@@ -118,9 +120,16 @@ class PendingFeedback:
         later = self._at.values[before] <= self._at.values[which]
         self._latest.values[position[later]] = which[later]
 
-    def add(self, items: Sequence[FeedbackItem]) -> None:
-        """Scores, in any order. They count when their exposure is known."""
-        self._waiting += [_Waiting(item, None) for item in items if item.metric in self._metrics]
+    def add(self, items: Sequence[FeedbackItem], arrived: Sequence[float] | None = None) -> None:
+        """Scores, in any order. They count when their exposure is known. `arrived`: the time at which the controller
+        took each, in Unix seconds; by default, or where it is NaN, that of the score itself.
+        """
+        times = [item.at for item in items] if arrived is None else arrived
+        self._waiting += [
+            _Waiting(item, item.at if math.isnan(at) else at)
+            for item, at in zip(items, times, strict=True)
+            if item.metric in self._metrics
+        ]
         self.unmatched += max(0, len(self._waiting) - _MAX_WAITING)
         self._waiting = self._waiting[-_MAX_WAITING:]
 
@@ -145,22 +154,28 @@ class PendingFeedback:
         return found
 
     def _match(self, now: float) -> None:
-        """Gives scores to their exposures. Of several scores of one exposure, the last one counts."""
+        """Gives scores to their exposures. Of several scores of one exposure, the last one counts.
+
+        What becomes of a score follows from the times at which it and its exposure arrived, whenever this is called: a
+        report that is made again counts the same.
+        """
         waiting = sorted(self._waiting, key=lambda it: (it.item.at, it.item.value))
         self._waiting = []
-        for (item, since), row in zip(waiting, self._rows_of([_who(it.item) for it in waiting]), strict=True):
-            if row >= 0:
-                self._score(row, item)
-            elif self._has_ended(item):
+        for score, row in zip(waiting, self._rows_of([_who(it.item) for it in waiting]), strict=True):
+            ends = score.arrived + UNKNOWN_S
+            if row >= 0 and not self._arrived.values[row] > ends:  # NaN: not known
+                self._score(row, *score)
+            elif row < 0 and self._has_ended(score.item):
                 self.late += 1
-            elif since is not None and now - since > UNKNOWN_S:
+            elif row >= 0 or now > ends:
                 self.unmatched += 1
             else:
-                self._waiting.append(_Waiting(item, now if since is None else since))
+                self._waiting.append(score)
 
-    def _score(self, row: int, item: FeedbackItem) -> None:
+    def _score(self, row: int, item: FeedbackItem, arrived: float) -> None:
         column = self._metrics.index(item.metric)
-        on_time = item.at <= self._at.values[row] + self._windows[column]
+        end = self._at.values[row] + self._windows[column]
+        on_time = item.at <= end and arrived <= end + GRACE_S
         if not on_time or not self._open.values[row, column]:
             self.late += 1
         elif item.at >= self._scored_at.values[row, column]:
@@ -206,7 +221,7 @@ class PendingFeedback:
             return
         self._remember_ended(np.flatnonzero(~waiting))
         for column in (
-            *(self._at, self._unit, self._caller, self._request, self._answer, self._stratum, self._arm),
+            *(self._at, self._arrived, self._unit, self._caller, self._request, self._answer, self._stratum, self._arm),
             *(self._open, self._value, self._scored_at),
         ):
             column.keep(waiting)

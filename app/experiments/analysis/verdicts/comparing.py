@@ -102,9 +102,10 @@ class Comparator:
         if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
             look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
             self.changes.add(look.est, look.se, look.nu, look.overlap, now)
-        self._say()
+        self.say()
 
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Takes the word of the latest look."""
         word = self.known.verdict if self.known.verdict in WORDS else None
         if word != self.word:
             self.word, self.since = word, None if word is None else self.looked_at
@@ -120,7 +121,7 @@ class Comparator:
             self.known = replace(known, event_test=effect, verdict=verdict_of(effect, self.measure))
         elif known.look is not None and known.verdict != "too_early":
             self.known = self._judged(known, known.look)
-        self._say()
+        self.say()
 
     def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)
@@ -200,10 +201,17 @@ class Comparator:
         return max(0, math.ceil((needed - 1) * clusters(look)))
 
     def comparison(
-        self, collected: Collected, *, invalid: str, units_per_day: float | None, with_values: bool = True
+        self,
+        collected: Collected,
+        *,
+        invalid: str,
+        units_per_day: float | None,
+        outdated: bool = False,
+        with_values: bool = True,
     ) -> Comparison:
         """The comparison for a report. `invalid`: the reasons why no verdict counts, empty if nothing is wrong.
-        `with_values`: includes the metric's value in each arm, which for quantiles takes a while.
+        `outdated`: as in `Comparison`. `with_values`: includes the metric's value in each arm, which takes a while for
+        quantiles.
         """
         known, measure = self.known, self.measure
         verdict: Verdict = "invalid" if invalid else known.verdict
@@ -223,6 +231,8 @@ class Comparator:
             verdict=verdict,
             non_inferior=not invalid and is_non_inferior(known.event_test or known.effect, measure),
             since=self.since,
+            looked_at=self.looked_at,
+            outdated=outdated,
             reason=invalid or known.reason,
             discovery=self.discovered,
             units_needed=needed,

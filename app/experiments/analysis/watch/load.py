@@ -1,8 +1,8 @@
 """The load of each arm's deployment: requests in flight when its requests arrive, and replicas that share them.
 
 A router knows the requests in flight on itself; the controller knows how many routers there are and, from the control
-plane, how many replicas run. Both change over time, so their means are weighted by the arm's requests recorded
-meanwhile.
+plane, how many replicas run. Both change over time, so their means are weighted by the arm's requests that are recorded
+while each holds; those before the first observation count under it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,28 @@ class Load:
 
     def __init__(self, names: Sequence[str], deployments: Sequence[str]) -> None:
         self._names, self._deployments = names, deployments
-        self._in_flight, self._rows, self._observed, self._routers = (np.zeros(len(names)) for _ in range(4))
+        self._in_flight, self._rows, self._early, self._routers = (np.zeros(len(names)) for _ in range(4))
         self._replicas, self._with_replicas = np.zeros(len(names)), np.zeros(len(names))
+        self._now: tuple[int, Mapping[str, int] | None] | None = None
+        """The latest observation."""
 
     def add(self, in_flight: U16, arm: Arm) -> None:
         """Rows: requests in flight on the router when each arrived, besides itself."""
+        new = np.bincount(arm, minlength=len(self._names)).astype(np.float64)
         self._in_flight += np.bincount(arm, in_flight, len(self._names))
-        self._rows += np.bincount(arm, minlength=len(self._names))
+        self._rows += new
+        if self._now is None:
+            self._early += new
+        else:
+            self._weigh(new, *self._now)
 
     def observe(self, routers: int, replicas: Mapping[str, int] | None) -> None:
         """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
-        new, self._observed = self._rows - self._observed, self._rows.copy()
+        if self._now is None:
+            self._weigh(self._early, routers, replicas)
+        self._now = routers, replicas
+
+    def _weigh(self, new: Floats, routers: int, replicas: Mapping[str, int] | None) -> None:
         self._routers += new * max(routers, 1)
         if replicas is not None:
             self._replicas += new * np.array([float(replicas.get(name, 0)) for name in self._deployments])
@@ -43,7 +54,7 @@ class Load:
     @property
     def in_flight(self) -> dict[str, float | None]:
         """The mean over an arm's requests, on all routers together."""
-        routers = self._means(self._routers, self._observed)
+        routers = self._means(self._routers, self._rows)
         means = self._means(self._in_flight, self._rows)
         return {name: None if mean is None else mean * (routers[name] or 1.0) for name, mean in means.items()}
 

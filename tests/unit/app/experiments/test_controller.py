@@ -102,7 +102,7 @@ class Desk:
     def analysis_report_warnings(self) -> list[str]:
         evidence = self.controller.analysis("trial")
         assert evidence is not None
-        return evidence.report(self.clock()).warnings
+        return evidence.report(self.clock()).service
 
     def rows_on_disk(self) -> RowColumns:
         found = segments.committed(self.store)

@@ -1,6 +1,8 @@
 """A report of the past says what was shown then: it rests on ledger and journal up to that time, on nothing later."""
 
 import tempfile
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,30 @@ from msgspec.structs import replace
 from app.config.schema import Config
 from app.errors import ClientError
 from app.experiments.acting.decisions import Request
+from app.experiments.analysis.analysis import Analysis
+from app.experiments.analysis.pace import Pace
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
 from app.experiments.recorded import RecordedLedger
-from app.ledger.wire import Late, Lost, encode
+from app.ledger.wire import Batch, FeedbackItem, Late, Lost, Row, encode
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
 from tests.support.experiments.world import DAY_S, START, World, config
 
 NAME = "green-float32"
 SIZE = 100
-"""Requests of a batch."""
+"""Requests of both routers' batches together."""
+
+WINDOW_S = 300.0
 
 
 def declared(weights: tuple[int, int] = (50, 50), sticky: str = "user", **experiment: Any) -> Config:
     given = {
+        "secondary": [
+            {"metric": "ttft", "statistic": "p90", "minimal_effect": 0.1},
+            {"metric": "tokens_per_second", "minimal_effect": 0.05},
+            {"metric": "thumbs", "minimal_effect": 0.1},
+        ],
+        "feedback": {"thumbs": {"window_s": WINDOW_S}},
         "guardrails": [{"event": "error", "action": "pause"}, {"event": "slow", "ttft_above_s": 10.0}],
         "min_duration_s": 600,
         "ramp": {"steps": [5, 50, 100], "min_step_s": 60, "min_units": 10, "cooldown_s": 7200},
@@ -55,11 +67,15 @@ class Life:
         self.directory, self.clock = directory, Clock()
         if before:
             self._remember(world, before)
-        self._batches = batches(world.tables, world.requests(requests, hours=8.0), SIZE)
+        self._batches = batches(world.tables, world.requests(requests, hours=2.0), SIZE)
         self._config = declared()
         self.controller = self._started()
         self._late: list[Late] = []
         """Records of requests that hang, until they are late."""
+        self._scores: list[FeedbackItem] = []
+        """Scores to come."""
+        self._behind: Batch | None = None
+        """The latest batch of the router that is behind."""
         self.shown: list[tuple[float, str]] = []
 
     def _remember(self, world: World, before: int) -> None:
@@ -73,7 +89,7 @@ class Life:
         self.clock.now = START
 
     def _started(self) -> Controller:
-        return controller_of(self.directory, self._config, self.clock)
+        return controller_of(self.directory, self._config, self.clock, busy)
 
     def traffic(self, count: int, lost: int) -> None:
         """The next batches arrive, the last one with news of lost rows."""
@@ -85,9 +101,20 @@ class Life:
             self._late += batch.late
             late = [it for it in self._late if it.at + it.above_s < self.clock.now]
             self._late = [it for it in self._late if it not in late]
+            self._scores += scores_of(batch.rows)
+            scores = [it for it in self._scores if it.at < self.clock.now]
+            self._scores = [it for it in self._scores if it not in scores]
             lost_rows = [Lost("chat", "green", lost)]
-            self.controller.ingest(encode(replace(batch, sent_at=self.clock.now, late=late, lost=lost_rows)))
+            ahead, behind = halves(batch)
+            self._ingest(replace(ahead, late=late, feedback=scores, lost=lost_rows))
+            if self._behind is not None:
+                self._ingest(self._behind)
+            self._behind = behind
             self.controller.tick()
+
+    def _ingest(self, batch: Batch) -> None:
+        self.clock.now += 0.1
+        self.controller.ingest(encode(replace(batch, sent_at=self.clock.now)))
 
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -120,6 +147,50 @@ class Life:
 def said(answers: Answers) -> str:
     answer = answers.answer("GET", f"/experiments/{NAME}/report", {"format": "text"}, b"")
     return answer.body.decode()
+
+
+class Busy(Pace):
+    """Lets one turn in three begin, and that ends with its second look."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self._turns, self._looks = count(), count()
+
+    def allows(self) -> bool:
+        return next(self._turns) % 3 == 0
+
+    def is_over(self) -> bool:
+        return next(self._looks) % 2 == 1
+
+
+def busy(*arguments: Any) -> Analysis:
+    return Analysis(*arguments, pace=Busy())
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The batches of two routers with the requests of one."""
+    ahead, behind = (
+        replace(
+            batch,
+            router=f"router-{half}",
+            starts=[it for it in batch.starts if it.seq % 2 == half],
+            rows=[it for it in batch.rows if it.seq % 2 == half],
+            late=[],
+        )
+        for half in (0, 1)
+    )
+    return ahead, behind
+
+
+def scores_of(rows: Sequence[Row]) -> list[FeedbackItem]:
+    """Scores in time and late ones; some of answers that nobody knows."""
+    return [
+        FeedbackItem(
+            row.at + WINDOW_S * (row.seq % 7) / 4, row.request + (row.seq % 11 == 0), row.caller, "thumbs", score
+        )
+        for row in rows
+        for score in range(row.seq % 3)
+    ]
 
 
 STEPS = st.one_of(

@@ -155,6 +155,7 @@ export async function mount(root, context) {
       h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Detectable by now", "On an alarm"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
       h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
       report.warnings.length ? h("section", { key: "warnings" }, h("h2", {}, "Warnings"), h("ul", {}, report.warnings.map((it) => h("li", {}, it)))) : null,
+      report.service.length ? h("section", { key: "service" }, h("h2", {}, "About the service"), h("ul", {}, report.service.map((it) => h("li", {}, it)))) : null,
     ];
   }
 

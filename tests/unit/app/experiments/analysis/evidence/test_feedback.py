@@ -101,6 +101,19 @@ def test_late_scores_change_nothing_and_are_counted() -> None:
     assert found.late == 1
 
 
+def test_what_becomes_of_a_score_follows_from_the_times_of_arrival_however_late_it_is_counted() -> None:
+    end = 1000.0 + WINDOW
+    for arrived, expected in ((end + GRACE_S, [1.0]), (end + GRACE_S + 1, [None])):
+        found = pending({"request": 1})
+        found.add([item(1, at=end)], [arrived])
+        assert values(found, end + 10 * WINDOW) == expected
+    for arrived, unmatched in ((1500.0 + UNKNOWN_S, 0), (1500.0 + UNKNOWN_S + 1, 1)):
+        found = pending({"request": 1, "arrived": arrived})
+        found.add([item(1)], [1500.0])
+        assert values(found, end + 10 * WINDOW) == [None if unmatched else 1.0]
+        assert found.unmatched == unmatched
+
+
 def test_a_score_may_come_before_its_request_has_ended() -> None:
     found = pending({"request": 2})
     found.add([item(1)])

@@ -36,9 +36,9 @@ def test_replicas_that_come_and_go_count_by_the_requests_meanwhile() -> None:
     load.observe(1, {"blue": 1, "green": 1})
     for _ in range(5):
         load.observe(1, {"blue": 9, "green": 9})
+    load.observe(2, {"blue": 3, "green": 2})
     add(load, BLUE, 1, rows=10)
     add(load, GREEN, 1)
-    load.observe(2, {"blue": 3, "green": 2})
     assert load.replicas == {"blue": 1.5, "green": 2.0}
     assert load.in_flight == {"blue": 1.25, "green": 2.0}
 
