@@ -46,13 +46,25 @@ class LiveRouting(NamedTuple):
 
 
 class SnapshotBuilder:
-    """Keeps the state from which the next snapshot is built. `clock` returns Unix seconds."""
+    """Keeps the state from which the next snapshot is built. `clock` returns Unix seconds. `settle_s`: the time after a
+    change in which this router's new conversations still follow the weights before, if there are other routers, which
+    hear of the change meanwhile.
+    """
 
-    def __init__(self, ledger: Ledger, pins: PinnedConversations, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        pins: PinnedConversations,
+        clock: Callable[[], float] = time.time,
+        *,
+        settle_s: float = 0.0,
+    ) -> None:
         self.stops: Sequence[Stop] = []
         """The controller's last answer. It stays in force while the controller does not answer."""
-        self._ledger, self._pins, self._clock = ledger, pins, clock
+        self._ledger, self._pins, self._clock, self._settle_s = ledger, pins, clock, settle_s
         self._in_force: Mapping[str, InForce] = {}
+        self._settles: dict[str, float] = {}
+        """The Unix time at which each endpoint's last change of weights applies to new conversations, too."""
         self._config: Config | None = None
         self._targets: Mapping[str, Target] = {}
         self._plans: Plans = {}
@@ -92,6 +104,12 @@ class SnapshotBuilder:
         unknown = {name: found for name, found in reported.items() if not all(map(self._is_known, found))}
         return self._built(config, unknown) if unknown else None
 
+    def behind(self) -> Snapshot | None:
+        """The snapshot in which conversations that began on other routers, after a change that has not come here yet,
+        keep their deployment; None before the first configuration.
+        """
+        return self._built(self._config) if self._config is not None else None
+
     def _is_known(self, replaced: Replaced) -> bool:
         """Whether conversations follow the weights, or did until the time was over."""
         return any(
@@ -110,13 +128,16 @@ class SnapshotBuilder:
     @property
     def is_watched(self) -> bool:
         """Whether to ask the controller: there is an active experiment, or a stop that may be lifted, or this router is
-        new and may need the weights in force before."""
+        new and may need the weights in force before, or conversations may begin on other routers."""
         if self._config is None:
             return bool(self.stops)
         return (
             bool(self.stops)
             or any(is_active(it) for it in self._config.experiments.values())
-            or (self._is_new and any(it.sticky is not None and it.pin_s > 0 for it in self._config.endpoints.values()))
+            or (
+                (self._is_new or self._pins.has_others)
+                and any(it.sticky is not None and it.pin_s > 0 for it in self._config.endpoints.values())
+            )
         )
 
     def live_routing(self, endpoint: str) -> LiveRouting:
@@ -142,7 +163,7 @@ class SnapshotBuilder:
         until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
         self._pins.configure(until)
         plans = {name: self._plan(name, it, stops) for name, it in config.endpoints.items()}
-        recorded = self._ledger.configure(config, plans, until, now)
+        recorded = self._ledger.configure(config, plans, until, now, settles=self._settles)
 
         @cache
         def able(tasks: tuple[Task, ...]) -> frozenset[str]:
@@ -152,7 +173,7 @@ class SnapshotBuilder:
         rules = {
             name: it
             for name, endpoint in config.endpoints.items()
-            if (endpoint.plan.overrides or name in stops or name in until)
+            if (endpoint.plan.overrides or name in stops or name in until or self._pins.is_behind(name))
             and (it := self._rules(name, endpoint, stops.get(name, NO_STOPS), able(endpoint.tasks)))
         }
         ids = {name: plan.id for name, plan in plans.items()}
@@ -182,18 +203,23 @@ class SnapshotBuilder:
         listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
             self._pins.move(name, lifted)
+        has_changed = before is not None and not same(before.weights, endpoint.traffic)
+        if has_changed and self._pins.has_others and endpoint.pin_s > 0:
+            self._settles[name] = now + self._settle_s
         withdrawn = endpoint.plan.withdrawn
         return in_force(before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now)
 
     def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
         """The endpoint's rules; None if its weights alone decide. `able`: deployments that support its tasks."""
         earlier, listed = self._in_force[name].earlier, endpoint.plan.overrides
-        if not (listed or stops or earlier):
+        is_behind = endpoint.sticky is not None and endpoint.pin_s > 0 and self._pins.is_behind(name)
+        if not (listed or stops or earlier or is_behind):
             return None
         overrides = Overrides(listed, self._ledger.unit, self._clock) if listed else None
         window = None
-        if earlier:
-            window = Window(name, earlier, endpoint.plan.withdrawn, able, self._pins)
+        if earlier or is_behind:
+            settles_at = self._settles.get(name, 0.0)
+            window = Window(name, earlier, endpoint.plan.withdrawn, able, self._pins, settles_at)
         return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
 
 

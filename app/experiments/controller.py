@@ -160,7 +160,16 @@ class Controller:
         had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         former = [it for it in self._replaced if it.until > now]
         return encode_acknowledgement(
-            replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end, replaced=former)
+            replace(
+                had,
+                controller=self._pins.id,
+                stops=stops,
+                pins=pins,
+                pins_end=end,
+                windows=self._pins.windows(now),
+                routers=live(self._keeper.waiting.routers, now),
+                replaced=former,
+            )
         )
 
     def tick(self) -> None:

@@ -58,6 +58,10 @@ class PinExchange:
             self._pins.popitem(last=False)
         self._forget(now)
 
+    def windows(self, now: float) -> dict[str, float]:
+        """The end of each endpoint's pins."""
+        return {endpoint: until for endpoint, until in self._until.items() if until > now}
+
     def after(self, position: int, router: str) -> tuple[list[Pins], int]:
         """The other routers' pins above `position`, and the position that the router has then reached."""
         new = list(takewhile(lambda it: it[1].position > position, reversed(self._pins.items())))[::-1]

@@ -45,6 +45,11 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     pins: list[Pins] = []
     """Pins of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
     pins_end: int = 0
+    windows: dict[str, float] = {}
+    """Endpoints that have changed on any router, each with the end of the time in which running conversations keep
+    their deployment, in Unix seconds."""
+    routers: int = 1
+    """Routers that report to the controller now."""
     replaced: list[Replaced] = []
     """Weights replaced by plans that do not list them, an endpoint's oldest first: for routers that have started
     since."""

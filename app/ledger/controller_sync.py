@@ -11,7 +11,8 @@ class ControllerSync:
     """The exchange of one sender. `is_watched`: whether the controller may have stops or replaced weights for us.
 
     `on_stops` is called with all stops that are in force, `on_replaced` with weights that running conversations follow
-    although the plan does not list them, `on_pins` with the number of pinned conversations by endpoint.
+    although the plan does not list them, `on_windows` when endpoints have changed on other routers, `on_pins` with the
+    number of pinned conversations by endpoint.
     """
 
     def __init__(
@@ -20,10 +21,11 @@ class ControllerSync:
         is_watched: Callable[[], bool],
         on_stops: Callable[[Sequence[Stop]], None],
         on_replaced: Callable[[Sequence[Replaced]], None],
+        on_windows: Callable[[], None],
         on_pins: Callable[[dict[str, int]], None],
     ) -> None:
         self._pins, self._is_watched, self._on_pins = pins, is_watched, on_pins
-        self._on_stops, self._on_replaced = on_stops, on_replaced
+        self._on_stops, self._on_replaced, self._on_windows = on_stops, on_replaced, on_windows
         self._controller = ""
         self._seen = 0
         self._outgoing: list[Pinned] = []
@@ -53,6 +55,9 @@ class ControllerSync:
             self._on_replaced(acknowledgement.replaced)
         for it in acknowledgement.pins:
             self._pins.heard(Pinned(it.endpoint, it.deployment, it.until, it.conversations))
+        self._pins.has_others = acknowledgement.routers > 1
+        if self._pins.heard_windows(acknowledgement.windows):
+            self._on_windows()
 
     def tidy(self) -> None:
         """Forgets pins that have ended; called about every second."""

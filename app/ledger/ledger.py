@@ -80,9 +80,12 @@ class Ledger:
         plans: Mapping[str, Plan] | None = None,
         carried_until: Mapping[str, float] = {},
         now: float | None = None,
+        *,
+        settles: Mapping[str, float] = {},
     ) -> Mapping[str, Scope]:
         """The recorded scopes of `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
-        `carried_until`: the time until which running conversations follow earlier weights. `now`: in Unix seconds.
+        `carried_until`: the time until which running conversations follow earlier weights, `settles`: the one until
+        which new ones do. `now`: in Unix seconds.
         """
         self._url = config.ledger.url
         if not self._enabled:
@@ -96,7 +99,7 @@ class Ledger:
         self._plans |= {name: it.id for name, it in plans.items()}
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
-        found = scopes(config, plans, self._carried_until)
+        found = scopes(config, plans, self._carried_until, settles)
         if found:
             self.hashes = self._made_hashes()
         return found
@@ -252,7 +255,7 @@ class Ledger:
             arrival, scope, seq = exposure.arrival, exposure.scope, exposure.seq
             (reason, flags), key = _REASONS[arrival.reason], arrival.key
             turn, at = turns(arrival.task, arrival.body), epoch + arrival.started
-            if turn and scope.carried_until is not None and at < scope.carried_until:
+            if at < scope.settles_at or (turn and scope.carried_until is not None and at < scope.carried_until):
                 flags |= Flag.CARRIED.value
             unit = unit_hash(key if key is not None else f"\0{self.router}:{seq}")  # as `unit_of`
             turn = turn if turn < _MAX_U16 else _MAX_U16

@@ -52,7 +52,7 @@ class Scope:
     `slow` (streams), `answers` (whole ones) and `unfinished` (both) are the limits, in seconds and rising, at which a
     request is reported while it runs.
     `carried_until` is the time until which its conversations may have started under another plan, in Unix seconds;
-    None: no plan was replaced.
+    None: no plan was replaced. Until `settles_at`, all of its requests may.
     """
 
     plan: Plan
@@ -61,6 +61,7 @@ class Scope:
     unfinished: tuple[float, ...] = ()
     carried_until: float | None = None
     mirror: Mirror | None = None
+    settles_at: float = 0.0
 
     @cached_property
     def first_due(self) -> tuple[float, float]:
@@ -74,7 +75,9 @@ def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = Non
     return {name: plan_of(name, it, (stops or {}).get(name, NO_STOPS)) for name, it in config.endpoints.items()}
 
 
-def scopes(config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str, float]) -> dict[str, Scope]:
+def scopes(
+    config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str, float], settles: Mapping[str, float] = {}
+) -> dict[str, Scope]:
     """The scopes of recorded endpoints, by endpoint: those with an active experiment or a mirror, and those with
     `ledger: always`. The arguments are by endpoint, too.
     """
@@ -85,6 +88,7 @@ def scopes(config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str
             *_limits(active.get(name)),
             carried_until.get(name),
             endpoint.mirror,
+            settles.get(name, 0.0),
         )
         for name, endpoint in config.endpoints.items()
         if name in active or endpoint.mirror is not None or endpoint.ledger == "always"

@@ -17,6 +17,12 @@ MOST_AT_ONCE = 8192
 
 _MOST_UNPINNED = 10_000
 
+_SAME_S = 1.0
+"""The most by which routers that get a change at once differ in its time."""
+
+BEHIND_S = 60.0
+"""The longest time that a change takes from one router to another."""
+
 
 class Pinned(NamedTuple):
     """Conversations of one endpoint on one deployment. `until`: in Unix seconds."""
@@ -52,6 +58,11 @@ class PinnedConversations:
         """The time at which each endpoint's pins end."""
         self._own_until: dict[str, float] = {}
         """The end of each endpoint's time by this router's configuration."""
+        self._windows: dict[str, float] = {}
+        """The same by any router's, as far as was heard."""
+        self._behind_until: dict[str, float] = {}
+        self.has_others = False
+        """Whether other routers serve the same endpoints."""
         self._unsent: dict[tuple[str, int], str] = {}
         self._untold: set[str] = set()
         self._unpinned: OrderedDict[tuple[str, int], str] = OrderedDict()
@@ -60,11 +71,33 @@ class PinnedConversations:
 
     def configure(self, until: Mapping[str, float]) -> None:
         """Sets when the time after the last change ends, for the endpoints that have had one."""
-        self._untold |= {endpoint for endpoint, at in until.items() if at != self._own_until.get(endpoint)}
+        changed = {endpoint for endpoint, at in until.items() if at != self._own_until.get(endpoint)}
+        self._untold |= changed
+        self._behind_until = {name: at for name, at in self._behind_until.items() if name not in changed}
         self._own_until = dict(until)
         for endpoint, at in until.items():
             self._until[endpoint] = max(at, self._until.get(endpoint, 0.0))
         self.expire()
+
+    def heard_windows(self, windows: Mapping[str, float]) -> bool:
+        """Takes the ends of endpoints' times on all routers. Returns whether an endpoint has changed on another router
+        and, it may be, not here yet.
+        """
+        new = {
+            endpoint
+            for endpoint, until in windows.items()
+            if until > max(self._windows.get(endpoint, 0.0), self._own_until.get(endpoint, 0.0)) + _SAME_S
+        }
+        self._windows = dict(windows)
+        self._behind_until |= dict.fromkeys(new, self.now() + BEHIND_S)
+        return bool(new)
+
+    def is_behind(self, endpoint: str) -> bool:
+        """Whether the endpoint may have changed on other routers, and not here yet: conversations may have begun there
+        that this router's weights do not explain.
+        """
+        until = self._behind_until.get(endpoint)
+        return until is not None and self.now() < until
 
     @property
     def is_open(self) -> bool:

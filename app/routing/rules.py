@@ -32,8 +32,10 @@ NO_CONVERSATION = Turn(False, None)
 class Window:
     """The time after a change of an endpoint's weights.
 
-    `earlier`: the weights before, the oldest first. `withdrawn`: deployments that even running conversations leave,
-    each with the one that gets them. `able`: the deployments that can serve the endpoint.
+    `earlier`: the weights before, the oldest first; empty on a router that has not got the change yet. `withdrawn`:
+    deployments that even running conversations leave, each with the one that gets them. `able`: the deployments that
+    can serve the endpoint. `settles_at`: the Unix time until which new conversations follow the weights before, too:
+    other routers may not have heard of the change, and would not know where these began.
     """
 
     endpoint: str
@@ -41,6 +43,7 @@ class Window:
     withdrawn: Mapping[str, str]
     able: Collection[str]
     pins: PinnedConversations
+    settles_at: float = 0.0
 
 
 class Rules:
@@ -92,25 +95,46 @@ def _pinned(
     """
     now = window.pins.now()
     earlier = [it for it in window.earlier if it.until > now]
-    if not earlier:
+    is_behind = window.pins.is_behind(window.endpoint)
+    if not earlier and not is_behind:
         return chosen
     is_carried, conversation, may_ask = turn()
     if conversation is None:
         return chosen
     moved = {**window.withdrawn, **stops}
     if not is_carried:
-        if any(_under(it, key, moved) != chosen for it in earlier):
-            window.pins.pin(window.endpoint, conversation, chosen)
-        return chosen
+        return _begun(window, key, conversation, chosen, earlier, moved, is_open)
     began = window.pins.deployment(window.endpoint, conversation)
-    kept = _under(earlier[0], key, moved) if began is None else moved.get(began, began)
-    if began is None and kept != chosen:
+    kept = chosen
+    if began is not None:
+        kept = moved.get(began, began)
+    elif earlier:
+        kept = _under(earlier[0], key, moved)
+    if began is None and (kept != chosen or is_behind):
         if may_ask and not window.pins.is_noted(window.endpoint, conversation):
             return None
         window.pins.follows_earlier_weights(window.endpoint, conversation, kept)
     if began is not None and kept != began:
         window.pins.missed(window.endpoint, "stopped")
     return kept if kept == chosen or _can_serve(window, kept, is_open) else chosen
+
+
+def _begun(
+    window: Window,
+    key: str,
+    conversation: int,
+    chosen: str,
+    earlier: Sequence[Earlier],
+    moved: Mapping[str, str],
+    is_open: IsOpen,
+) -> str:
+    """The deployment of a conversation's first turn, which is pinned unless all weights agree on it."""
+    before = [_under(it, key, moved) for it in earlier]
+    if before and window.pins.now() < window.settles_at and before[-1] in window.able and not is_open(before[-1]):
+        chosen = before[-1]
+    if any(it != chosen for it in before):
+        window.pins.pin(window.endpoint, conversation, chosen)
+    return chosen
 
 
 def _can_serve(window: Window, kept: str, is_open: IsOpen) -> bool:

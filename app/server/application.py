@@ -138,8 +138,11 @@ class Router:
             clock=clock,
         )
         pins = PinnedConversations(telemetry.pin_missed)
-        self._snapshots = SnapshotBuilder(ledger, pins, clock)
-        sync = ControllerSync(pins, lambda: self._snapshots.is_watched, self._stop, self._follow, telemetry.pinned)
+        # This router tells of a change with its next batch, and the others hear of it with theirs.
+        self._snapshots = SnapshotBuilder(ledger, pins, clock, settle_s=3 * send_every_s)
+        sync = ControllerSync(
+            pins, lambda: self._snapshots.is_watched, self._stop, self._follow, self._catch_up, telemetry.pinned
+        )
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, sync=sync)
             if controller is not None
@@ -272,6 +275,11 @@ class Router:
     def _follow(self, replaced: Sequence[Replaced]) -> None:
         """Lets running conversations follow these weights from the next request on."""
         if (snapshot := self._snapshots.replaced(replaced)) is not None:
+            self._serve(snapshot)
+
+    def _catch_up(self) -> None:
+        """Lets conversations that began under a plan that is not here yet keep their deployment."""
+        if (snapshot := self._snapshots.behind()) is not None:
             self._serve(snapshot)
 
     def _serve(self, snapshot: Snapshot) -> None:

@@ -1,6 +1,7 @@
 """Weights move while conversations run, on real routers that exchange their pins through a controller."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import pairwise
@@ -29,6 +30,7 @@ from tests.support.waiting import wait_until
 
 ALL_BLUE, ALL_GREEN = {"blue": 100, "green": 0}, {"blue": 0, "green": 100}
 SESSION = {"x-session-id": "s-1"}
+SEND_EVERY_S = 0.02
 
 
 def said(opening: str, turns: int = 0) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class ChatRouters:
         rig.change(access={"keys_file": str(file)})
         rig.chat_endpoint(traffic=ALL_BLUE, sticky={"by": "conversation"})
 
-    def start(self, send_every_s: float = 0.02) -> None:
+    def start(self, send_every_s: float = SEND_EVERY_S) -> None:
         router = Router(
             RuntimeEnvironment(internal_key="internal"),
             random=Random(len(self.routers)),
@@ -76,11 +78,12 @@ class ChatRouters:
         self.urls.append(self._serve(router))
 
     def change(self, **fields: Any) -> None:
-        """Applies a file that is delivered to all routers."""
+        """Applies a file that is delivered to all routers, and waits until new conversations follow it."""
         self.rig.chat_endpoint(**fields)
         self.controller.configure(parse(self.rig.config))
         for router in self.routers:
             router.reconfigure(self.rig.config)
+        time.sleep(4 * SEND_EVERY_S)
 
     def ask(
         self, opening: str, turns: int = 0, *, router: int = 0, caller: str = "ann", headers: Mapping[str, str] = {}
@@ -263,6 +266,47 @@ def test_pinned_requests_are_recorded(rig: Rig) -> None:
     rig.chat_endpoint(pin_s=0, traffic={"blue": 1, "green": 99})
     ask("newer", 1)
     assert rig.keeper.wait_for(rows=5)[4].flags == Flag.CARRIED, "the change before still counts"
+
+
+@pytest.mark.parametrize("gap", [0.05, 0.2])
+async def test_a_conversation_keeps_its_model_on_a_router_without_the_new_plan(
+    talking: ChatRouters, gap: float
+) -> None:
+    """One of three routers gets a change five seconds after the others, and any of them gets any turn."""
+    for _ in range(3):
+        talking.start(send_every_s=1.0)
+    routers, random, count = range(2, 5), Random(1), 40
+    for router in talking.routers[2:]:
+        wait_until(lambda router=router: router.state.pins.has_others)  # type: ignore[misc]
+    talking.rig.chat_endpoint(traffic={"blue": 50, "green": 50})
+    talking.controller.configure(parse(talking.rig.config))
+    for router in talking.routers[:-1]:
+        router.reconfigure(talking.rig.config)
+
+    async def loop(client: httpx.AsyncClient, number: int) -> list[str]:
+        await asyncio.sleep(5 * number / count)
+        answered = []
+        for turn in range(round(2 / gap)):
+            url = talking.urls[random.choice(routers)]
+            sent = {"authorization": f"Bearer {talking.keys['ann']}"}
+            answer = await client.post(
+                f"{url}/v1/chat/completions", json=said(f"loop {number}", turn), headers=sent, timeout=30
+            )
+            answered.append(answer.headers["azureml-model-deployment"])
+            await asyncio.sleep(gap)
+        return answered
+
+    async def deliver() -> None:
+        await asyncio.sleep(5)
+        talking.routers[-1].reconfigure(talking.rig.config)
+
+    async with httpx.AsyncClient() as client:
+        delivered = asyncio.create_task(deliver())
+        found = await asyncio.gather(*(loop(client, number) for number in range(count)))
+        await delivered
+    flaps = sum(before != after for answered in found for before, after in pairwise(answered))
+    assert flaps <= 0.005 * sum(len(answered) - 1 for answered in found)
+    assert {answered[0] for answered in found} == {"blue", "green"}
 
 
 async def test_an_agents_loop_stays_on_the_model_on_which_it_began(talking: ChatRouters) -> None:

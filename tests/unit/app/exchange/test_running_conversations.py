@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
 
 from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.control_plane import Authorship, Wanted, planned
@@ -27,6 +28,7 @@ from app.routing.traffic import rendezvous
 from tests.conftest import NIGHTLY
 
 PIN_S = 100.0
+SETTLE_S = 3.0
 CONTROL, TREATMENTS = "a", ["b", "c"]
 ARMS = [CONTROL, *TREATMENTS]
 WEIGHTS = [
@@ -53,8 +55,10 @@ class OneRouter:
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name, self.clock = name, clock
         self.pins = PinnedConversations(lambda endpoint, cause: None, clock)
-        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock)
-        self.sync = ControllerSync(self.pins, lambda: True, self._stop, self._follow, lambda sizes: None)
+        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock, settle_s=SETTLE_S)
+        self.sync = ControllerSync(
+            self.pins, lambda: True, self._stop, self._follow, self._catch_up, lambda sizes: None
+        )
 
     def configure(self, endpoint: Endpoint) -> None:
         self.snapshot = self.builder.configured(Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS), {})
@@ -65,12 +69,17 @@ class OneRouter:
     def _follow(self, replaced: Sequence[Replaced]) -> None:
         self.snapshot = self.builder.replaced(replaced) or self.snapshot
 
-    def exchange(self, controller: PinExchange, stops: list[Stop], former: Sequence[Replaced] = ()) -> None:
+    def _catch_up(self) -> None:
+        self.snapshot = self.builder.behind() or self.snapshot
+
+    def exchange(
+        self, controller: PinExchange, stops: list[Stop], former: Sequence[Replaced] = (), routers: int = 1
+    ) -> None:
         pins, seen = self.sync.outgoing()
         controller.take(self.name, pins, self.clock())
         answer, end = controller.after(seen, self.name)
         said = Acknowledgement(0, 0, controller.id, stops=stops, pins=answer, pins_end=end, replaced=list(former))
-        self.sync.apply(said)
+        self.sync.apply(replace(said, windows=controller.windows(self.clock()), routers=routers))
         self.sync.tidy()
 
     def answers(self, user: str, turn: Turn) -> str:
@@ -122,13 +131,14 @@ class RunningConversations(RuleBasedStateMachine):
     def _replaced(self) -> list[Replaced]:
         return [it for it in self.replaced if it.until > self.now]
 
-    def _deliver(self, new: Endpoint) -> None:
+    def _deliver(self, new: Endpoint, *, behind: OneRouter | None = None) -> None:
         if {n: w for n, w in new.traffic.items() if w} != {n: w for n, w in self.endpoint.traffic.items() if w}:
             self._change()
         self.endpoint = new
         self._write_journal()
         for router in self.routers:
-            router.configure(new)
+            if router is not behind:
+                router.configure(new)
 
     def _change(self) -> None:
         self.ended_at, self.changed_at = self._last_end, self.now
@@ -147,6 +157,18 @@ class RunningConversations(RuleBasedStateMachine):
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_file_changes_the_weights(self, weights: Mapping[str, int]) -> None:
         self._deliver(by_file(weights))
+
+    @precondition(lambda self: len(self.routers) > 1 and not PIN_S - 20 < self.now - self.changed_at < PIN_S + 20)
+    @rule(weights=st.sampled_from(WEIGHTS), router=st.integers(0, 4))
+    def a_file_comes_later_to_one_router(self, weights: Mapping[str, int], router: int) -> None:
+        behind, new = self.routers[router % len(self.routers)], by_file(weights)
+        self._deliver(new, behind=behind)
+        self.every_conversation_takes_a_turn(0, 1, True)
+        for _ in range(2):
+            self._exchange_with_controller()
+        self.now += SETTLE_S
+        self.every_conversation_takes_a_turn(0, 1, True)
+        behind.configure(new)
 
     @rule(treatment=st.sampled_from(TREATMENTS))
     def a_treatment_is_stopped(self, treatment: str) -> None:
@@ -181,7 +203,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     def _exchange_with_controller(self) -> None:
         for router in self.routers:
-            router.exchange(self.controller, self.stops, self._replaced())
+            router.exchange(self.controller, self.stops, self._replaced(), len(self.routers))
 
     @property
     def _stopped(self) -> set[str]:
@@ -282,8 +304,10 @@ def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_move
 
 
 def test_a_new_router_gets_the_pins_from_another_controller(two: RunningConversations) -> None:
-    two.last.clear()
     two.a_plan_changes_the_weights(WEIGHTS[2])
+    two.time_passes(5.0)
+    two.last.clear()
+    two.every_conversation_takes_a_turn(0, 1, True)
     assert by(two) == {"a", "b", "c"}
     two.the_controller_is_replaced()
     two.another_router_starts()

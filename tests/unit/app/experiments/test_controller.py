@@ -89,10 +89,10 @@ class Desk:
         return LocalStore(self.directory / "ledger")
 
     def send(self, sent: Batch) -> Acknowledgement:
-        """The acknowledgement, without the controller's id."""
+        """The acknowledgement, without the controller's id and the number of routers."""
         acknowledgement = decode_acknowledgement(self.controller.ingest(encode(sent)))
         assert acknowledgement.controller
-        return replace(acknowledgement, controller="")
+        return replace(acknowledgement, controller="", routers=1)
 
     def pass_time(self, seconds: float) -> None:
         """Moves the clock, and runs the controller's periodic work."""

@@ -3,7 +3,7 @@
 from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.controller_sync import ControllerSync
 from app.ledger.wire import Pins
-from app.routing.pinned_conversations import PinnedConversations
+from app.routing.pinned_conversations import BEHIND_S, PinnedConversations
 
 
 class Rig:
@@ -12,12 +12,14 @@ class Rig:
         self.stops: list[list[Stop]] = []
         self.replaced: list[list[Replaced]] = []
         self.sizes: list[dict[str, int]] = []
+        self.windows: list[float] = []
         self.pins = PinnedConversations(lambda endpoint, cause: None, lambda: self.now)
         self.sync = ControllerSync(
             self.pins,
             lambda: self.watched,
             lambda stops: self.stops.append(list(stops)),
             lambda replaced: self.replaced.append(list(replaced)),
+            lambda: self.windows.append(self.now),
             self.sizes.append,
         )
 
@@ -86,3 +88,18 @@ def test_replaced_weights_are_applied_if_there_are_any() -> None:
     rig.sync.apply(Acknowledgement(0, 0, replaced=[replaced]))
     rig.sync.apply(Acknowledgement(0, 0))
     assert rig.replaced == [[replaced]]
+
+
+def test_a_change_on_another_router_is_heard_once_and_until_it_comes_here() -> None:
+    rig = Rig()
+    rig.pins.configure({"chat": 1500.0})
+    told = [{"chat": 1500.9}, {"chat": 1520.0}, {"chat": 1520.0}, {}]
+    for windows in told:
+        rig.sync.apply(Acknowledgement(0, 0, windows=windows, routers=3))
+    assert rig.windows == [1000.0], "those of one change differ by less than a second"
+    assert (rig.pins.is_behind("chat"), rig.pins.has_others) == (True, True)
+    rig.pins.configure({"chat": 1523.0})
+    assert not rig.pins.is_behind("chat")
+    rig.sync.apply(Acknowledgement(0, 0, windows={"chat": 1600.0}, routers=1))
+    rig.now += BEHIND_S
+    assert (rig.pins.is_behind("chat"), rig.pins.has_others) == (False, False)

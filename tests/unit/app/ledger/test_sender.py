@@ -212,7 +212,7 @@ def rounds(
         nonlocal now
         pins = PinnedConversations(lambda endpoint, cause: None)
         sync = ControllerSync(
-            pins, wanted, lambda stops: arrived.append(now) if list(stops) == [STOP] else None, print, print
+            pins, wanted, lambda stops: arrived.append(now) if list(stops) == [STOP] else None, print, print, print
         )
         one = sender(recorder, controller.send, Counts(), sync=sync, clock=lambda: now)
         for rows in steps:

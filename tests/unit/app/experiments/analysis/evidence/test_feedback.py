@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,9 @@ def test_what_becomes_of_a_score_follows_from_the_times_of_arrival_however_late_
         found.add([item(1, at=end)], [arrived])
         assert values(found, end + 10 * WINDOW) == expected
     for arrived, unmatched in ((1500.0 + UNKNOWN_S, 0), (1500.0 + UNKNOWN_S + 1, 1)):
-        found = pending({"request": 1, "arrived": arrived})
+        rows = replace(Recorder().rows({"request": 1, "at": 1000.0, "caller": ALICE}), arrived=np.array([arrived]))
+        found = PendingFeedback(METRICS)
+        found.add_rows(rows, np.zeros(1, np.int32), np.zeros(1, np.int8))
         found.add([item(1)], [1500.0])
         assert values(found, end + 10 * WINDOW) == [None if unmatched else 1.0]
         assert found.unmatched == unmatched
