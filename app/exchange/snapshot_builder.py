@@ -205,7 +205,7 @@ class SnapshotBuilder:
             self._pins.move(name, lifted)
         has_changed = before is not None and not same(before.weights, endpoint.traffic)
         if has_changed and self._pins.has_others and endpoint.pin_s > 0:
-            self._settles[name] = now + self._settle_s
+            self._settles[name] = self._pins.now() + self._settle_s
         withdrawn = endpoint.plan.withdrawn
         return in_force(before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now)
 

@@ -22,6 +22,7 @@ from app.experiments.acting.actions import Actions, Journal
 from app.experiments.acting.changes import Change
 from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis, same_run
+from app.experiments.analysis.verdicts.subgroups import KEY as SUBGROUPS
 from app.experiments.audit import AuditTrail
 from app.experiments.columns import Tables, from_batch
 from app.experiments.export.export import export
@@ -240,8 +241,10 @@ class Controller:
             return
         if (last := self._looks.get((name, run.started_at))) is None:
             last = looks_of(self._keeper.entries, run, report.at)
-        compared = (*report.primary, *report.secondary)
-        looks = {it.key: it.looked_at for it in compared if it.outdated or it.key in last}
+        compared = [(it.key, it.looked_at, it.outdated) for it in (*report.primary, *report.secondary)]
+        if (found := report.subgroups) is not None:
+            compared.append((SUBGROUPS, found.looked_at, found.outdated))
+        looks = {key: looked_at for key, looked_at, outdated in compared if outdated or key in last}
         self._looks[name, run.started_at] = looks
         if looks != last:
             detail = {"at": report.at, "started_at": run.started_at, "looks": looks}

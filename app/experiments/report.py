@@ -5,6 +5,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import force_setattr
 
+from app.config.experiments import Stratum
+
 Verdict = Literal["better", "worse", "different", "equivalent", "undecided", "too_early", "invalid"]
 """`different`: of a metric of which neither direction is better."""
 Decision = Literal["ship", "do_not_ship", "keep_going", "invalid"]
@@ -195,6 +197,42 @@ class Treated(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
 
 
+class SubgroupEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """A primary metric of one treatment against control in one subgroup, and whether that differs from the others."""
+
+    attribute: Stratum
+    """What is known of a unit's first request."""
+    name: str
+    """The subgroup: a dialect, a size, streams or whole answers."""
+    metric: str
+    treatment: str
+    scale: Scale
+    units: dict[str, int]
+    """Of each arm in the subgroup."""
+    effect: Effect
+    """In the subgroup."""
+    difference: Effect
+    """The effect against that in all other units: by how much it is larger, relative for relative effects."""
+    log_e_value: float
+    """The evidence against the same effect in all other units."""
+    differs: bool
+    """Whether e-BH keeps it among all subgroups; then the interval of `difference` excludes 0, and else not."""
+
+
+class Subgroups(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom the effect differs. A unit belongs to the subgroups of its first request."""
+
+    looked_at: float
+    """The time of the look, in Unix seconds. There is one every few minutes."""
+    outdated: bool
+    """Whether there is more to look at since."""
+    alpha: float
+    """All intervals of effects in subgroups hold together with 1 - alpha, and of the named differences at most the
+    share alpha is wrong in the mean."""
+    effects: list[SubgroupEffect]
+    """Those with enough units; none while requests have no end."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment at one moment. Times are Unix seconds."""
 
@@ -237,6 +275,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Mean replicas of the arm's deployment; None where they are not known."""
     primary: list[Comparison]
     secondary: list[Comparison]
+    subgroups: Subgroups | None = None
+    """None before the first look."""
     guardrails: list[GuardrailStatus]
     sample_ratio: SampleRatio
     alarms: list[Alarm]

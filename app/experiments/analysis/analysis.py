@@ -9,6 +9,8 @@ by what is known of their beginning. A restarted controller adds the stored expo
 import math
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +30,8 @@ from app.experiments.analysis.pace import Pace
 from app.experiments.analysis.reporting import reported
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.planning import planned
+from app.experiments.analysis.verdicts.subgroups import KEY as SUBGROUPS
+from app.experiments.analysis.verdicts.subgroups import SubgroupWatch
 from app.experiments.analysis.watching import Monitoring
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
@@ -36,8 +40,8 @@ from app.experiments.statistics.discovery import e_bh
 from app.experiments.statistics.sequences import effect_size
 from app.ledger.wire import FeedbackItem, Flag
 
-QUANTILES_EVERY_S = 60.0
-"""Quantiles read all of their values."""
+SLOW_EVERY_S = 60.0
+"""Quantiles read all of their values, and subgroups all units once for each of them."""
 
 AnyColumns = StartColumns | RowColumns | LateColumns
 C = TypeVar("C", StartColumns, RowColumns, LateColumns)
@@ -74,6 +78,7 @@ class Analysis:
         )
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
+        self._subgroups = SubgroupWatch(self._comparing, experiment.alpha, tables.names)
         self._pace = pace or Pace(time.perf_counter)
         self._done = Interventions()
         self._version = 0
@@ -221,8 +226,11 @@ class Analysis:
     def _look(self, now: float) -> None:
         """Looks at one comparison after the other, until this turn's time is up."""
         with self._pace:
-            for comparing in sorted(self._stale(now), key=lambda it: it.looked_at):
-                self._look_at(comparing, now)
+            due = [(it.looked_at, partial(self._look_at, it, now)) for it in self._stale(now)]
+            if now - self._subgroups.looked_at >= SLOW_EVERY_S:
+                due.append((self._subgroups.looked_at, partial(self._look_at_subgroups, now)))
+            for _, look in sorted(due, key=itemgetter(0)):
+                look()
                 if self._pace.is_over():
                     return
 
@@ -232,13 +240,18 @@ class Analysis:
             it
             for it in self._comparing
             if it.looked_version < self._version
-            and (it.measure.kind != "quantile" or now - it.looked_at >= QUANTILES_EVERY_S)
+            and (it.measure.kind != "quantile" or now - it.looked_at >= SLOW_EVERY_S)
         ]
 
     def _look_at(self, comparing: Comparator, now: float) -> None:
         if comparing.looked_version < self._version:
             comparing.looked_version = self._version
             comparing.look(self._collected, self._arms.weights, now)
+
+    def _look_at_subgroups(self, now: float) -> None:
+        if self._subgroups.looked_version < self._version:
+            self._subgroups.looked_version = self._version
+            self._subgroups.look(self._collected, now)
 
     def _discover(self) -> None:
         """Selects the secondary metrics that differ, among all of them."""
@@ -247,6 +260,8 @@ class Analysis:
         kept, levels = set(e_bh(ln_e, self.experiment.alpha)), discovery.levels(ln_e, self.experiment.alpha)
         for number, (comparing, level) in enumerate(zip(secondary, levels, strict=True)):
             comparing.assume(level, number in kept, self._arms.weights)
+        for comparing in self._comparing:
+            comparing.say()
 
     def _reached(self, now: float) -> list[Occurrence]:
         """Verdicts that are reached for the first time, and effects that have changed."""
@@ -264,6 +279,8 @@ class Analysis:
         for comparing in self._comparing:
             if comparing.looked_version < 0:
                 self._look_at(comparing, now)
+        if self._subgroups.looked_version < 0:
+            self._look_at_subgroups(now)
         self._advance(now)
         return self._reported(now)
 
@@ -277,6 +294,8 @@ class Analysis:
         for comparing in self._comparing:
             if comparing.key in keys:
                 self._look_at(comparing, now)
+        if SUBGROUPS in keys:
+            self._look_at_subgroups(now)
 
     def report_again(self, now: float, older: Container[str]) -> Report:
         """The report of a time in the past, on records until then. All looks are made, except for the comparisons whose
@@ -284,11 +303,9 @@ class Analysis:
         """
         self.settle(now)
         self._watched.raise_alarms(now)
-        self.look([it.key for it in self._comparing if it.key not in older], now)
+        every = (*(it.key for it in self._comparing), SUBGROUPS)
+        self.look([key for key in every if key not in older], now)
         self._discover()
-        for comparing in self._comparing:
-            if comparing.key in older:
-                comparing.say()  # the words that were restored are those of the latest `tick`
         self._reached(now)
         return self._reported(now)
 
@@ -300,6 +317,7 @@ class Analysis:
             self._watched,
             self._feedback,
             self._comparing,
+            self._subgroups,
             self._version,
             now,
             with_values=with_values,

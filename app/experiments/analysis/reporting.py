@@ -14,6 +14,7 @@ from app.experiments.analysis.evidence.metrics import LENGTH
 from app.experiments.analysis.verdicts import sentences
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
+from app.experiments.analysis.verdicts.subgroups import SubgroupWatch
 from app.experiments.analysis.watching import Monitoring, changed
 from app.experiments.rendering import words
 from app.experiments.report import Comparison, Decision, Report
@@ -32,6 +33,7 @@ def reported(
     watched: Monitoring,
     feedback: PendingFeedback,
     comparing: Sequence[Comparator],
+    subgroups: SubgroupWatch,
     version: int,
     now: float,
     *,
@@ -89,6 +91,7 @@ def reported(
         replicas=watched.load.replicas,
         primary=primary,
         secondary=[it for it in comparisons if it.role == "secondary"],
+        subgroups=subgroups.report(version),
         guardrails=[watch.status() for watch in watched.guardrails],
         sample_ratio=watched.sample_ratio.status(watched.split_differences()),
         alarms=list(watched.alarms),

@@ -31,10 +31,10 @@ def percent(share: float, *, signed: bool = False) -> str:
 
 
 def significant(value: float, *, signed: bool = False) -> str:
-    """Three significant digits, without an exponent: 0.00123, 41.2, 12,345."""
+    """Three significant digits, without an exponent, and at most nine decimals: 0.00123, 41.2, 12,345."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    decimals = min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
     return f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
@@ -91,6 +91,20 @@ def effect_value(comparison: Comparison, value: float | None, scale: Scale | Non
     if (scale or comparison.scale) == "relative":
         return percent(value, signed=True)
     return metric_value(comparison, value, signed=True)
+
+
+def size(scale: Scale, value: float | None, *, signed: bool = False) -> str:
+    """An effect without its metric's unit: a lift in percent, or a number."""
+    if value is None:
+        return MISSING
+    return percent(value, signed=signed) if scale == "relative" else significant(value, signed=signed)
+
+
+def span(scale: Scale, effect: Effect) -> str:
+    """The bounds of such an effect."""
+    if effect.lower is None or effect.upper is None:
+        return MISSING
+    return f"{size(scale, effect.lower, signed=True)} to {size(scale, effect.upper, signed=True)}"
 
 
 def interval(comparison: Comparison, effect: Effect) -> str:

@@ -116,6 +116,10 @@ class Cells:
         code[new] = len(self._units) + np.arange(len(new))
         return np.where(kept_share(units, self._bits), code, -1)
 
+    def line_codes(self, lines: Lines, codes: CodesOf) -> I32:
+        """The code of each line's unit."""
+        return codes(self._units.keys[lines.unit])
+
     def recorded(self, metric: int, strata: I32, most: int, codes: CodesOf | None = None) -> tuple[Lines, Hashes]:
         """The lines of at most about `most` units of all arms that have a value, ordered by unit, and the units'
         hashes. Units are codes from 0, in the order in which they were first seen. If there are more, a sample is taken
@@ -187,9 +191,21 @@ class Totals:
         """n, Σx, Σd, Σx², Σxd, Σd² of each arm: shape (arms, 6)."""
         return np.asarray(self._sums.values[:, :, metric].sum(axis=0))
 
-    def moments(self, metric: int, strata: I32, treatment: int, without: "Totals | None" = None) -> Moments:
-        """Moments of control and one treatment, by the comparison's strata. `without`: as in `Cells.lines`."""
+    def moments(
+        self,
+        metric: int,
+        strata: I32,
+        treatment: int,
+        without: "Totals | None" = None,
+        *,
+        only: NDArray[np.bool_] | None = None,
+    ) -> Moments:
+        """Moments of control and one treatment, by the comparison's strata. `without`: as in `Cells.lines`. `only`: of
+        these recorded strata.
+        """
         pair = self._sums.values[:, [0, treatment], metric].copy()
+        if only is not None:
+            pair[~only[: len(pair)]] = 0.0
         if without is not None:
             pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]
         sums = np.zeros((int(strata.max(initial=-1)) + 1, 2, 6))

@@ -18,6 +18,8 @@ from app.experiments.analysis.evidence.history import History
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
 from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata, bands_of
+from app.experiments.analysis.evidence.subgroups import Subgroup, Subgroups, events_of
+from app.experiments.analysis.watch.rare_events import FEW
 from app.experiments.columns import I32, RowColumns
 from app.experiments.statistics.look import (
     NO_SLACK,
@@ -56,6 +58,7 @@ class Collected:
         self.strata = Strata(() if returning else strata)
         """Recorded strata: the plans' weights, and the declared strata where every request is a unit."""
         self._first = FirstRequests(strata) if returning and strata else None
+        self._subgroups = Subgroups(len(measures), len(arms.names), returning=returning)
         self.requests: Ints = np.zeros(len(arms.names), np.int64)
         """Analysed requests of each arm."""
         self._arms = arms
@@ -88,6 +91,7 @@ class Collected:
         block = _block(rows.unit, stratum, placed.arm, values)
         if self._first is not None:
             self._first.add(rows)
+        self._subgroups.add(rows, placed, block)
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
@@ -203,6 +207,22 @@ class Collected:
         cold = self._cold_totals.sums if without_cold else None
         moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))
+
+    def looks_of_subgroups(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, Look | None, Look | None]]:
+        """A measure of a treatment against control in each subgroup, and in all other units. Not for quantiles."""
+        measure = self.measures[column]
+        scale = _scale(measure)
+        if not self._returning:
+            for subgroup, inside, outside in self._subgroups.split_moments(column, treatment, self._arms.weights):
+                if measure.kind != "proportion" or min(inside.x.sum(0).min(), outside.x.sum(0).min()) >= FEW:
+                    yield subgroup, look_of_requests(inside, scale), look_of_requests(outside, scale)
+            return
+        lines = self._cells.lines(column, self.strata_for(treatment), treatment, None, self._codes)
+        codes = self._cells.line_codes(lines, self._subgroups.codes)
+        for subgroup, *parts in self._subgroups.split_lines(lines, codes):
+            if measure.kind != "proportion" or min(events for it in parts for events in events_of(it)) >= FEW:
+                within_, others = (look(it, scale) if len(it.unit) else None for it in parts)
+                yield subgroup, within_, others
 
     def design_effect(self, column: int, treatment: int, clustered: AnyLook) -> float | None:
         """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""

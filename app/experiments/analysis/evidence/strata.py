@@ -9,7 +9,7 @@ The recorded stratum holds the plan's weights; the share follows from them for e
 same share are one stratum. With many shares, neighbours are merged.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,11 @@ class Strata:
             self._rest.append(np.array([packed & ((1 << _WEIGHTS_SHIFT) - 1)], np.int64))
         return number
 
+    def values(self, name: Stratum) -> Ints:
+        """For each recorded stratum, the value of a declared one, as `value_name` has it."""
+        shift = sum(list(_BITS.values())[: list(_BITS).index(name)])
+        return np.asarray((self._rest.values >> shift) & ((1 << _BITS[name]) - 1))
+
     def for_treatment(self, treatment: int, weights: Ints, requests: Floats) -> I32:
         """For each recorded stratum, the one in which control and `treatment` are compared: codes from 0.
 
@@ -115,6 +120,20 @@ def bands_of(treatment: int, weights: Ints, sets: I32) -> Ints:
     """The bands of shares to which units belong that met the arms under these `sets` of weights: codes from 0."""
     counts = np.bincount(sets, minlength=len(weights)).astype(np.float64)
     return _bands(shares_of(treatment, weights), counts)[sets]
+
+
+def value_name(stratum: Stratum, value: int, names: Sequence[str]) -> str:
+    """A declared stratum's value in words. `names`: those of the records' codes."""
+    if stratum == "prompt_bytes":
+        bounds = [f"{it:,}" for it in _PROMPT_BYTES.tolist()]
+        if value == len(bounds):
+            return f"{bounds[-1]} bytes and more"
+        return f"under {bounds[0]} bytes" if not value else f"{bounds[value - 1]} bytes to under {bounds[value]}"
+    if stratum == "dialect":
+        return names[value]
+    if stratum == "hour":
+        return f"{value}:00 UTC"
+    return "streams" if value else "whole answers"
 
 
 def _code(name: str, rows: RowColumns) -> Ints:

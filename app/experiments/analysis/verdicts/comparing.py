@@ -70,6 +70,7 @@ class Comparator:
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
     """The most units of both arms in any look. A look at fewer is part of a recount, and says nothing new."""
+    is_recount: bool = False
     reached: list[Verdict] = field(default_factory=list)
     """Every such word so far, in the order of their first times."""
     changes: EffectWatch = field(init=False)
@@ -92,26 +93,28 @@ class Comparator:
         return effect_size(self.measure.minimal_effect, self.measure.scale)
 
     def look(self, collected: Collected, sets: Ints, now: float) -> None:
-        """Makes a look. `sets` as in `Arms.weights`."""
+        """Makes a look, of which `say` then takes the word. `sets` as in `Arms.weights`."""
         self.looked_at = now
         self.known = self._looked(collected, sets)
         self.history.add(now, self.known.effect, self.known.ln_e, self.known.verdict)
-        if sum(self.known.units) < self.counted:
+        self.is_recount = sum(self.known.units) < self.counted
+        if self.is_recount:
             return
         self.counted = sum(self.known.units)
         if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
             look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
             self.changes.add(look.est, look.se, look.nu, look.overlap, now)
-        self.say()
 
     def say(self) -> None:
-        """Takes the word of the latest look."""
+        """Takes the word of the latest look, once the level is that of all metrics' looks together."""
+        if self.is_recount:
+            return
         word = self.known.verdict if self.known.verdict in WORDS else None
         if word != self.word:
             self.word, self.since = word, None if word is None else self.looked_at
 
     def assume(self, level: float, discovered: bool, sets: Ints) -> None:
-        """Takes another level, and says of the latest look what follows from it. `sets` as in `Arms.weights`."""
+        """Takes another level, and what follows from it of the latest look. `sets` as in `Arms.weights`."""
         self.discovered = discovered
         if level == self.level:
             return
@@ -121,7 +124,6 @@ class Comparator:
             self.known = replace(known, event_test=effect, verdict=verdict_of(effect, self.measure))
         elif known.look is not None and known.verdict != "too_early":
             self.known = self._judged(known, known.look)
-        self.say()
 
     def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)

@@ -200,7 +200,6 @@ def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReade
 def test_an_experiment_that_nothing_acts_on_has_no_actions(answers: Answers, reader: FakeReader) -> None:
     assert "What is done about it" in get(answers, "/experiments/green-float32/report", format="text")
     reader.doing = None
-    reader.time += REPORT_S
     assert "What is done about it" not in get(answers, "/experiments/green-float32/report", format="text")
 
 

@@ -19,6 +19,7 @@ from app.experiments.answers import Answers
 from app.experiments.controller import Controller
 from app.experiments.recorded import RecordedLedger
 from app.ledger.wire import Batch, FeedbackItem, Late, Lost, Row, encode
+from tests.support.experiments.printed import contradictions
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
 from tests.support.experiments.world import DAY_S, START, World, config
 
@@ -223,6 +224,7 @@ def test_a_report_of_the_past_says_what_was_shown_then(
             life.look()
         life.controller.close()
         for at, shown in life.shown:
+            assert contradictions(shown) == []
             assert said(Answers(RecordedLedger("ledger", Path(directory), unpaced, at=at))) == shown, f"at {at - START}"
 
 

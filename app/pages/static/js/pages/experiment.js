@@ -14,6 +14,7 @@ const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
+const ATTRIBUTES = { dialect: "Dialect", prompt_bytes: "First prompt", stream: "First answer", hour: "First hour" };
 const SHARES = new Set(["proportion"]);
 
 export async function mount(root, context) {
@@ -151,6 +152,7 @@ export async function mount(root, context) {
       h("section", { "aria-labelledby": "over-time", key: "over-time" }, h("div", { class: "headline" }, h("h2", { id: "over-time" }, "The effect over time"), options.length > 1 ? h("select", { "aria-label": "Metric", value: comparison ? keyOf(comparison) : "", on: { change: async (event) => ((state.chosen = event.target.value), (state.points = []), draw(), await readHistory(), draw()) } }, options.map((it) => h("option", { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) }, `${metricName(it.metric)}, ${it.treatment}`))) : null), plot.element),
       report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", unbroken(it.text), " ", h("span", { class: "hint" }, time(it.at))))) : null,
       h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
+      report.subgroups?.effects.length ? h("section", { key: "subgroups" }, h("h2", {}, "For whom the effect differs"), h("p", { class: "hint" }, `By each unit's first request. All changes hold together, with ${number(100 * (1 - report.subgroups.alpha))} % certainty. A subgroup differs from all others if the interval of the difference excludes zero; of those that are said to, at most ${number(100 * report.subgroups.alpha)} % do not, in the mean.`), subgroups(report)) : null,
       report.distributions?.length ? h("section", { key: "distributions", "aria-labelledby": "distributions" }, h("h2", { id: "distributions" }, "Distributions"), h("p", { class: "hint" }, "The share of each arm's requests at or below each value; the dots mark p50 and p95. These curves are not adjusted, and no verdict is based on them."), legend(arms), h("div", { class: "distributions" }, report.distributions.map((it) => distribution(it, arms)))) : null,
       h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Detectable by now", "On an alarm"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
       h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
@@ -201,6 +203,27 @@ function metrics(report, arms) {
       ),
     ),
     { class: "stacked list" },
+  );
+}
+
+function subgroups(report) {
+  const between = ({ lower, upper }, scale) => (lower === null || upper === null ? or(null) : `${amount(lower, scale)} to ${amount(upper, scale)}`);
+  return table(
+    "For whom the effect differs",
+    ["Subgroup", "Metric", "Differs", { label: "Change", number: true }, { label: "Between", number: true }, { label: "Against all others", number: true }],
+    report.subgroups.effects.map((it) =>
+      h(
+        "tr",
+        { key: `${it.metric} ${it.treatment} ${it.attribute} ${it.name}` },
+        cell("", `${ATTRIBUTES[it.attribute]}: ${it.name}`, { header: true }),
+        cell("Metric", [metricName(it.metric), report.treatments.length > 1 ? h("div", { class: "hint small" }, it.treatment) : null]),
+        cell("Differs", it.differs ? mark("warn", "differs") : mark("wait", "not known to")),
+        cell("Change", or(it.effect.estimate === null ? null : amount(it.effect.estimate, it.scale)), { number: true }),
+        cell("Between", between(it.effect, it.scale), { number: true }),
+        cell("Against all others", between(it.difference, it.scale), { number: true }),
+      ),
+    ),
+    { class: "stacked" },
   );
 }
 

@@ -1,0 +1,133 @@
+"""Reads the words of a report, and finds those that its own intervals deny."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_NUMBER = r"(\d[\d,]*(?:\.\d+)?)( %| ms| s| tokens|/s|)"
+_LESS = ("earlier", "shorter", "lower")
+_MORE = ("later", "longer", "higher")
+_GOOD = {
+    "First token": -1,
+    "Time between tokens": -1,
+    "Longest gap between tokens": -1,
+    "Time to the whole answer": -1,
+    "Tokens per second": 1,
+    "Cost": -1,
+    "Share of good answers": 1,
+    **{f"Rate of {it}": -1 for it in ("slow answers", "empty answers", "truncated answers", "stalled streams")},
+    "Error rate": -1,
+}
+"""The subjects whose good direction the words imply: 1 for more."""
+_SENTENCE = re.compile(rf"(?:(\S+): )?([A-Z][^:.(]*?|[a-z]\w*)(?: \(\w+\))? {_NUMBER} (\w+) \(([^()]*)\)\.")
+_CHANGE = re.compile(r"([+-])" + _NUMBER)
+_BETTER = re.compile(r"(?:^|; |: )(\S+) is (better|worse) than \S+?(?: in (.+?) and worse in (.+))?(?=;|\.$)")
+_EQUAL = re.compile(r"(?:; |: )(\S+) (differs from|is equivalent to) ")
+_OPEN = re.compile(r"no verdict on (\S+) against")
+
+
+class Statement(NamedTuple):
+    """One sentence about an effect: signed numbers, more of the metric above 0; an open end is infinite."""
+
+    treatment: str
+    """Empty where the report has one treatment."""
+    subject: str
+    estimate: float
+    lower: float
+    upper: float
+
+    @property
+    def good(self) -> int:
+        """1 if more is better, -1 if less is; 0 if the words do not tell."""
+        return _GOOD.get(self.subject, 0)
+
+
+def statements(text: str) -> list[Statement]:
+    """The sentences on effects in a report's words."""
+    return [_statement(match) for match in _SENTENCE.finditer(_unwrapped(text))]
+
+
+def contradictions(text: str) -> list[str]:
+    """What a report says that the intervals beside it deny. `text`: the whole report in words, or its beginning."""
+    found = list(_denied_rows(text))
+    headline = _unwrapped(text.split("\n\n")[0].split(".\n")[0] + ".")
+    said = statements(text)
+    for it in said:
+        if not it.lower <= it.estimate <= it.upper:
+            found.append(f"the estimate is outside its interval: {it}")
+    words = {name: word for name, word, *both in _BETTER.findall(headline) if not any(both)}
+    words |= {name: "both" for name, _, *both in _BETTER.findall(headline) if any(both)}
+    words |= {name: word.split()[0] for name, word in _EQUAL.findall(headline)}
+    words |= dict.fromkeys(_OPEN.findall(headline), "open")
+    for name, word in words.items():
+        mine = [it for it in said if it.treatment in (name, "")]
+        if mine and not _holds(word, mine):
+            found.append(f"{name} is said to be {word}, beside {mine}")
+    return found
+
+
+def _holds(word: str, said: list[Statement]) -> bool:
+    """Whether any interval allows the word: for all of the metrics together where it is about all of them."""
+    known = [it for it in said if it.good]
+    is_good = any(_side(it) * it.good > 0 for it in known)
+    is_bad = any(_side(it) * it.good < 0 for it in known)
+    apart = any(_side(it) for it in said)
+    unclear = len(known) < len(said)
+    match word:
+        case "better":
+            return (is_good or (unclear and apart)) and not is_bad
+        case "worse":
+            return is_bad or (unclear and apart)
+        case "both":
+            return (is_good and is_bad) or (unclear and apart)
+        case "differs":
+            return apart
+        case "open":
+            return not is_good and not is_bad
+        case _:
+            return not any(it.lower == -float("inf") or it.upper == float("inf") for it in said)
+
+
+def _side(it: Statement) -> int:
+    return 1 if it.lower > 0 else -1 if it.upper < 0 else 0
+
+
+def _statement(match: re.Match[str]) -> Statement:
+    treatment, subject, number, _, direction, range_ = match.groups()
+    lower, upper = _bounds(range_)
+    return Statement(treatment or "", subject, _signed(number, direction), lower, upper)
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    if text == "no bounds yet":
+        return -float("inf"), float("inf")
+    if text in ("no lower bound yet", "no upper bound yet"):
+        return -float("inf"), float("inf")
+    if least := re.fullmatch(rf"at least {_NUMBER} (\w+)", text):
+        return _signed(least[1], least[3]), float("inf")
+    if same := re.fullmatch(rf"between {_NUMBER} and {_NUMBER} (\w+)", text):
+        ends = sorted(_signed(same[number], same[5]) for number in (1, 3))
+        return ends[0], ends[1]
+    two = re.fullmatch(rf"between {_NUMBER} (\w+) and {_NUMBER} (\w+)", text)
+    assert two is not None, text
+    return _signed(two[1], two[3]), _signed(two[4], two[6])
+
+
+def _signed(number: str, direction: str) -> float:
+    assert direction in (*_LESS, *_MORE), direction
+    return float(number.replace(",", "")) * (1 if direction in _MORE else -1)
+
+
+def _denied_rows(text: str) -> Iterator[str]:
+    """Sentences on subgroups that deny themselves."""
+    for line in _unwrapped(text).split(". "):
+        if "against all others by" not in line:
+            continue
+        numbers = [float(sign + number.replace(",", "")) for sign, number, _ in _CHANGE.findall(line)]
+        change, low, high, against, least, most = numbers[-6:]
+        if not (low <= change <= high and least <= against <= most and (least > 0 or most < 0)):
+            yield line
+
+
+def _unwrapped(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text).strip()

@@ -1,0 +1,102 @@
+"""For whom the effect differs: subgroups by what is known before a unit meets its arm."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.experiments.analysis.analysis import Analysis
+from app.experiments.report import SubgroupEffect
+from tests.support.experiments.world import DAY_S, GREEN, START, Unpaced, World, config
+
+LONG = "4,096 bytes to under 16,384"
+SHORT = "256 bytes to under 1,024"
+
+
+def analysis_of(sticky: str | None, world: World) -> Analysis:
+    declared = config(sticky=sticky, strata=[])
+    return Analysis(
+        "green-float32", declared.experiments["green-float32"], declared, world.tables, START, pace=Unpaced()
+    )
+
+
+def told(analysis: Analysis, world: World, slower_for_long: float, units: int = 1500, requests: int = 3) -> None:
+    """Every second unit begins with a long prompt; later prompts of all are long."""
+    rng = world.rng
+    user = np.repeat(np.arange(units), requests)
+    turn = np.tile(np.arange(requests), units)
+    at = START + rng.random(units).repeat(requests) * DAY_S / 2 + turn * 60
+    begins_long, green = user % 2 == 1, user // 2 % 2 == 1
+    size = np.where((turn > 0) | begins_long, 5000, 500)
+    dialect = np.where(user % 3 == 0, world.tables.name("anthropic"), world.tables.name("openai"))
+    habit = rng.normal(0, 0.3, units)[user]
+    ttft = np.exp(-1 + habit + rng.normal(0, 0.2, len(user)))
+    ttft = np.where(green & begins_long, ttft * slower_for_long, ttft)
+    order = np.argsort(at)
+    columns: dict[str, Any] = {"prompt_bytes": size, "dialect": dialect, "ttft_s": ttft, "arrived": at}
+    recorded = world.answered(at[order], user[order], green[order], **{name: it[order] for name, it in columns.items()})
+    recorded.tell(analysis)
+
+
+def effects(analysis: Analysis) -> list[SubgroupEffect]:
+    found = analysis.report(START + DAY_S).subgroups
+    assert found is not None
+    return found.effects
+
+
+@pytest.mark.parametrize("sticky", ["user", None])
+def test_an_effect_on_one_subgroup_is_named_with_its_interval(sticky: str | None) -> None:
+    world = World()
+    analysis = analysis_of(sticky, world)
+    told(analysis, world, 1.5, requests=1 if sticky is None else 3)
+    by_name = {it.name: it for it in effects(analysis)}
+    assert {name for name, it in by_name.items() if it.differs} == {LONG, SHORT}
+    long, short = by_name[LONG].effect, by_name[SHORT].effect
+    assert long.lower is not None
+    assert long.upper is not None
+    assert long.lower < 0.5 < long.upper
+    assert long.lower > 0
+    assert short.lower is not None
+    assert short.upper is not None
+    assert short.lower < 0 < short.upper
+    assert by_name[LONG].difference.lower > 0 > by_name[SHORT].difference.upper  # type: ignore[operator]
+    assert {it.attribute for it in by_name.values()} == {"dialect", "prompt_bytes"}, "all answers are streams"
+
+
+def test_a_unit_stays_in_the_subgroup_of_its_first_request() -> None:
+    world = World()
+    analysis = analysis_of("user", world)
+    told(analysis, world, 1.0)
+    counts = {it.name: sum(it.units.values()) for it in effects(analysis)}
+    assert counts == {LONG: 750, SHORT: 750, "anthropic": 500, "openai": 1000}
+
+
+def test_where_nothing_differs_something_is_named_at_most_as_often_as_alpha_says() -> None:
+    named = 0
+    for seed in range(60):
+        world = World(seed=seed)
+        analysis = analysis_of("user", world)
+        told(analysis, world, 1.0, units=400, requests=2)
+        named += any(it.differs for it in effects(analysis))
+    assert named <= 6
+
+
+def test_a_difference_is_named_exactly_if_its_interval_excludes_0() -> None:
+    for number, slower in enumerate(np.linspace(1.0, 1.6, 12).tolist()):
+        world = World(seed=number)
+        analysis = analysis_of("user", world)
+        told(analysis, world, slower, units=500, requests=1)
+        for it in effects(analysis):
+            lower, upper = it.difference.lower, it.difference.upper
+            assert it.differs == (lower is not None and upper is not None and (lower > 0 or upper < 0))
+
+
+def test_subgroups_wait_for_requests_that_have_no_end() -> None:
+    world = World(hangs=0.3)
+    analysis = analysis_of("user", world)
+    told(analysis, world, 1.5)
+    world.requests(200, hours=1).tell(analysis)
+    report = analysis.report(START + DAY_S)
+    assert report.subgroups is not None
+    assert not report.subgroups.effects
+    assert GREEN in report.running
