@@ -239,7 +239,9 @@ def test_without_pin_s_and_without_sticky_nothing_is_pinned(talking: ChatRouters
     assert talking.ask("chat") == "blue"
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("chat", 1) == "green"
-    talking.change(pin_s=600, sticky=None)
+    endpoint = {name: it for name, it in talking.rig.config["endpoints"]["chat"].items() if name != "pin_s"}
+    talking.rig.change(endpoints={**talking.rig.config["endpoints"], "chat": endpoint})
+    talking.change(sticky=None)
     talking.change(traffic=ALL_BLUE)
     assert talking.ask("chat", 1) == "blue"
     assert talking.routers[0].state.snapshot.rules == {}  # type: ignore[union-attr]
