@@ -17,6 +17,7 @@ from app.experiments.analysis.analysis import Analysis
 from app.experiments.analysis.pace import Pace
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
+from app.experiments.judging.evidence import AnalysisFactory
 from app.experiments.recorded import RecordedLedger
 from app.ledger.wire import Batch, FeedbackItem, Late, Lost, Row, encode
 from tests.support.experiments.printed import contradictions
@@ -63,9 +64,16 @@ DECISIONS = ("pause", "resume", "rollback", "stop", "advance")
 class Life:
     """A controller that lives through a history, and what its reports said when."""
 
-    def __init__(self, directory: Path, world: World, requests: int, before: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        world: World,
+        requests: int,
+        before: int = 0,
+        analysis_factory: AnalysisFactory = unpaced,
+    ) -> None:
         """`before`: requests from before the run."""
-        self.directory, self.clock = directory, Clock()
+        self.directory, self.clock, self._analysis_factory = directory, Clock(), analysis_factory
         if before:
             self._remember(world, before)
         self._batches = batches(world.tables, world.requests(requests, hours=2.0), SIZE)
@@ -90,7 +98,7 @@ class Life:
         self.clock.now = START
 
     def _started(self) -> Controller:
-        return controller_of(self.directory, self._config, self.clock, busy)
+        return controller_of(self.directory, self._config, self.clock, self._analysis_factory)
 
     def traffic(self, count: int, lost: int) -> None:
         """The next batches arrive, the last one with news of lost rows."""
@@ -216,7 +224,7 @@ def test_a_report_of_the_past_says_what_was_shown_then(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(slower=slower, error_rate=(0.005, errors), hangs=hangs)
-        life = Life(Path(directory), world, 4000, before)
+        life = Life(Path(directory), world, 4000, before, busy)
         life.traffic(3, 0)
         life.look()
         for name, *arguments in steps:
