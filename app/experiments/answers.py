@@ -292,7 +292,11 @@ class Answers:
         new one, though, once acting has changed.
         """
         now, last = self._reader.now(), self._readings.get(name)
-        if last is not None and 0 <= now - last.report.at < REPORT_S and self._reader.acting(last.report) == last.acting:
+        if (
+            last is not None
+            and 0 <= now - last.report.at < REPORT_S
+            and self._reader.acting(last.report) == last.acting
+        ):
             return last
         report = judged.report(now)
         acting = self._reader.acting(report)

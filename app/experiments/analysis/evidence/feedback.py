@@ -175,7 +175,8 @@ class PendingFeedback:
     def _score(self, row: int, item: FeedbackItem, arrived: float) -> None:
         column = self._metrics.index(item.metric)
         end = self._at.values[row] + self._windows[column]
-        on_time = item.at <= end and arrived <= end + GRACE_S
+        # An exposure that itself came later counts with the scores that came with it.
+        on_time = item.at <= end and arrived <= max(end + GRACE_S, float(self._arrived.values[row]))
         if not on_time or not self._open.values[row, column]:
             self.late += 1
         elif item.at >= self._scored_at.values[row, column]:

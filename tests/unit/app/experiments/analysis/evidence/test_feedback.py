@@ -115,6 +115,12 @@ def test_what_becomes_of_a_score_follows_from_the_times_of_arrival_however_late_
         found.add([item(1)], [1500.0])
         assert values(found, end + 10 * WINDOW) == [None if unmatched else 1.0]
         assert found.unmatched == unmatched
+    for behind, expected in ((0.0, [1.0]), (1.0, [None])):  # both came long after the window, from a router that waited
+        rows = replace(Recorder().rows({"request": 1, "at": 1000.0, "caller": ALICE}), arrived=np.array([end + 100.0]))
+        found = PendingFeedback(METRICS)
+        found.add_rows(rows, np.zeros(1, np.int32), np.zeros(1, np.int8))
+        found.add([item(1, at=end)], [end + 100.0 + behind])
+        assert values(found, end + 10 * WINDOW) == expected
 
 
 def test_a_score_may_come_before_its_request_has_ended() -> None:
