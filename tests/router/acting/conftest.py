@@ -30,6 +30,7 @@ from tests.support.processes.load import Lane, Outcome, ask_all
 from tests.support.processes.servers import ServerPool, free_port
 from tests.support.waiting import PATIENCE_S, wait_until_async
 
+SEND_EVERY_S = 0.02
 ROUTERS = 3
 SAY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 DONE = b"data: [DONE]"
@@ -101,7 +102,7 @@ class ActingRig:
                 random=Random(number),
                 control=self.control,
                 controller=RouterConnection(self, number),
-                send_every_s=0.02,
+                send_every_s=SEND_EVERY_S,
                 clock=partial(self._clock, number),
             )
             for number in range(ROUTERS)
@@ -135,7 +136,9 @@ class ActingRig:
             router.reconfigure(_without_blue(config) if number == self.cut_off else config)
 
     def deploy(self, green: int | None = None, **experiment: Any) -> None:
-        """Applies a file, as `switchyard deploy` does: with the given traffic, or with the present one."""
+        """Applies a file, as `switchyard deploy` does: with the given traffic, or with the present one. Waits until new
+        conversations follow it.
+        """
         endpoint, section = self.config["endpoints"]["chat"], self.config["experiments"]["first"]
         traffic = {"blue": 100 - green, "green": green} if green is not None else endpoint["traffic"]
         self.config = {
@@ -147,6 +150,7 @@ class ActingRig:
         self.control.deliver()
         for controller in self.controllers:
             controller.configure(parse(self.config))
+        time.sleep(4 * SEND_EVERY_S)
 
     def advance(self, seconds: float) -> None:
         """Lets time pass for routers and controllers."""
