@@ -29,7 +29,7 @@ import yaml
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from app.access.caller import Caller
-from app.config.access import ANONYMOUS, CallerName, Limits
+from app.config.access import ANONYMOUS, KEY, TOKEN, CallerName, Limits
 from app.config.base import ConfigError, Section, problems_of
 from app.config.files import parse_yaml
 from app.errors import Unauthorized
@@ -65,9 +65,11 @@ class KeyRecord(Section):
 
     @field_validator("name")
     @classmethod
-    def _is_not_anonymous(cls, name: str) -> str:
+    def _is_not_reserved(cls, name: str) -> str:
         if name == ANONYMOUS:
             raise ValueError(f"'{ANONYMOUS}' is reserved for callers without a key")
+        if name.startswith((KEY, TOKEN)):
+            raise ValueError(f"must not begin with '{KEY}' or '{TOKEN}': roles tell keys from tokens by them")
         return name
 
     @property

@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.config.schema import Config
-from app.errors import Forbidden
+from app.errors import BadRequest, ClientError, Forbidden
 
 _OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 _CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key"})
@@ -88,6 +88,16 @@ class Rules:
             )
 
 
+def _check_host(scope: Scope) -> None:
+    """Raises BadRequest unless the request says once for which host it is (RFC 9112, 3.2): a proxy may have read the
+    other one."""
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) > 1:
+        raise BadRequest("Host: must not be repeated", param="Host")
+    if scope["http_version"] == "1.1" and not (hosts and hosts[0]):
+        raise BadRequest("Host: missing", param="Host")
+
+
 def _opens_a_page(method: str, found: dict[bytes, bytes]) -> bool:
     """Whether the browser's window goes there, as by a link: the page before then reads and sends nothing."""
     is_document = found.get(b"sec-fetch-mode") == b"navigate" and found.get(b"sec-fetch-dest") == b"document"
@@ -118,7 +128,7 @@ def _printable(value: bytes) -> str:
     return value[:200].decode("ascii", "replace").encode("ascii", "backslashreplace").decode()
 
 
-Refuse = Callable[[Forbidden, Scope, Receive, Send], Awaitable[None]]
+Refuse = Callable[[ClientError, Scope, Receive, Send], Awaitable[None]]
 """Answers a request with the error. The applications of routes have it as `refuse`: it words the error in their API's
 form, counts and logs it."""
 
@@ -139,12 +149,13 @@ class BrowserGuard:
         if self._rules is None or self._rules[0] is not config:
             self._rules = config, Rules.of(config)
         try:
+            _check_host(scope)
             self._rules[1].check(scope["method"], scope["headers"])
-        except Forbidden as error:
+        except ClientError as error:
             return self._refused(error, scope, receive, send)
         return self._app(scope, receive, send)
 
-    def _refused(self, error: Forbidden, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def _refused(self, error: ClientError, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         for route in self._routes:
             match, found = route.matches(scope)
             if match is Match.FULL and isinstance(route, Route):

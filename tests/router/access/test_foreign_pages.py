@@ -155,7 +155,6 @@ OWN: list[dict[str, str]] = [
     {"host": "[::1]:8000"},
     {"host": "10.1.2.3:8000"},  # a probe's, or a scraper's: nobody can let an address lead elsewhere
     {"host": "[fd00::1]"},
-    {"host": ""},
     {"host": "localhost:9000", "origin": "http://localhost:9000"},
     {"host": "localhost:9000", "origin": "http://localhost:9000", "sec-fetch-site": "same-origin"},
     {"host": "127.0.0.1:8000", "origin": "https://proxy.example", "sec-fetch-site": "same-origin"},

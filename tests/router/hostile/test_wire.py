@@ -98,6 +98,18 @@ def test_an_ambiguous_request_smuggles_no_other(hostile: HostileRig, raw: bytes)
     assert b"set-cookie" not in received
 
 
+@pytest.mark.parametrize(
+    "hosts",
+    [b"", b"host:\r\n", b"host: localhost\r\nhost: evil.example\r\n", b"host: evil.example\r\nhost: localhost\r\n"],
+)
+@pytest.mark.parametrize("line", [b"GET /health", b"GET /v1/models", b"POST /v1/chat/completions", b"PUT /api/nowhere"])
+def test_a_request_names_one_host(hostile: HostileRig, line: bytes, hosts: bytes) -> None:
+    raw = line + b" HTTP/1.1\r\n" + hosts + b"content-length: 0\r\nconnection: close\r\n\r\n"
+    received = answers(hostile, raw, waits_s=HANGS_S)
+    assert received.startswith(b"HTTP/1.1 400"), received
+    assert b"Host" in received
+
+
 def test_two_pipelined_requests_are_answered(hostile: HostileRig) -> None:
     """The oracle of the tests above: bytes that are not part of a body are a request, and are answered."""
     received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)

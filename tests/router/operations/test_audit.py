@@ -124,7 +124,7 @@ def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audit
     for key, caller in (("boss", "boss"), ("no-such-key", "")):
         sent = {"authorization": f"Bearer {audited.keys.get(key, key)}", "x-request-id": key}
         assert httpx.request(method, audited.ramped.url + path, headers=sent).status_code == 405
-        record = next(it for it in audited.records() if it["request_id"] == key)
+        (record,) = wait_until(lambda: [it for it in audited.records() if it["request_id"] == key])  # noqa: B023
         assert (record["call"], record["caller"], record["status"]) == (f"{method} {path}", caller, 405)
         assert (record["outcome"], record["error"], record["address"]) == ("refused", "method_not_allowed", "127.0.0.1")
 
@@ -133,7 +133,7 @@ def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audit
 def test_a_read_without_the_right_leaves_one_record(audited: Audited, path: str) -> None:
     key = {"authorization": f"Bearer {audited.keys['ann']}", "x-request-id": "a-look"}
     assert httpx.get(audited.ramped.url + path, headers=key).status_code == 403
-    (record,) = (it for it in audited.records() if it["request_id"] == "a-look")
+    record = audited.one()
     assert (record["call"], record["caller"], record["status"]) == (f"GET {path}", "ann", 403)
 
 

@@ -104,6 +104,8 @@ def test_a_file_may_have_comments_and_times_without_quotes() -> None:
         ({"name": ""}, "0.name: .*pattern"),
         ({"name": "a\nb"}, "0.name: .*pattern"),
         ({"name": "anonymous"}, "0.name: 'anonymous' is reserved for callers without a key"),
+        ({"name": "key:boss"}, "0.name: must not begin with 'key:' or 'oidc:'"),
+        ({"name": "oidc:boss"}, "0.name: must not begin with 'key:' or 'oidc:'"),
         ({"hash": "sk-sy-the-key-itself"}, "0.hash: .*pattern"),
         ({"endpoints": []}, "0.endpoints: .*at least 1"),
         ({"expires": "2030-01-01T00:00:00"}, "0.expires: .*timezone"),
