@@ -69,7 +69,7 @@ class Outline(bytes):
 
     def is_mark(self, text: object) -> bool:
         """Whether a text of the outline stands for a long one."""
-        return text in self._places
+        return isinstance(text, str) and text in self._places
 
     def restored(self, value: Any, check: CheckText) -> Any:
         """`value`, which was read from the outline, with the long texts in it. Raises ValueError, and what `check` of

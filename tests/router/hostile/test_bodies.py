@@ -102,3 +102,10 @@ def test_an_answer_that_has_begun_ends_whole(hostile: HostileRig) -> None:
         assert len(answer.read()) == int(answer.headers["content-length"])
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("model", [[], {}, [[]], 5, True, None, "chat"])
+def test_a_long_body_names_a_model_of_any_type(hostile: HostileRig, model: Any) -> None:
+    body = {"model": model, "messages": [{"role": "user", "content": "a" * 80_000}]}
+    reply = hostile.client.request("POST", "/v1/chat/completions", compact(body))
+    assert reply.status in (200, 400), reply.body
