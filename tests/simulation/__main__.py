@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple
 from pathlib import Path
@@ -23,7 +23,6 @@ from tests.simulation import (
     verdicts,
 )
 from tests.simulation.pool import processes
-from tests.simulation.tables import Cell, table
 
 INTRODUCTION = """# Experiments, measured
 
@@ -40,6 +39,25 @@ Three things differ from the design. Peeked tests wait for 30 users in each arm,
 80 % power of the test that looks once is computed from the standard error. The rule "a window above 2 %" uses about 150
 answers.
 """
+
+
+Cell = str | float | tuple[float, float]
+"""A text, a number, or a number with the design's number."""
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], form: str, forms: Mapping[int, str] = {}) -> str:
+    """`form` formats numbers; `forms` overrides it by column."""
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[_text(cell, (forms or {}).get(place, form)) for place, cell in enumerate(row)] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(cell: Cell, form: str) -> str:
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, tuple):
+        return f"{_text(cell[0], form)} ({_text(cell[1], form)})" if math.isfinite(cell[1]) else _text(cell[0], form)
+    return form.format(cell) if math.isfinite(cell) else "-"
 
 
 def false_positive_table(executor: Executor, count: int) -> Iterator[str]:
