@@ -339,12 +339,14 @@ class EventCheck:
         self.ended = False
 
     def begins(self, frames: bytes) -> bool:
-        """Whether the frames that begin a stream are valid. They are not parsed again if `valid` gets them next."""
-        if not self.valid(frames) or self.ended:
+        """Whether the frames that begin a stream are valid. They are not parsed again if `valid` gets them next,
+        unless they are the whole stream."""
+        is_valid = self.valid(frames)
+        if is_valid and not self.ended:
+            self._begun = frames
+        else:
             self._restart()
-            return False
-        self._begun = frames
-        return True
+        return is_valid
 
     def repeats(self, frames: bytes) -> bool:
         """Whether frames are one event, and differ from the learned one in a text without escapes and the number."""
