@@ -5,7 +5,8 @@ must have their types. A stream must say why each of its choices has ended. Cont
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 import msgspec
@@ -150,8 +151,15 @@ EMPTY_ANSWERS = frozenset({"/ping"})
 """Paths whose status alone is the answer."""
 
 
-def check_answer(path: str, answer: bytes, media_type: str, *, encoding: str | None = None) -> None:
-    """Raises MalformedAnswer unless this is a whole answer to a request to `path`.
+def check_answer(
+    path: str,
+    answer: bytes,
+    media_type: str,
+    *,
+    encoding: str | None = None,
+    request: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Raises MalformedAnswer unless this is a whole answer to a `request` to `path`.
 
     `encoding`: the request's `encoding_format` of vectors. Only "float" allows no texts; some servers know no other.
     """
@@ -161,13 +169,26 @@ def check_answer(path: str, answer: bytes, media_type: str, *, encoding: str | N
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
         _check_numbers(answer)
-        _WHOLE.get(path, _ANY).validate_json(answer)
+        whole = _WHOLE.get(path, _ANY).validate_json(answer)
+        if path == "/v1/rerank" and not _has_indices(whole["results"], request):
+            raise MalformedAnswer(MALFORMED_RESPONSE)
         if path in _VECTORS:
             decoder, form = _VECTORS[path]
             if not all(_is_vector(item.vector, form, encoding) for item in decoder.decode(answer).data):
                 raise MalformedAnswer(MALFORMED_RESPONSE)
     except ValueError as error:
         raise MalformedAnswer(MALFORMED_RESPONSE) from error
+
+
+def _has_indices(results: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> bool:
+    """Whether each result of a reranking is another document's, and there are as many as were asked for."""
+    documents, top = request.get("documents"), request.get("top_n")
+    if not isinstance(documents, list):
+        return True
+    count = len(documents)
+    wanted = min(top, count) if isinstance(top, int) and top > 0 else count
+    indices = {result["index"] for result in results}
+    return len(results) == len(indices) == wanted and max(indices, default=-1) < count
 
 
 def _check_numbers(data: bytes) -> None:

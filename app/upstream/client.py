@@ -92,7 +92,8 @@ class Upstream:
         # A proxy in between can turn a broken response into one that ends in order.
         if response.media_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise incomplete(target)
-        check = partial(check_answer, path, answer, response.media_type, encoding=body.get("encoding_format", "float"))
+        encoding = body.get("encoding_format", "float")
+        check = partial(check_answer, path, answer, response.media_type, encoding=encoding, request=body)
         if len(answer) > _LONG_ANSWER:
             await asyncio.to_thread(check)
         else:

@@ -260,3 +260,25 @@ def test_a_whole_answer_is_json_by_its_type(media_type: str) -> None:
     check_answer("/v1/x", b"{}", JSON)
     with pytest.raises(MalformedAnswer):
         check_answer("/v1/x", b"{}", media_type)
+
+
+@pytest.mark.parametrize(
+    ("asked", "indices", "is_valid"),
+    [
+        ({}, [1, 0], True),
+        ({"top_n": 1}, [1], True),
+        ({"top_n": 0}, [1, 0], True),
+        ({}, [99, 0], False),
+        ({}, [0, 0], False),
+        ({}, [0, 1, 1], False),
+        ({}, [], False),
+    ],
+)
+def test_each_result_is_another_documents(asked: dict[str, Any], indices: list[int], is_valid: bool) -> None:
+    answer = json.dumps({"results": [{"index": index, "relevance_score": 0.5} for index in indices]}).encode()
+    try:
+        check_answer("/v1/rerank", answer, JSON, request={"documents": ["a", "b"], **asked})
+    except MalformedAnswer:
+        assert not is_valid
+    else:
+        assert is_valid
