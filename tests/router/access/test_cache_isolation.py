@@ -47,6 +47,7 @@ CALLS: Mapping[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {
     ("openai", "score"): [("/score", SCORE)],
     ("openai", "pooling"): [("/pooling", EMBED)],
     ("openai", "cohere_embed"): [("/v2/embed", {"model": "embed", "texts": ["a"]})],
+    ("openai", "classify"): [("/classify", {"model": "label", "input": ["a"]})],
     ("openai", "invocations"): [("/invocations", CHAT)],
     ("anthropic", "messages"): [("/v1/messages", CHAT), ("/v1/messages", {**CHAT, "stream": True})],
     ("azure", "chat"): [(f"/models/chat/completions{VERSION}", CHAT)],
@@ -70,10 +71,16 @@ CALLS: Mapping[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {
         ("/serverless/v1/completions", {"model": "chat", "prompt": "hi", "num_beams": 2}),
         ("/serverless/v1/completions", {"model": "chat", "tokens": [5, 6], "seed": [7, 42], "n": 2}),
     ],
+    ("friendli", "classify"): [("/dedicated/classify", {"model": "label", "input": ["a"]})],
     ("friendli", "embeddings"): [("/dedicated/v1/embeddings", EMBED)],
     ("tgi", "root"): [("/tgi/chat", TEXT)],
     ("tgi", "embed"): [("/tgi/embed/embed", {"inputs": "hi"}), ("/tgi/embed", {"inputs": ["hi"]})],
     ("tgi", "rerank"): [("/tgi/embed/rerank", {"query": "a", "texts": ["b"]})],
+    ("tgi", "embed_all"): [("/tgi/embed/embed_all", {"inputs": "hi"})],
+    ("tgi", "similarity"): [
+        ("/tgi/embed/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+    ],
+    ("tgi", "predict"): [("/tgi/label/predict", {"inputs": "a"})],
     ("tgi", "generate"): [("/tgi/chat/generate", TEXT)],
     ("tgi", "generate_stream"): [("/tgi/chat/generate_stream", TEXT)],
     ("tgi", "invocations"): [("/tgi/chat/invocations", TEXT)],
@@ -83,7 +90,10 @@ CALLS: Mapping[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {
 }
 """Each operation that makes an engine compute, and requests of it."""
 
-ONLY_DESCRIBE = {"count_tokens", "input_tokens", "tokenize", "detokenize", "chat_tokenize", "render", "health"}
+ONLY_DESCRIBE = {
+    *("count_tokens", "input_tokens", "tokenize", "detokenize", "chat_tokenize", "render"),
+    *("health", "version", "tokenizer_info"),
+}
 """The operations by which an engine computes nothing that it would keep."""
 
 
@@ -153,7 +163,7 @@ def callers(servers: ServerPool, tmp_path: Path) -> Iterator[Callers]:
 @contextmanager
 def _running(servers: ServerPool, file: Path, keys: Mapping[str, str]) -> Iterator[Callers]:
     generation, pooling = ["chat", "completions", "responses"], ["embeddings", "rerank"]
-    every = [*generation, *pooling]
+    every = [*generation, *pooling, "classify"]
     engines = {"blue": engine(), "green": engine(), "far": engine()}
     mounts = [Mount(f"{APP_PREFIX}{name}", it.app) for name, it in engines.items()]
     with servers.host(Starlette(routes=mounts)) as ingress:
@@ -161,6 +171,7 @@ def _running(servers: ServerPool, file: Path, keys: Mapping[str, str]) -> Iterat
             "endpoints": {
                 "chat": {"tasks": generation, "traffic": {"blue": 100}},
                 "embed": {"tasks": pooling, "traffic": {"blue": 100}},
+                "label": {"tasks": ["classify"], "traffic": {"blue": 100}},
             },
             "deployments": {
                 "blue": {"app": "blue", "model": "m", "tasks": every},
