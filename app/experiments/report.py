@@ -119,6 +119,12 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Control itself exceeds an absolute limit: nothing is to be moved."""
     events: dict[str, int]
     """The number of distinct units per arm."""
+    requests: dict[str, int] = {}
+    """The number of requests with the event per arm, of those that have ended."""
+    of_requests: dict[str, int] = {}
+    """The number of requests per arm that have ended and to which the event can happen."""
+    always: int = 0
+    """The number of the treatment's units whose first three requests had the event."""
     detectable: float | None = None
     """The smallest ratio to control that would have raised the alarm by now."""
 

@@ -88,13 +88,51 @@ class Broken:
         return False
 
 
-Case = Lowered | Broken
+@dataclass(frozen=True)
+class Longer:
+    """Users of the treatment send more requests: as many of them fail, or fewer. Some users' requests always fail."""
+
+    name: str
+    limit: dict[str, Any]
+    more: int = 3
+    """The treatment's requests of each user by control's."""
+    fails: float = 0.01
+    """The share of requests that fail."""
+    users: int = 2_000
+    broken: int = 0
+    days: float = 4.0
+
+    def alarms(self, seed: int) -> bool:
+        """Whether the guardrail alarms, of an absolute limit also for control, without any difference."""
+        rng = generator(self.name, seed)
+        world = World(weights=(50, 50))
+        green = rng.random(self.users) < 0.5
+        user = np.repeat(np.arange(self.users), (rng.poisson(2, self.users) + 1) * np.where(green, self.more, 1))
+        came = rng.random(self.users) * (self.days - 0.5) * DAY_S
+        at = came[user] + rng.random(len(user)) * 1800.0
+        user, at = user[np.argsort(at)], np.sort(at)
+        failed = (rng.random(len(user)) < self.fails) | (user < self.broken)
+        analysis = analysis_of(world, config(guardrails=[ERRORS | self.limit], alpha_guardrails=ALPHA))
+        for part in np.array_split(np.arange(len(user)), 20):
+            columns = {"error": np.where(failed[part], Failure.UNREACHABLE, Failure.NONE)}
+            world.answered(START + at[part], user[part], green[user[part]], **columns).tell(analysis)
+            rails = analysis.standing(START + float(at[part[-1]])).guardrails
+            if analysis.is_alarmed() or any(rail.unhealthy for rail in rails):
+                return True
+        return False
+
+
+Case = Lowered | Broken | Longer
 
 CASES = (
     Lowered("a lowered weight, every ninth request fails", (1 / 9, 1 / 9)),
     Broken("3 users always fail", 3, {}),
     Broken("12 users always fail", 12, {}),
     Broken("4 of 84 users always fail, at most 5 % may", 4, {"max_rate": 0.05}, healthy=80, daily=8),
+    Longer("1 % of requests fail, the treatment's users send three times as many", {}),
+    Longer("the same, and 100 of the users always fail", {}, broken=100),
+    Longer("9 % of requests fail, the treatment's users send three times as many", {}, fails=0.09, users=1_000),
+    Longer("1 % of requests fail, at most 2 % may", {"max_rate": 0.02}, more=1),
 )
 HARM = Lowered("a lowered weight, the treatment fails nine times as often", (1 / 36, 1 / 4))
 

@@ -44,13 +44,14 @@ class Monitoring:
             for treatment in range(1, len(arms.names))
         ]
         self._experiment = experiment
+        self._returning = returning
         self._arms = arms
         self._measures = measures
         self.traffic = Traffic(arms.names, tables)
         labels = experiment.mode == "aa"
         self.load = Load(arms.names, [experiment.control] * len(arms.names) if labels else arms.names)
         self.sample_ratio = SampleRatioWatch(arms, tables, returning=returning)
-        self.guardrails = Guardrails(experiment)
+        self.guardrails = Guardrails(experiment, returning=returning)
         self.completeness = {(c, t): Completeness(t) for c, measure, t in pairs if can_be_missing(measure)}
         self.rare = {
             (c, t): RareEvents(t) for c, measure, t in pairs if measure.kind == "proportion" and not measure.feedback
@@ -72,7 +73,7 @@ class Monitoring:
     def intervene(self, done: Interventions) -> None:
         """Takes the actions so far. Guardrails that are armed again forget their counts and their alarms."""
         if done.armed_since != self.guardrails.since:
-            self.guardrails = Guardrails(self._experiment, done.armed_since)
+            self.guardrails = Guardrails(self._experiment, done.armed_since, returning=self._returning)
             self._forget_alarms()
         self.treated.count_since(done.since)
 

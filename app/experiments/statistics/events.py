@@ -13,10 +13,13 @@ The detector finds what a long healthy past hides: it is the same e-process, sta
 every day is one coin, not a coin a day, so each start counts a unit's first trial since then and no other. That makes
 each start's process an e-process by itself; together they are none, since one unit counts for several starts. So each
 start has a share of alpha (a union bound), less for later ones, and the whole run has most of it.
+
+A handful of units whose every request fails is seldom enough for that: an event alone says little at an even split. But
+if a unit's fate does not depend on its arm, the healthy units' arms were drawn, too: `always_failing` tests both.
 """
 
 import math
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +36,20 @@ MULTIPLES: Floats = np.exp(np.linspace(math.log(1.15), math.log(50.0), 40))
 _LN_PRIOR: Floats = -np.log(np.arange(1.0, 41.0)) - math.log(float((1 / np.arange(1.0, 41.0)).sum()))
 
 LATE_SHARE = 0.1
-"""The share of alpha that the detector's starts have together; the whole run has the rest."""
+"""The share of alpha that the detector's starts have together."""
+
+SECOND_SHARE = 0.3
+"""The share of alpha of a limit's second test: for relative limits, of units whose every request fails; for absolute
+ones, of later turns. The whole run has the rest.
+"""
+
+_WHOLE_SHARE = 1 - LATE_SHARE - SECOND_SHARE
+
+LN_SECOND = math.log(SECOND_SHARE / _WHOLE_SHARE)
+"""The second test's share of alpha by the whole run's, ln: added to its evidence, so that it alarms at `alarm_at`."""
+
+FAILS, WORKS = 0.98, 0.02
+"""The alternative of `always_failing`: the shares of the treatment's and of control's units that always fail."""
 
 EVERY = 32
 """The number of units after which the detector starts again."""
@@ -47,7 +63,7 @@ ages of the living starts grow geometrically.
 _DECAY = 1.2
 """Start number i has a share of alpha in proportion to i to the power of minus this."""
 
-_LN_FIRST_SHARE = math.log(LATE_SHARE / (1 - LATE_SHARE) / float(zeta(_DECAY)))
+_LN_FIRST_SHARE = math.log(LATE_SHARE / _WHOLE_SHARE / float(zeta(_DECAY)))
 """The first start's share of alpha by the whole run's, ln."""
 
 _LARGEST_RATE = 0.99
@@ -56,10 +72,31 @@ _LARGEST_RATIO = 1e6
 
 
 def alarm_at(alpha: float) -> float:
-    """The evidence, ln, at which a limit alarms, be it the whole run's or the detector's. Without a cause, one of them
-    ever reaches it with probability at most `alpha`.
+    """The evidence, ln, at which a limit alarms, be it the whole run's, the second test's or the detector's. Without a
+    cause, one of them ever reaches it with probability at most `alpha`.
     """
-    return -math.log((1 - LATE_SHARE) * alpha)
+    return -math.log(_WHOLE_SHARE * alpha)
+
+
+def share_of_start(number: int) -> float:
+    """The share, ln, of an error rate that the evidence from the start `number` (1, 2, …) on has: all together 1."""
+    return -_DECAY * math.log(number) - math.log(float(zeta(_DECAY)))
+
+
+def always_failing(w_t: ArrayLike, w_c: ArrayLike, failing: NDArray[Any], working: NDArray[Any]) -> float:
+    """ln of the e-value against "a unit that always fails on its arm would do so on the other one, too".
+
+    Per set of weights (the first axis): the treatment's weight and control's, and how many units always fail, and do
+    not, on control and on the treatment (shape (sets, 2)). Each unit is one draw of its arm.
+    """
+    w_t, w_c = np.asarray(w_t, dtype=np.float64), np.asarray(w_c, dtype=np.float64)
+    drawn = (w_t > 0) & (w_c > 0)
+    p = w_t[drawn] / (w_t + w_c)[drawn]
+    total = 0.0
+    for units, of_t, of_c in ((failing, FAILS, WORKS), (working, 1 - FAILS, 1 - WORKS)):
+        both = p * of_t + (1 - p) * of_c
+        total += float(units[drawn, 1] @ np.log(of_t / both) + units[drawn, 0] @ np.log(of_c / both))
+    return total
 
 
 def chance(w_t: ArrayLike, w_c: ArrayLike, r0: float) -> Floats:

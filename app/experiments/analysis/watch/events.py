@@ -47,10 +47,12 @@ class UnitEvents:
         control, treated = self._first.counts.sum(axis=0).tolist()
         return round(control / self._first.share), round(treated / self._first.share)
 
-    def more(self, weights: Ints, r0: float) -> EventEvidence:
-        """The evidence that the treatment's rate is more than `r0` times control's. `weights` as in `Arms`."""
+    def more(self, weights: Ints, r0: float, busier: Floats | None = None) -> EventEvidence:
+        """The evidence that the treatment's rate is more than `r0` times control's. `weights` as in `Arms`; `busier` as
+        in `AtRisk`.
+        """
         w_c, w_t, control, treated = self._counts(weights)
-        return _evidence(treated, control, chance(w_t, w_c, r0))
+        return _evidence(treated, control, chance(w_t if busier is None else w_t * busier[: len(w_t)], w_c, r0))
 
     def less(self, weights: Ints, r0: float) -> EventEvidence:
         """The evidence that the treatment's rate is less than `r0` times control's."""

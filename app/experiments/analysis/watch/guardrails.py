@@ -7,7 +7,7 @@ treatment alone, and act only while control itself keeps them.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -17,11 +17,12 @@ from app.config.experiments import Experiment, Guardrail
 from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Hashes, Ints, Mask
 from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, late_events, limits_of
+from app.experiments.analysis.watch.at_risk import AtRisk, Units
 from app.experiments.analysis.watch.events import UnitDetector, UnitEvents
 from app.experiments.analysis.watch.trials import Trials
 from app.experiments.columns import F64, I32, LateColumns, RowColumns
 from app.experiments.report import GuardrailStatus
-from app.experiments.statistics.events import EventEvidence, alarm_at, chance
+from app.experiments.statistics.events import LN_SECOND, EventEvidence, alarm_at, chance
 
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
@@ -31,9 +32,18 @@ C = TypeVar("C", RowColumns, LateColumns)
 
 
 class GuardrailWatch:
-    """One guardrail for one treatment."""
+    """One guardrail for one treatment. `at_risk`: of its event; None where every request is a unit."""
 
-    def __init__(self, rail: Guardrail, treatment: int, names: Sequence[str], alpha: float, *, acts: bool) -> None:
+    def __init__(
+        self,
+        rail: Guardrail,
+        treatment: int,
+        names: Sequence[str],
+        alpha: float,
+        at_risk: AtRisk | None = None,
+        *,
+        acts: bool,
+    ) -> None:
         self.rail = rail
         self.treatment = treatment
         self.threshold = alarm_at(alpha)
@@ -41,27 +51,44 @@ class GuardrailWatch:
         self._names = (names[0], names[treatment])
         self._action = rail.action if acts else "alert"
         self._events = UnitEvents(treatment)
-        self._trials = None if rail.max_rate is None else Trials(rail.max_rate, treatment)
+        self._requests = np.zeros((2, 2), np.int64)
+        """Of control and of the treatment: requests that have ended with the event, and all that have ended."""
+        self._trials = None if rail.max_rate is None else Trials(rail.max_rate, treatment, alpha)
+        self._at_risk = at_risk
         self._detector = UnitDetector()
         self._largest = 0.0
         self._evidence = EventEvidence()
+        self._ln_always, self._failing_units = -math.inf, 0
 
-    def add(self, unit: Hashes, at: F64, hit: Mask, weights: I32, arm: Arm, sets: Ints) -> None:
+    def add(self, columns: RowColumns | LateColumns, hit: Mask, weights: I32, arm: Arm, sets: Ints) -> None:
         """Exposures, of any arms, with whether each had the event. `weights`, `arm` and `sets` as in `Arms`."""
+        unit, at, rows = columns.unit, columns.at, isinstance(columns, RowColumns)
+        if rows:
+            for place, number in enumerate((0, self.treatment)):
+                own = arm == number
+                self._requests[place] += (int((hit & own).sum()), int(own.sum()))
         if self._trials is not None:
-            self._trials.add(unit, at, hit, arm)
-        unit, at, weights, arm = unit[hit], at[hit], weights[hit], arm[hit]
-        if not self._events.add(unit, at, weights, arm):
-            return
-        if self._trials is None:
-            self._evidence = self._events.more(sets, self.rail.tolerance)
-            self._largest = max(self._largest, self._evidence.ln_e)
-            self._detect(unit, at, weights, arm, sets)
+            self._trials.add(unit, at, hit, arm, columns.turn if isinstance(columns, RowColumns) else None)
+        is_new = self._events.add(unit[hit], at[hit], weights[hit], arm[hit])
+        if self._trials is None and (is_new or (rows and any(self._events.units))):
+            self._compare(unit[hit], at[hit], weights[hit], arm[hit], sets)
 
-    def _detect(self, unit: Hashes, at: F64, weights: I32, arm: Arm, sets: Ints) -> None:
-        p0 = chance(sets[weights, self.treatment], sets[weights, 0], self.rail.tolerance)
-        rows = np.flatnonzero(((arm == 0) | (arm == self.treatment)) & (p0 > 0) & (p0 < 1))
-        self._detector.add(unit[rows], at[rows], arm[rows] != 0, p0[rows])
+    def _compare(self, unit: Hashes, at: F64, weights: I32, arm: Arm, sets: Ints) -> None:
+        """Compares the rates of the arms. The exposures are those with the event."""
+        busier = np.ones(len(sets))
+        if self._at_risk is not None:
+            known = self._at_risk.busier(self.treatment)
+            busier[: len(known)] = known
+            self._ln_always, self._failing_units = self._at_risk.always_failing(self.treatment, sets)
+            if self._failing_units >= MIN_UNITS:
+                self._largest = max(self._largest, self._ln_always + LN_SECOND)
+        self._evidence = self._events.more(sets, self.rail.tolerance, busier)
+        if len(unit):
+            self._largest = max(self._largest, self._evidence.ln_e)
+            own = sets[weights, self.treatment] * busier[weights]
+            p0 = chance(own, sets[weights, 0], self.rail.tolerance)
+            rows = np.flatnonzero(((arm == 0) | (arm == self.treatment)) & (p0 > 0) & (p0 < 1))
+            self._detector.add(unit[rows], at[rows], arm[rows] != 0, p0[rows])
 
     @property
     def unhealthy(self) -> bool:
@@ -75,7 +102,9 @@ class GuardrailWatch:
 
     def is_new_alarm(self) -> bool:
         """Whether the evidence has reached a threshold, without an alarm before."""
-        if self.alarmed_at is not None or self._events.units[1] < MIN_UNITS or self.unhealthy:
+        if self.alarmed_at is not None or self._events.units[1] < MIN_UNITS:
+            return False
+        if self._trials is not None and self._trials.control_is_above:
             return False
         trials = self._trials
         largest, detector = (self._largest, self._detector) if trials is None else (trials.largest, trials.detector)
@@ -96,20 +125,23 @@ class GuardrailWatch:
     def status(self) -> GuardrailStatus:
         """Its state for reports."""
         trials = self._trials
-        evidence = self._evidence if trials is None else trials.evidence
+        ln_e = self._evidence.ln_e if trials is None else trials.ln_e
         detector = self._detector if trials is None else trials.detector
         return GuardrailStatus(
             event=self.rail.event,
             treatment=self._names[1],
             limit=self.limit,
             action=self._action,
-            log_e_value=evidence.ln_e,
+            log_e_value=max(ln_e, self._ln_always + LN_SECOND) if self._failing_units >= MIN_UNITS else ln_e,
             threshold=self.threshold,
             detector=max(detector.ln_e, -1e3),
             alarm=self.alarmed_at is not None,
             alarmed_at=self.alarmed_at,
             unhealthy=self.unhealthy,
             events=dict(zip(self._names, self._events.units, strict=True)),
+            requests=dict(zip(self._names, self._requests[:, 0].tolist(), strict=True)),
+            of_requests=dict(zip(self._names, self._requests[:, 1].tolist(), strict=True)),
+            always=self._failing_units,
             detectable=self._detectable(),
         )
 
@@ -123,53 +155,95 @@ class GuardrailWatch:
 class Guardrails:
     """All guardrails of an experiment, for all treatments."""
 
-    def __init__(self, experiment: Experiment, since: float | None = None) -> None:
-        """`since`: Unix seconds; earlier exposures do not count. None: all do."""
+    def __init__(self, experiment: Experiment, since: float | None = None, *, returning: bool = True) -> None:
+        """`since`: Unix seconds; earlier exposures do not count. None: all do. `returning`: whether a unit may send
+        several requests.
+        """
         self.since = since
         treatments = range(1, len(experiment.arms))
         alpha = experiment.alpha_guardrails / max(1, len(experiment.guardrails) * len(treatments))
         acts = experiment.mode == "ab"
-        self._watches = [
-            (rail, [GuardrailWatch(rail, arm, experiment.arms, alpha, acts=acts) for arm in treatments])
-            for rail in experiment.guardrails
-        ]
+        self._units = Units()
+        self._watches: list[tuple[Guardrail, AtRisk | None, list[GuardrailWatch]]] = []
+        for rail in experiment.guardrails:
+            compares = returning and rail.max_rate is None
+            at_risk = AtRisk(self._units, len(experiment.arms)) if compares else None
+            watches = [GuardrailWatch(rail, arm, experiment.arms, alpha, at_risk, acts=acts) for arm in treatments]
+            self._watches.append((rail, at_risk, watches))
 
     def __iter__(self) -> Iterator[GuardrailWatch]:
-        return (watch for _, watches in self._watches for watch in watches)
+        return (watch for _, _, watches in self._watches for watch in watches)
 
     def add_rows(self, rows: RowColumns, placed: Placement, first: I32, arms: Arms) -> None:
         """Random exposures that belong to the experiment. `first`: the first plan that can have drawn each unit."""
-        rows, placed, first = self._counting(rows, placed, first)
-        for rail, watches in self._watches:
-            hit = happened(rail.event, rows, limits_of(rail))
+
+        def counted(rail: Guardrail) -> tuple[Mask, Mask]:
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
-            _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, first, arms)
+            return happened(rail.event, rows, limits_of(rail)), applies
+
+        rows, placed, first = self._counting(rows, placed, first)
+        self._add(rows, placed, first, arms, counted)
 
     def add_late(self, late: LateColumns, placed: Placement, first: I32, arms: Arms) -> None:
         """Late records of running requests. Those without the event so far are not trials. `first` as above."""
-        late, placed, first = self._counting(late, placed, first)
-        for rail, watches in self._watches:
+
+        def counted(rail: Guardrail) -> tuple[Mask, Mask]:
             hit = late_events(rail.event, late, limits_of(rail))
-            _add(watches, hit, hit, late, placed, first, arms)
+            return hit, hit
+
+        late, placed, first = self._counting(late, placed, first)
+        self._add(late, placed, first, arms, counted)
 
     def _counting(self, columns: C, placed: Placement, first: I32) -> tuple[C, Placement, I32]:
-        which = columns.at >= (-math.inf if self.since is None else self.since)
-        return (columns, placed, first) if which.all() else (columns.take(which), placed.take(which), first[which])
+        """Those since the start, in the order in which they came: however they are read again, it is the same."""
+        which = np.lexsort((columns.seq, columns.router, columns.at, columns.arrived))
+        if self.since is not None:
+            which = which[columns.at[which] >= self.since]
+        return columns.take(which), placed.take(which), first[which]
 
+    def _add(
+        self,
+        columns: RowColumns | LateColumns,
+        placed: Placement,
+        first: I32,
+        arms: Arms,
+        counted: Callable[[Guardrail], tuple[Mask, Mask]],
+    ) -> None:
+        """`counted`: which exposures had the event, and to which it can happen."""
+        if not len(columns):
+            return
+        sets = arms.weights
+        drawn = first == columns.plan
+        number = self._number(columns.unit, placed, drawn)
+        for rail, at_risk, watches in self._watches:
+            hit, trials = counted(rail)
+            if not trials.any():
+                continue
+            if at_risk is not None:
+                own = trials & (number >= 0)
+                at_risk.add(
+                    number[own],
+                    hit[own],
+                    placed.weights[own],
+                    placed.arm[own],
+                    drawn[own],
+                    ended=isinstance(columns, RowColumns),
+                )
+            these = columns if trials.all() else columns.take(trials)
+            for watch in watches:
+                weights = placed.weights
+                if not drawn.all():
+                    weights = arms.most_treated(watch.treatment, first, columns.plan)
+                watch.add(these, hit[trials], weights[trials], placed.arm[trials], sets)
 
-def _add(
-    watches: Sequence[GuardrailWatch],
-    hit: Mask,
-    trials: Mask,
-    columns: RowColumns | LateColumns,
-    placed: Placement,
-    first: I32,
-    arms: Arms,
-) -> None:
-    if not trials.any():
-        return
-    unit, at, own, arm = columns.unit[trials], columns.at[trials], placed.weights[trials], placed.arm[trials]
-    first, last = first[trials], columns.plan[trials]
-    for watch in watches:
-        weights = own if (first == last).all() else arms.most_treated(watch.treatment, first, last)
-        watch.add(unit, at, hit[trials], weights, arm, arms.weights)
+    def _number(self, unit: Hashes, placed: Placement, drawn: Mask) -> Ints:
+        """Each exposure's unit as `Units` number it; -1 if it does not count there."""
+        if all(at_risk is None for _, at_risk, _ in self._watches):
+            return np.full(len(unit), -1, np.int64)
+        if (kept := self._units.thin()) is not None:
+            for _, at_risk, _ in self._watches:
+                if at_risk is not None:
+                    at_risk.keep(kept)
+        number, counts = np.full(len(unit), -1, np.int64), self._units.kept(unit)
+        number[counts] = self._units.add(unit[counts], placed.weights[counts], placed.arm[counts], drawn[counts])
+        return number

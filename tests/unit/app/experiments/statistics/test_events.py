@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from app.experiments.statistics.events import (
     EVERY,
     LATE_SHARE,
+    LN_SECOND,
     MULTIPLES,
+    SECOND_SHARE,
     Detector,
     EventEvidence,
     alarm_at,
+    always_failing,
     chance,
     ln_likelihood,
+    share_of_start,
     two_sided,
 )
 
@@ -83,9 +87,14 @@ def test_the_evidence_is_a_supermartingale_over_all_sequences_of_ten_exposures(r
     assert total <= 1 + 1e-9
 
 
-def test_the_shares_of_the_whole_run_and_of_all_starts_are_alpha() -> None:
+WHOLE_SHARE = 1 - LATE_SHARE - SECOND_SHARE
+
+
+def test_the_shares_of_the_whole_run_of_the_second_test_and_of_all_starts_are_alpha() -> None:
     """Markov's inequality: a start's evidence is exp(threshold) or more with probability at most its share of alpha."""
-    assert math.exp(-alarm_at(0.05)) == pytest.approx(0.05 * (1 - LATE_SHARE))
+    assert math.exp(-alarm_at(0.05)) == pytest.approx(0.05 * WHOLE_SHARE)
+    assert math.exp(LN_SECOND - alarm_at(0.05)) == pytest.approx(0.05 * SECOND_SHARE)
+    assert math.exp(share_of_start(3)) == pytest.approx(3**-1.2 / 5.591582)
     starts = np.arange(1.0, 100_001)
     shares = LATE_SHARE * starts**-1.2 / 5.591582
     beyond = LATE_SHARE * 5 * 100_000**-0.2 / 5.591582
@@ -94,7 +103,21 @@ def test_the_shares_of_the_whole_run_and_of_all_starts_are_alpha() -> None:
     detector.add([True], 0.5)
     whole = EventEvidence()
     whole.add([True], 0.5)
-    assert detector.ln_e - whole.ln_e == pytest.approx(math.log(shares[0] / (1 - LATE_SHARE)), abs=1e-6)
+    assert detector.ln_e - whole.ln_e == pytest.approx(math.log(shares[0] / WHOLE_SHARE), abs=1e-6)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1)), min_size=1, max_size=8))
+def test_always_failing_is_an_e_value_over_all_draws_of_the_units_arms(units: list[tuple[bool, int]]) -> None:
+    """Each unit fails always or works, whatever its arm, which its set of weights draws."""
+    weights = np.array([[7.0, 3.0], [1.0, 19.0]])
+    total = 0.0
+    for arms in itertools.product((0, 1), repeat=len(units)):
+        counts, probability = np.zeros((2, 2, 2), np.int64), 1.0
+        for (fails, of_set), arm in zip(units, arms, strict=True):
+            counts[of_set, arm, 0 if fails else 1] += 1
+            probability *= weights[of_set, arm] / weights[of_set].sum()
+        total += probability * math.exp(always_failing(weights[:, 1], weights[:, 0], counts[:, :, 0], counts[:, :, 1]))
+    assert total == pytest.approx(1)
 
 
 def slow_detector(hits: list[bool], p0: list[float], units: list[int]) -> list[float]:
@@ -108,7 +131,7 @@ def slow_detector(hits: list[bool], p0: list[float], units: list[int]) -> list[f
                 evidence.add(hit, chance_)
         for number, (_, evidence) in enumerate(starts, 1):
             if len(starts) - number < 4 * (number & -number):
-                share = LATE_SHARE / (1 - LATE_SHARE) * number**-1.2 / 5.591582
+                share = LATE_SHARE / WHOLE_SHARE * number**-1.2 / 5.591582
                 largest = max(largest, evidence.ln_e + math.log(share))
         path.append(largest)
         if len(starts[-1][0]) == EVERY:

@@ -10,6 +10,11 @@ from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
 
 
+def request(unit: int, green: bool, *, hit: bool, **fields: Any) -> Fields:
+    """One row."""
+    return {"unit": unit, "assigned": int(green), **({"error": 1, "status": 502} if hit else {}), **fields}
+
+
 class Rig:
     """Guardrails over rows that a test defines."""
 
@@ -22,12 +27,15 @@ class Rig:
 
     def rows(self, count: int, green: bool, *, hit: bool, **fields: Any) -> None:
         """Adds one request for each of `count` new units."""
-        failed: Fields = {"error": 1, "status": 502} if hit else {}
         made = []
         for _ in range(count):
             self._unit += 1
-            made.append({"unit": self._unit, "assigned": int(green), **failed, **fields})
-        rows = self.recorder.rows(*made)
+            made.append(request(self._unit, green, hit=hit) | fields)
+        self.add(*made)
+
+    def add(self, *requests: Fields) -> None:
+        """Adds requests, in one batch."""
+        rows = self.recorder.rows(*requests)
         self.guardrails.add_rows(rows, self.arms.place(rows), rows.plan, self.arms)
 
     @property
@@ -154,23 +162,71 @@ def test_control_is_judged_by_the_first_exposure_of_each_unit_in_each_hour() -> 
     assert rig.watch.unhealthy
 
 
-def test_the_order_of_exposures_changes_no_evidence() -> None:
+@pytest.mark.parametrize("limit", [ERROR, ABSOLUTE], ids=["relative", "absolute"])
+def test_neither_batches_nor_the_order_within_them_change_the_evidence(limit: dict[str, Any]) -> None:
     rng = np.random.default_rng(4)
-    fields = [
-        {"unit": int(unit), "assigned": int(arm), "error": int(hit), "at": float(at)}
-        for unit, arm, hit, at in zip(
-            rng.integers(0, 60, 400),
-            rng.integers(0, 2, 400),
-            rng.random(400) < 0.3,
-            rng.random(400) * 6000,
-            strict=True,
+    at = np.sort(rng.random(400) * 6000)
+    fields: list[Fields] = [
+        {"unit": int(unit), "assigned": int(arm), "error": int(hit), "at": float(moment)}
+        for unit, arm, hit, moment in zip(
+            rng.integers(0, 60, 400), rng.integers(0, 2, 400), rng.random(400) < 0.3, at, strict=True
         )
     ]
     found = []
-    for order in (np.arange(400), rng.permutation(400)):
-        rig = Rig(ERROR, ABSOLUTE)
-        for part in np.array_split(order, 7):
-            rows = rig.recorder.rows(*(fields[number] for number in part))
-            rig.guardrails.add_rows(rows, rig.arms.place(rows), rows.plan, rig.arms)
-        found.append([watch.status().log_e_value for watch in rig.guardrails])
+    for parts in (1, 7, 100):
+        rig = Rig(limit)
+        for part in np.array_split(np.arange(400), parts):
+            rig.add(*(fields[number] for number in rng.permutation(part)))
+        found.append(rig.watch.status().log_e_value)
     assert found[0] == pytest.approx(found[1], abs=1e-9)
+    assert found[0] == pytest.approx(found[2], abs=1e-9)
+
+
+def test_five_tenants_whose_every_request_fails_are_an_alarm() -> None:
+    """The other five of ten are healthy: by chance, the arms are drawn so in one of 1,024 experiments."""
+    rig = Rig(ERROR)
+    for second in range(3):
+        assert not rig.watch.is_new_alarm()
+        rig.add(*(request(unit, unit < 5, hit=unit < 5, at=1000.0 + second) for unit in range(10)))
+    assert rig.watch.is_new_alarm()
+    status = rig.watch.status()
+    assert (status.always, status.events) == (5, {"blue": 0, "green": 5})
+    assert (status.requests, status.of_requests) == ({"blue": 0, "green": 15}, {"blue": 15, "green": 15})
+
+
+def test_five_tenants_that_fail_on_either_arm_are_no_alarm() -> None:
+    rig = Rig(ERROR)
+    for second in range(100):
+        rig.add(*(request(unit, unit < 5, hit=unit % 2 == 0, at=1000.0 + second) for unit in range(10)))
+    assert not rig.watch.is_new_alarm()
+
+
+def test_users_who_send_more_requests_on_the_treatment_are_no_alarm() -> None:
+    rng = np.random.default_rng(5)
+    rig = Rig(ERROR | {"tolerance": 1.0})
+    for unit in range(400):
+        green = unit % 2 == 1
+        rig.add(*(request(unit, green, hit=rng.random() < 0.05, at=1000.0 + unit) for _ in range(20 if green else 5)))
+    events = rig.watch.status().events
+    assert events["green"] > 2 * events["blue"]
+    assert not rig.watch.is_new_alarm()
+
+
+def test_an_absolute_limit_judges_later_turns() -> None:
+    rig = Rig({"event": "error", "max_rate": 0.02})
+    rig.add(*(request(unit, True, hit=False, at=1000.0 + unit) for unit in range(100)))
+    rig.add(*(request(unit, True, hit=unit % 4 == 0, at=2000.0 + unit, turn=3) for unit in range(100)))
+    assert rig.watch.is_new_alarm()
+    assert rig.watch.status().log_e_value > rig.watch.threshold
+
+
+def test_control_exceeds_a_limit_only_with_evidence() -> None:
+    """One failure of twenty is more than 2 %, and no reason to call the endpoint unhealthy."""
+    rig = Rig({"event": "error", "max_rate": 0.02})
+    rig.rows(19, False, hit=False)
+    rig.rows(1, False, hit=True)
+    assert not rig.watch.unhealthy
+    rig.rows(19, False, hit=True)
+    assert rig.watch.unhealthy
+    rig.rows(60, False, hit=False, at=5 * 3600.0)
+    assert not rig.watch.unhealthy
