@@ -100,7 +100,7 @@ class ControllerHost:
         first configuration."""
         controller = self._present()
         if controller.write_ahead is not None:
-            await controller.write_ahead.add(batch)
+            await controller.write_ahead.add(batch, controller.now())
         return await self._in_thread(partial(controller.ingest, batch))
 
     async def record(self, recording: bytes) -> None:

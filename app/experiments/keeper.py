@@ -161,18 +161,18 @@ class Keeper:
         for footer in found.footers.values():
             self.waiting.resume(footer)
         self.waiting.drop_stored()
-        for batch in left:
-            self._take_over(batch, now)
+        for batch, arrived in left:
+            self._take_over(batch, now if arrived is None else arrived, now)
         self._attempts.succeeded()
         return True
 
-    def _take_over(self, batch: Batch, now: float) -> None:
-        """Holds a batch that a killed process had not stored."""
+    def _take_over(self, batch: Batch, arrived: float, now: float) -> None:
+        """Holds a batch that a killed process had not stored: its records count from when that had them."""
         router = self.waiting.router(batch.router)
         if batch.number in router.held:
             return
         try:
-            exposures = from_batch(batch, self._tables, now)
+            exposures = from_batch(batch, self._tables, arrived)
         except ValueError:  # the controller that was killed had refused it, too
             router.stored.add(batch.number)
             return

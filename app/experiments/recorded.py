@@ -43,7 +43,7 @@ class RecordedLedger:
     A report of that time says what the controller showed then, word for word. What troubled the controller's own
     service (`Report.service`) is not part of it.
 
-    Raises StoreError if the directory cannot be read, Missing if it holds no ledger.
+    Raises StoreError if the directory cannot be read, Missing if it holds no ledger, BadRequest if `at` is to come.
     """
 
     def __init__(
@@ -60,6 +60,9 @@ class RecordedLedger:
         self._contents = contents = reading.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")
+        recorded = [*(it.at for it in contents.entries), *(it.written_at for it in contents.footers.values())]
+        if at is not None and at > max(clock(), *recorded):
+            raise BadRequest("The time of the report is later than now, and than everything recorded", param="at")
         self._new_analysis, self._at, self._clock = analysis_factory, at, clock
         entries = [entry for entry in contents.entries if at is None or entry.at <= at]
         self._settings: dict[str, Any] = {"traffic": {}, "prices": {}}

@@ -125,6 +125,10 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The number of requests per arm that have ended and to which the event can happen."""
     always: int = 0
     """The number of the treatment's units whose first three requests had the event."""
+    log_e_value_always: float | None = None
+    """ln of the evidence that units always fail because of their arm, from three such units on; it alarms at
+    ln(1 / (0.06 alpha_guardrails)), for one treatment.
+    """
     detectable: float | None = None
     """The smallest ratio to control that would have raised the alarm by now."""
 

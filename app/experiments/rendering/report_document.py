@@ -256,7 +256,7 @@ def _guardrails(report: Report) -> Iterator[Block]:
         [
             it.event if not several else f"{it.event}, {it.treatment}",
             it.limit,
-            *(words.count(it.events.get(arm, 0)) for arm in (report.control, it.treatment)),
+            *(_events(it, arm) for arm in (report.control, it.treatment)),
             words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
             _evidence(max(it.log_e_value, it.detector) / it.threshold),
             it.action,
@@ -268,10 +268,17 @@ def _guardrails(report: Report) -> Iterator[Block]:
     yield Table(header, rows, right=(2, 3, 4, 5))
     yield Paragraph(
         [
-            "Control and treatment: units with the event. Visible: the smallest ratio to control's rate that would "
-            "have raised the alarm by now. Evidence: its share of what raises the alarm."
+            "Control and treatment: units with the event; in brackets the requests with it, of all that have ended. "
+            "Visible: the smallest ratio to control's rate that would have raised the alarm by now. Evidence: its share of what raises the alarm."
         ]
     )
+
+
+def _events(it: GuardrailStatus, arm: str) -> str:
+    units = words.count(it.events.get(arm, 0))
+    if arm not in it.requests:
+        return units
+    return f"{units} ({words.count(it.requests[arm])} of {words.count(it.of_requests.get(arm, 0))})"
 
 
 def _evidence(share: float) -> str:

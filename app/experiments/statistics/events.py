@@ -38,15 +38,15 @@ _LN_PRIOR: Floats = -np.log(np.arange(1.0, 41.0)) - math.log(float((1 / np.arang
 LATE_SHARE = 0.1
 """The share of alpha that the detector's starts have together."""
 
-SECOND_SHARE = 0.3
-"""The share of alpha of a limit's second test: for relative limits, of units whose every request fails; for absolute
-ones, of later turns. The whole run has the rest.
+SECOND_SHARE = 0.06
+"""The share of alpha of the second tests: of units whose every request fails, once for all relative limits, and of
+later turns for each absolute one. The whole run has the rest.
 """
 
 _WHOLE_SHARE = 1 - LATE_SHARE - SECOND_SHARE
 
 LN_SECOND = math.log(SECOND_SHARE / _WHOLE_SHARE)
-"""The second test's share of alpha by the whole run's, ln: added to its evidence, so that it alarms at `alarm_at`."""
+"""The share of later turns by the whole run's, ln: added to their evidence, so that they alarm at `alarm_at`."""
 
 FAILS, WORKS = 0.98, 0.02
 """The alternative of `always_failing`: the shares of the treatment's and of control's units that always fail."""
@@ -72,10 +72,15 @@ _LARGEST_RATIO = 1e6
 
 
 def alarm_at(alpha: float) -> float:
-    """The evidence, ln, at which a limit alarms, be it the whole run's, the second test's or the detector's. Without a
-    cause, one of them ever reaches it with probability at most `alpha`.
+    """The evidence, ln, at which a limit alarms, be it the whole run's, later turns' or the detector's. Without a
+    cause, one of them, or `always_failing`, ever alarms with probability at most `alpha`.
     """
     return -math.log(_WHOLE_SHARE * alpha)
+
+
+def always_failing_at(alpha: float) -> float:
+    """The evidence, ln, at which `always_failing` alarms, if all limits of a treatment share `alpha`."""
+    return -math.log(SECOND_SHARE * alpha)
 
 
 def share_of_start(number: int) -> float:

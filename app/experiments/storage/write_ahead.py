@@ -1,6 +1,7 @@
 """Batches on disk before they are in a segment, for a controller in its router's process: there, no router keeps them.
 
     write-ahead/<writer>-<n>.batches      encoded batches, each after its length and checksum (big-endian, 4 bytes each)
+                                          and the time of its arrival (Unix seconds, 8 bytes), which the two cover, too
 
 A file is there until all of its batches are stored in segments. A process that is killed leaves its files; the next one
 takes them over. A lock tells files of a living process from those. A thread of its own writes: the event loop waits for
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +38,16 @@ LIMIT_BYTES = 256 * 1024 * 1024
 """The most that waits here for segments; what comes then is only in memory, as in the routers' buffers."""
 
 _FRAME = struct.Struct(">II")
+_ARRIVED = struct.Struct(">d")
 _log = logging.getLogger("switchyard")
+
+
+class Left(NamedTuple):
+    """A batch that a killed process left."""
+
+    batch: Batch
+    arrived: float | None
+    """Unix seconds; None if an earlier version wrote it."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -85,9 +96,11 @@ class WriteAhead:
         self._pending: deque[bytes] = deque()
         self._is_failing = False
 
-    async def add(self, batch: bytes) -> None:
-        """Writes an encoded batch durably: with the next one if the disk hangs now, and not if it fails (logged)."""
-        self._pending.append(batch)
+    async def add(self, batch: bytes, arrived: float) -> None:
+        """Writes an encoded batch durably: with the next one if the disk hangs now, and not if it fails (logged).
+        `arrived`: Unix seconds.
+        """
+        self._pending.append(_ARRIVED.pack(arrived) + batch)
         if self._writing is not None and not self._writing.done():
             self._failed("the disk does not answer")
             while sum(map(len, self._pending)) > LIMIT_BYTES:
@@ -101,7 +114,7 @@ class WriteAhead:
         """Deletes the files all of whose batches are stored, by router, some time soon. Never waits."""
         self._thread.submit(self._release, stored)
 
-    def left(self) -> list[Batch]:
+    def left(self) -> list[Left]:
         """The batches that killed processes left. Their files are then this process's. Raises OSError."""
         return self._thread.submit(lambda: list(self._left())).result()
 
@@ -115,7 +128,7 @@ class WriteAhead:
             self._add(batch)
 
     def _add(self, batch: bytes) -> None:
-        head = msgspec.msgpack.decode(batch, type=_Head)
+        head = msgspec.msgpack.decode(memoryview(batch)[_ARRIVED.size :], type=_Head)
         if not head.number or any(file.has(head.router, head.number) for file in self._files):
             return
         if sum(file.size for file in self._files) + len(batch) > LIMIT_BYTES:
@@ -157,7 +170,7 @@ class WriteAhead:
                 kept.append(file)
         self._files = kept
 
-    def _left(self) -> Iterator[Batch]:
+    def _left(self) -> Iterator[Left]:
         own = {file.path for file in self._files}
         for path in sorted(self._folder.glob("*.batches")):
             if path in own:
@@ -171,12 +184,12 @@ class WriteAhead:
             file = _File(path, descriptor)
             self._files.append(file)
             for data in frames(path.read_bytes()):
-                if (batch := _decoded(data)) is None:
+                if (left := decoded(data)) is None:
                     unreadable = event("write_ahead_unreadable", file=path.name)
                     _log.warning("A killed process of another version left exposures: they are lost", extra=unreadable)
                     break
-                file.add(batch.router, batch.number, len(data))
-                yield batch
+                file.add(left.batch.router, left.batch.number, len(data))
+                yield left
 
     def _close(self) -> None:
         for file in self._files:
@@ -192,17 +205,22 @@ class WriteAhead:
         self._is_failing = True
 
 
-def _decoded(data: bytes) -> Batch | None:
-    """The batch; None if another version wrote it."""
-    try:
-        batch = decode_batch(data)
-    except msgspec.DecodeError:
-        return None
-    return batch if batch.version == VERSION else None
+def decoded(data: bytes) -> Left | None:
+    """The batch; None if another version wrote it. Earlier ones wrote no time."""
+    for skipped in (_ARRIVED.size, 0):
+        try:
+            batch = decode_batch(data[skipped:])
+        except msgspec.DecodeError:
+            continue
+        if batch.version == VERSION:
+            return Left(batch, _ARRIVED.unpack_from(data)[0] if skipped else None)
+    return None
 
 
 def frames(data: bytes) -> Iterator[bytes]:
-    """The batches in a file's content, up to the first that is incomplete: the process was killed while it wrote it."""
+    """The batches in a file's content, each after its time, up to the first that is incomplete: the process was killed
+    while it wrote it.
+    """
     at = 0
     while at + _FRAME.size <= len(data):
         size, checksum = _FRAME.unpack_from(data, at)

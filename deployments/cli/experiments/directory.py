@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from app.errors import BadRequest
 from app.experiments.analysis.analysis import Analysis
 from app.experiments.answers import Answers
 from app.experiments.recorded import RecordedLedger
 from app.experiments.storage.store import StoreError
-from deployments.cli.errors import CommandError
+from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments.source import Directory
 
 
@@ -19,4 +20,6 @@ def open_directory(url: str, *, at: float | None) -> Directory:
         ledger = RecordedLedger(url, Path.cwd(), Analysis, at=at)
     except StoreError as error:
         raise CommandError(f"The ledger cannot be read: {error}") from None
+    except BadRequest as error:
+        raise CommandError(f"--at: {error}", ExitCode.USAGE) from None
     return Directory(Answers(ledger).answer)

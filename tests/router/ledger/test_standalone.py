@@ -1,8 +1,10 @@
 """`switchyard router` with an experiment: the controller runs in its process and leaves every request on disk."""
 
 import gzip
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,10 @@ from app.experiments.recordings.reading import read
 from app.experiments.storage import journal, reading
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import LocalStore
-from app.experiments.storage.write_ahead import FOLDER, frames
+from app.experiments.storage.write_ahead import FOLDER, decoded, frames
 from app.internal_api import LEDGER_VARIABLE
-from app.ledger.wire import decode_batch
 from app.server.standalone import SEND_EVERY_S
+from deployments.cli.experiments.directory import open_directory
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.processes.project import ROOT
 from tests.support.processes.standalone_router import standalone_router
@@ -73,7 +75,8 @@ def experiment(url: str) -> dict[str, Any]:
 def ahead(directory: Path) -> int:
     """The rows on disk that are in no segment yet."""
     files = (directory / FOLDER).glob("*.batches")
-    return sum(len(decode_batch(data).rows) for file in files for data in frames(file.read_bytes()))
+    left = [decoded(data) for file in files for data in frames(file.read_bytes())]
+    return sum(len(it.batch.rows) for it in left if it is not None)
 
 
 def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twice(
@@ -98,6 +101,41 @@ def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twic
     assert (len(found.rows), len(found.starts), len(set(found.rows.request.tolist()))) == (15, 15, 15)
     assert ahead(directory) == 0
     assert not list((directory / FOLDER).iterdir())
+
+
+def test_a_report_of_a_time_before_a_kill_says_what_was_shown_then(
+    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+) -> None:
+    """The next process stores what the killed one had received, at the time at which that had received it."""
+    fakes, url = engines
+    fakes["blue"].reset()
+    fakes["green"].reset()
+    directory, shown = tmp_path / ".run/ledger", []
+    for is_killed in (True, False):
+        with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
+            for total in (3, 7) if is_killed else (12,):
+                before = shown[-1]["requests"] if shown else {}
+                ask(router.url, total - sum(before.values()))
+                wait_until(lambda: sum(report(router.url)["requests"].values()) == total)  # noqa: B023
+                time.sleep(2 * SEND_EVERY_S)
+                shown.append(report(router.url))
+            if is_killed:
+                router.process.kill()
+                router.process.wait(60)
+    for then in shown:
+        answer = open_directory(str(directory), at=then["at"]).ask(
+            "GET", "/experiments/trial/report", {"format": "json"}
+        )
+        now = json.loads(answer)
+        assert {name: now[name] for name in SHOWN} == {name: then[name] for name in SHOWN}
+
+
+SHOWN = ("at", "decision", "headline", "requests", "running", "units", "guardrails", "primary")
+
+
+def report(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{url}/api/experiments/trial/report", params={"format": "json"}).json()
+    return found
 
 
 def test_exposures_are_on_disk_within_a_second() -> None:

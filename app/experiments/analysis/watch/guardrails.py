@@ -6,7 +6,6 @@ treatment most. That makes an alarm later, never false. Relative limits compare 
 treatment alone, and act only while control itself keeps them.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -22,7 +21,7 @@ from app.experiments.analysis.watch.events import UnitDetector, UnitEvents
 from app.experiments.analysis.watch.trials import Trials
 from app.experiments.columns import F64, I32, LateColumns, RowColumns
 from app.experiments.report import GuardrailStatus
-from app.experiments.statistics.events import LN_SECOND, EventEvidence, alarm_at, chance
+from app.experiments.statistics.events import EventEvidence, alarm_at, always_failing_at, chance
 
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
@@ -32,7 +31,9 @@ C = TypeVar("C", RowColumns, LateColumns)
 
 
 class GuardrailWatch:
-    """One guardrail for one treatment. `at_risk`: of its event; None where every request is a unit."""
+    """One guardrail for one treatment. `at_risk`: of its event, and `of_any`, of any guardrail's; None where every
+    request is a unit.
+    """
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class GuardrailWatch:
         names: Sequence[str],
         alpha: float,
         at_risk: AtRisk | None = None,
+        of_any: "Failing | None" = None,
         *,
         acts: bool,
     ) -> None:
@@ -54,11 +56,11 @@ class GuardrailWatch:
         self._requests = np.zeros((2, 2), np.int64)
         """Of control and of the treatment: requests that have ended with the event, and all that have ended."""
         self._trials = None if rail.max_rate is None else Trials(rail.max_rate, treatment, alpha)
-        self._at_risk = at_risk
+        self._at_risk, self._of_any = at_risk, of_any
         self._detector = UnitDetector()
         self._largest = 0.0
         self._evidence = EventEvidence()
-        self._ln_always, self._failing_units = -math.inf, 0
+        self._failing_units = 0
 
     def add(self, columns: RowColumns | LateColumns, hit: Mask, weights: I32, arm: Arm, sets: Ints) -> None:
         """Exposures, of any arms, with whether each had the event. `weights`, `arm` and `sets` as in `Arms`."""
@@ -79,9 +81,7 @@ class GuardrailWatch:
         if self._at_risk is not None:
             known = self._at_risk.busier(self.treatment)
             busier[: len(known)] = known
-            self._ln_always, self._failing_units = self._at_risk.always_failing(self.treatment, sets)
-            if self._failing_units >= MIN_UNITS:
-                self._largest = max(self._largest, self._ln_always + LN_SECOND)
+            _, self._failing_units = self._at_risk.always_failing(self.treatment, sets)
         self._evidence = self._events.more(sets, self.rail.tolerance, busier)
         if len(unit):
             self._largest = max(self._largest, self._evidence.ln_e)
@@ -107,8 +107,14 @@ class GuardrailWatch:
         if self._trials is not None and self._trials.control_is_above:
             return False
         trials = self._trials
+        if self._all_fail and self._of_any is not None and self._of_any.is_alarmed:
+            return True
         largest, detector = (self._largest, self._detector) if trials is None else (trials.largest, trials.detector)
         return max(largest, detector.largest) >= self.threshold
+
+    @property
+    def _all_fail(self) -> bool:
+        return self._failing_units >= MIN_UNITS
 
     @property
     def key(self) -> str:
@@ -132,7 +138,8 @@ class GuardrailWatch:
             treatment=self._names[1],
             limit=self.limit,
             action=self._action,
-            log_e_value=max(ln_e, self._ln_always + LN_SECOND) if self._failing_units >= MIN_UNITS else ln_e,
+            log_e_value=ln_e,
+            log_e_value_always=self._of_any.ln_e if self._all_fail and self._of_any is not None else None,
             threshold=self.threshold,
             detector=max(detector.ln_e, -1e3),
             alarm=self.alarmed_at is not None,
@@ -152,6 +159,28 @@ class GuardrailWatch:
         return rate / control if rate is not None and control else None
 
 
+class Failing:
+    """Evidence that units of one treatment always fail: every request has the event of a relative limit. It is one test
+    for all of these limits.
+    """
+
+    def __init__(self, at_risk: AtRisk, treatment: int, alpha: float) -> None:
+        self._at_risk, self._treatment = at_risk, treatment
+        self._threshold = always_failing_at(alpha)
+        self.ln_e = self._largest = 0.0
+
+    def look(self, sets: Ints) -> None:
+        """Takes up what was added to `at_risk`. `sets` as in `Arms.weights`."""
+        self.ln_e, units = self._at_risk.always_failing(self._treatment, sets)
+        if units >= MIN_UNITS:
+            self._largest = max(self._largest, self.ln_e)
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether the evidence has ever reached the threshold."""
+        return self._largest >= self._threshold
+
+
 class Guardrails:
     """All guardrails of an experiment, for all treatments."""
 
@@ -164,11 +193,19 @@ class Guardrails:
         alpha = experiment.alpha_guardrails / max(1, len(experiment.guardrails) * len(treatments))
         acts = experiment.mode == "ab"
         self._units = Units()
+        any_event = AtRisk(self._units, len(experiment.arms)) if returning else None
+        self._any_event = any_event
+        shared = experiment.alpha_guardrails / len(treatments)
+        self._failing = [Failing(any_event, arm, shared) for arm in treatments] if any_event is not None else []
         self._watches: list[tuple[Guardrail, AtRisk | None, list[GuardrailWatch]]] = []
         for rail in experiment.guardrails:
-            compares = returning and rail.max_rate is None
-            at_risk = AtRisk(self._units, len(experiment.arms)) if compares else None
-            watches = [GuardrailWatch(rail, arm, experiment.arms, alpha, at_risk, acts=acts) for arm in treatments]
+            at_risk = AtRisk(self._units, len(experiment.arms)) if returning and rail.max_rate is None else None
+            watches = [
+                GuardrailWatch(
+                    rail, arm, experiment.arms, alpha, at_risk, self._failing[arm - 1] if at_risk else None, acts=acts
+                )
+                for arm in treatments
+            ]
             self._watches.append((rail, at_risk, watches))
 
     def __iter__(self) -> Iterator[GuardrailWatch]:
@@ -215,20 +252,19 @@ class Guardrails:
         sets = arms.weights
         drawn = first == columns.plan
         number = self._number(columns.unit, placed, drawn)
+        ended, any_hit = isinstance(columns, RowColumns), np.zeros(len(columns), np.bool_)
+
+        def count(at_risk: AtRisk, hit: Mask, trials: Mask) -> None:
+            own = trials & (number >= 0)
+            at_risk.add(number[own], hit[own], placed.weights[own], placed.arm[own], drawn[own], ended=ended)
+
         for rail, at_risk, watches in self._watches:
             hit, trials = counted(rail)
             if not trials.any():
                 continue
             if at_risk is not None:
-                own = trials & (number >= 0)
-                at_risk.add(
-                    number[own],
-                    hit[own],
-                    placed.weights[own],
-                    placed.arm[own],
-                    drawn[own],
-                    ended=isinstance(columns, RowColumns),
-                )
+                count(at_risk, hit, trials)
+                any_hit |= hit & trials
             these = columns if trials.all() else columns.take(trials)
             for watch in watches:
                 weights = placed.weights
@@ -236,12 +272,17 @@ class Guardrails:
                     weights = arms.most_treated(watch.treatment, first, columns.plan)
                 watch.add(these, hit[trials], weights[trials], placed.arm[trials], sets)
 
+        if self._any_event is not None and ended:
+            count(self._any_event, any_hit, np.ones(len(columns), np.bool_))
+            for failing in self._failing:
+                failing.look(sets)
+
     def _number(self, unit: Hashes, placed: Placement, drawn: Mask) -> Ints:
         """Each exposure's unit as `Units` number it; -1 if it does not count there."""
-        if all(at_risk is None for _, at_risk, _ in self._watches):
+        if self._any_event is None:
             return np.full(len(unit), -1, np.int64)
         if (kept := self._units.thin()) is not None:
-            for _, at_risk, _ in self._watches:
+            for at_risk in (self._any_event, *(at_risk for _, at_risk, _ in self._watches)):
                 if at_risk is not None:
                     at_risk.keep(kept)
         number, counts = np.full(len(unit), -1, np.int64), self._units.kept(unit)

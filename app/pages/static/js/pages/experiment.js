@@ -240,7 +240,7 @@ function guardrail(it, arms) {
     cell("", it.event, { header: true }),
     cell("State", it.alarm ? [mark("bad", "alarm"), it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null] : it.unhealthy ? mark("warn", "control is unhealthy") : mark("good", "quiet")),
     cell("Limit", it.limit),
-    arms.map((arm) => cell(arm, or(whole(it.events[arm])), { number: true })),
+    arms.map((arm) => cell(arm, [or(whole(it.events[arm])), arm in (it.requests ?? {}) ? h("div", { class: "hint small" }, `${whole(it.requests[arm])} of ${whole(it.of_requests[arm])} requests`) : null], { number: true })),
     cell("Detectable by now", it.detectable ? `${number(it.detectable)} times control's rate` : or(null)),
     cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[it.action] ?? it.action),
   );

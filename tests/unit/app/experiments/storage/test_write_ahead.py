@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 from tests.support.waiting import wait_until
 from tests.unit.app.experiments.test_controller import configuration
 
+ARRIVED = 1_800_000_000.5
+
 
 def numbered(number: int, router: str = "one", rows: int = 2) -> Batch:
     return batch(number, router, rows=[row(10 * number + n) for n in range(rows)])
@@ -32,7 +36,7 @@ def numbered(number: int, router: str = "one", rows: int = 2) -> Batch:
 def write(ahead: WriteAhead, *batches: Batch) -> None:
     async def add() -> None:
         for it in batches:
-            await ahead.add(encode(it))
+            await ahead.add(encode(it), ARRIVED)
 
     asyncio.run(add())
 
@@ -61,7 +65,7 @@ def test_a_process_finds_what_killed_ones_left_and_nothing_of_a_living_one(tmp_p
     living = WriteAhead(tmp_path)
     write(living, numbered(1, "three"))
     write(ahead, numbered(1, "four"))
-    assert {(it.router, it.number, len(it.rows)) for it in ahead.left()} == {
+    assert {(it.router, it.number, len(it.rows)) for it, _ in ahead.left()} == {
         ("one", 1, 2),
         ("one", 2, 2),
         ("two", 1, 2),
@@ -75,12 +79,19 @@ def test_a_lock_ends_with_its_process_however_it_ends(tmp_path: Path, ahead: Wri
     code = (
         "import asyncio, os, signal, sys; from pathlib import Path\n"
         "from app.experiments.storage.write_ahead import WriteAhead\n"
-        "asyncio.run(WriteAhead(Path(sys.argv[1])).add(bytes.fromhex(sys.argv[2])))\n"
+        "asyncio.run(WriteAhead(Path(sys.argv[1])).add(bytes.fromhex(sys.argv[2]), 5.5))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     process = subprocess.run([sys.executable, "-c", code, str(tmp_path), encode(numbered(3)).hex()], timeout=60)
     assert process.returncode == -9
-    assert [it.number for it in ahead.left()] == [3]
+    assert [(it.number, arrived) for it, arrived in ahead.left()] == [(3, 5.5)]
+
+
+def test_a_batch_that_an_earlier_version_left_has_no_time(tmp_path: Path, ahead: WriteAhead) -> None:
+    data = encode(numbered(3))
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1-a-000001.batches").write_bytes(struct.pack(">II", len(data), zlib.crc32(data)) + data)
+    assert [(it.number, arrived) for it, arrived in ahead.left()] == [(3, None)]
 
 
 def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path, ahead: WriteAhead) -> None:
@@ -216,5 +227,5 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     write(ahead, numbered(4))
     ahead.close()
     again = WriteAhead(tmp_path)
-    assert [it.number for it in again.left()] == [1, 2, 3, 4]
+    assert [it.number for it, _ in again.left()] == [1, 2, 3, 4]
     again.close()

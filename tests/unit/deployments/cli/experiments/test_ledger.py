@@ -101,6 +101,9 @@ def test_a_missing_report_has_the_exit_code_of_its_error(shell: Shell) -> None:
     assert (code, out) == (ExitCode.WRONG, "")
     assert error == f"No experiment 'red'; declared: {NAME}\n"
     assert shell("report", NAME, "--check", "--at", "yesterday")[0] == ExitCode.USAGE
+    code, out, error = shell("report", NAME, "--check", "--at", "2100-01-01")
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert error == "--at: The time of the report is later than now, and than everything recorded\n"
 
 
 def test_a_report_of_an_earlier_time_has_what_was_recorded_by_then(shell: Shell) -> None:

@@ -223,10 +223,9 @@ def test_an_absolute_limit_judges_later_turns() -> None:
 def test_control_exceeds_a_limit_only_with_evidence() -> None:
     """One failure of twenty is more than 2 %, and no reason to call the endpoint unhealthy."""
     rig = Rig({"event": "error", "max_rate": 0.02})
-    rig.rows(19, False, hit=False)
-    rig.rows(1, False, hit=True)
-    assert not rig.watch.unhealthy
-    rig.rows(19, False, hit=True)
-    assert rig.watch.unhealthy
-    rig.rows(60, False, hit=False, at=5 * 3600.0)
-    assert not rig.watch.unhealthy
+    found = []
+    for failed, healthy, at in ((1, 19, 0.0), (19, 0, 0.0), (0, 60, 5 * 3600.0)):
+        rig.rows(healthy, False, hit=False, at=1000.0 + at)
+        rig.rows(failed, False, hit=True, at=1000.0 + at)
+        found.append(rig.watch.unhealthy)
+    assert found == [False, True, False]
