@@ -147,6 +147,7 @@ class Analysis:
         before = self._collected.unknown, self._collected.running
         ended = self._arrivals.release(now)
         self._collected.unknown, self._collected.running = self._arrivals.unknown, self._arrivals.running
+        self._collected.held = self._arrivals.held
         if ended is not None:
             self._watched.add_values(*ended, self._collected.add(*ended))
         after = self._collected.unknown, self._collected.running

@@ -25,6 +25,9 @@ WITH_TRAFFIC = 0.9
 MUCH_CLUSTERING = 2.0
 """A design effect above this is mentioned in the report."""
 
+HELD_S = 60.0
+"""How long a running request may hold up later ones before the report mentions it."""
+
 
 def reported(
     name: str,
@@ -95,7 +98,7 @@ def reported(
         guardrails=[watch.status() for watch in watched.guardrails],
         sample_ratio=watched.sample_ratio.status(watched.split_differences()),
         alarms=list(watched.alarms),
-        warnings=_warnings(comparisons, collected, watched, feedback)
+        warnings=_warnings(comparisons, collected, watched, feedback, now)
         + [
             changed(it, change, now)
             for it in comparing
@@ -161,7 +164,11 @@ def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, in
 
 
 def _warnings(
-    comparisons: Sequence[Comparison], collected: Collected, watched: Monitoring, feedback: PendingFeedback
+    comparisons: Sequence[Comparison],
+    collected: Collected,
+    watched: Monitoring,
+    feedback: PendingFeedback,
+    now: float,
 ) -> list[str]:
     warnings = watched.load.warnings()
     clustered = [it for it in comparisons if it.design_effect is not None and it.design_effect > MUCH_CLUSTERING]
@@ -179,6 +186,13 @@ def _warnings(
         warnings.append(
             f"{unknown:,} {have} run for more than {HORIZON_S / 60:g} minutes, or the records were lost: intervals "
             "allow for any outcome."
+        )
+    if (held := collected.held) is not None and now - held.since > HELD_S:
+        have = "request that has ended waits" if held.requests == 1 else "requests that have ended wait"
+        until = words.moment(held.since + HORIZON_S, now)
+        warnings.append(
+            f"{held.requests:,} {have} for one that came before and has not, or whose router was killed: "
+            f"they count from {until} at the latest."
         )
     counts = watched.sample_ratio.units
     if sum(counts):

@@ -269,7 +269,8 @@ def _guardrails(report: Report) -> Iterator[Block]:
     yield Paragraph(
         [
             "Control and treatment: units with the event; in brackets the requests with it, of all that have ended. "
-            "Visible: the smallest ratio to control's rate that would have raised the alarm by now. Evidence: its share of what raises the alarm."
+            "Visible: the smallest ratio to control's rate that would have raised the alarm by now. Evidence: its "
+            "share of what raises the alarm."
         ]
     )
 

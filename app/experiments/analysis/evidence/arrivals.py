@@ -38,6 +38,14 @@ class Ended(NamedTuple):
     placed: Placement
 
 
+class Held(NamedTuple):
+    """Requests that have ended and wait for one that arrived before them."""
+
+    requests: int
+    since: float
+    """The arrival of the one that they wait for, Unix seconds. They count once it ends, or `HORIZON_S` later."""
+
+
 class Arrivals:
     """Starts and rows of one experiment's analysed requests, in any order.
 
@@ -102,6 +110,14 @@ class Arrivals:
             return None
         placements = zip(*(ended.placed for ended in ready), strict=True)
         return Ended(rows, Placement(*(np.concatenate(columns) for columns in placements)))
+
+    @property
+    def held(self) -> Held | None:
+        """What waits since the last `release`; None if nothing does."""
+        count = sum(len(ended.rows) for ended in self._waiting)
+        running = self._at.values[self._open.values]
+        running = running[running >= self._holding_since]
+        return Held(count, float(running.min())) if count and len(running) else None
 
     @property
     def running(self) -> Ints:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from app.config.experiments import LATENCIES, Stratum
 from app.experiments.analysis.evidence.arms import Arms, FirstExposures, Placement
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
-from app.experiments.analysis.evidence.arrivals import HORIZON_S
+from app.experiments.analysis.evidence.arrivals import HORIZON_S, Held
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
 from app.experiments.analysis.evidence.distributions import Distributions
@@ -69,6 +69,7 @@ class Collected:
         self._history = History(size)
         self.unknown: Ints = np.zeros(len(arms.names), np.int64)
         self.running: Ints = np.zeros(len(arms.names), np.int64)
+        self.held: Held | None = None
         """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
         self._least, self._most = np.full((2, size), np.inf), np.full((2, size), -np.inf)
         """The range of each measure's numerators, and of its denominators."""

@@ -69,7 +69,7 @@ def test_the_report_is_the_controllers(shell: Shell) -> None:
 
 
 def test_feedback_is_found_again(shell: Shell) -> None:
-    report = json.loads(shell("report", NAME, "--format", "json", "--at", str(START + 25 * 3600))[1])
+    report = json.loads(shell("report", NAME, "--format", "json", "--at", str(START + 24 * 3600 + 60))[1])
     (thumbs,) = [it for it in report["secondary"] if it["metric"] == "thumbs"]
     assert thumbs["effect"]["lower"] < 0 < thumbs["effect"]["upper"]
     assert [it["response_rate"] for it in thumbs["values"]] == pytest.approx([0.5, 0.5], abs=0.05)
