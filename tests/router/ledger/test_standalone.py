@@ -110,7 +110,8 @@ def test_a_report_of_a_time_before_a_kill_says_what_was_shown_then(
     fakes, url = engines
     fakes["blue"].reset()
     fakes["green"].reset()
-    directory, shown = tmp_path / ".run/ledger", []
+    directory = tmp_path / ".run/ledger"
+    shown: list[dict[str, Any]] = []
     for is_killed in (True, False):
         with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
             for total in (3, 7) if is_killed else (12,):
