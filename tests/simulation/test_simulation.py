@@ -123,9 +123,10 @@ def test_the_detector_finds_a_late_regression(
 @pytest.mark.parametrize("case", guardrails.CASES, ids=lambda case: case.name)
 def test_no_coin_counts_twice(executor: Executor, case: guardrails.Case) -> None:
     """At 5 %. Judged by the present plan, nearly all runs with a lowered weight alarm. Users who count every day alarm
-    in 5 to 11 % of the runs.
+    in 5 to 11 % of the runs. Without regard to requests per user, half of the runs alarm in which they are three times
+    as many.
     """
-    runs = 60 if isinstance(case, guardrails.Lowered) else 200
+    runs = {guardrails.Lowered: 60, guardrails.Broken: 200, guardrails.Longer: 100}[type(case)]
     assert guardrails.alarms(executor, case, runs) <= 0.03
 
 
