@@ -155,6 +155,8 @@ class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
     plans: list[PlanCounts]
     attribution: list[str] = []
     """The differences between arms, in words."""
+    returns: str = ""
+    """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
 
     def __post_init__(self) -> None:
         _set_former_name(self)
@@ -172,6 +174,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
         "endpoint_unhealthy",
         "aa",
         "effect_changed",
+        "returns",
     ]
     at: float
     text: str
@@ -256,6 +259,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None
     decision: Decision
     decisions: dict[str, Decision] = {}
+    withheld: dict[str, list[str]] = {}
+    """Per treatment, why it is not shipped even if it is better: what else could explain that, in words."""
     """The decision on each treatment."""
     headline: str
     """One sentence: no-prefix-cache on chat: green is better than blue."""

@@ -21,6 +21,7 @@ Cause = Literal[
     "incomplete",
     "completeness",
     "effect_changed",
+    "returns",
     "file",
 ]
 """The reason why an experiment is paused, stopped or held."""

@@ -1,11 +1,13 @@
 """Sample ratio: units until the alarm if the treatment loses some of its exposures."""
 
+import math
 from concurrent.futures import Executor
 from functools import partial
 
 import numpy as np
 
-from app.experiments.statistics.sample_ratio import THRESHOLD, ln_e_of_plan
+from app.experiments.analysis.evidence.first_seen import FirstSeen
+from app.experiments.statistics.sample_ratio import RETURNS, RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan, ln_e_of_returns
 from tests.simulation.pool import generator, spread
 
 EVERY = 25
@@ -50,3 +52,29 @@ def alarms(executor: Executor, loss: float, weight: float, count: int) -> tuple[
     """The median of the units until the alarm, and the share of `count` runs that have one."""
     found = np.concatenate(spread(executor, partial(_part, loss, weight), count))
     return float(np.median(found)), float(np.isfinite(found).mean())
+
+
+def _alarmed(lost: float, weight: float, shape: float, seeds: range) -> list[bool]:
+    return [_returns_alarm(lost, weight, shape, generator(f"returns {lost} {weight}", seed)) for seed in seeds]
+
+
+def _returns_alarm(lost: float, weight: float, shape: float, rng: np.random.Generator) -> bool:
+    """6,000 requests of 500 users; forty looks."""
+    users, requests = 500, 6_000
+    activity = rng.gamma(shape, size=users)
+    user = rng.choice(users, requests, p=activity / activity.sum())
+    arm = (rng.random(users) < weight).astype(np.int8)
+    user = user[(arm[user] == 0) | (rng.random(requests) >= lost)]
+    seen, largest = FirstSeen(arms=2), -math.inf
+    for at, part in enumerate(np.array_split(user, 40)):
+        zeros = np.zeros(len(part))
+        seen.add(part.astype(np.uint64), zeros + at, zeros.astype(np.int32), arm[part])
+        largest = max(largest, float(ln_e_of_returns(seen.reached(RETURNS), [(1 - weight, weight)]).max()))
+    return largest >= RETURNS_THRESHOLD
+
+
+def returns(executor: Executor, lost: float, weight: float, shape: float, count: int) -> float:
+    """The share of runs with an alarm about users' numbers of requests. `lost`: the share of the treatment's requests
+    that are missing; `shape`: of users' activity, as in `World`.
+    """
+    return float(np.mean(np.concatenate(spread(executor, partial(_alarmed, lost, weight, shape), count))))

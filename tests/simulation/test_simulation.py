@@ -173,6 +173,13 @@ def test_without_a_loss_the_sample_ratio_is_quiet(executor: Executor, weight: fl
     assert share <= 0.003
 
 
+def test_units_that_come_back_less_are_found_and_activity_alone_is_not(executor: Executor) -> None:
+    """At 1 %."""
+    assert sample_ratios.returns(executor, 0.0, 0.5, 0.3, 200) <= 0.01
+    assert sample_ratios.returns(executor, 0.0, 0.05, 20.0, 200) <= 0.01
+    assert sample_ratios.returns(executor, 0.3, 0.5, 20.0, 60) >= 0.95
+
+
 def test_feedback_counts_only_once_it_has_matured(executor: Executor) -> None:
     assert feedback.false_verdicts(executor, matured=True, count=200) <= 0.05
     assert feedback.false_verdicts(executor, matured=False, count=100) >= 0.3

@@ -16,6 +16,7 @@ SILENCING: dict[str, Cause] = {
     "incomplete": "incomplete",
     "completeness": "completeness",
     "effect_changed": "effect_changed",
+    "returns": "returns",
 }
 """Kinds of alarms with which the evidence does not tell what comes: a ramp holds."""
 

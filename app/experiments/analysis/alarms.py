@@ -22,6 +22,11 @@ class Alarms:
         alarm = self._alarms.get(key)
         return None if alarm is None else alarm.at
 
+    def text(self, key: str) -> str:
+        """What it says; empty if it was not raised."""
+        alarm = self._alarms.get(key)
+        return "" if alarm is None else alarm.text
+
     def hold(self, key: str, alarm: Alarm) -> Occurrence | None:
         """Raises an alarm. New facts about it go into the journal."""
         if key in self._alarms:

@@ -1,6 +1,6 @@
 """The report of one experiment at one moment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -10,7 +10,7 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
-from app.experiments.analysis.evidence.metrics import LENGTH
+from app.experiments.analysis.evidence.metrics import LENGTH, RESPONSE_RATE
 from app.experiments.analysis.verdicts import sentences
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
@@ -63,7 +63,8 @@ def reported(
     missing_s = max(
         least - (now - watched.arms.since), WITH_TRAFFIC * least - (watched.seen_until - watched.arms.since)
     )
-    decisions = _decisions(experiment, primary, comparing, watched, long_enough=missing_s <= 0)
+    withheld = _withheld(experiment, comparing, watched)
+    decisions = _decisions(experiment, primary, comparing, watched, withheld, long_enough=missing_s <= 0)
     names = experiment.arms
     report = Report(
         experiment=name,
@@ -76,6 +77,7 @@ def reported(
         started_at=watched.arms.since,
         decision=_decision(experiment, decisions, watched),
         decisions=decisions,
+        withheld=withheld,
         headline="",
         details=[],
         next="",
@@ -96,7 +98,7 @@ def reported(
         secondary=[it for it in comparisons if it.role == "secondary"],
         subgroups=subgroups.report(version),
         guardrails=[watch.status() for watch in watched.guardrails],
-        sample_ratio=watched.sample_ratio.status(watched.split_differences()),
+        sample_ratio=watched.sample_ratio.status(watched.split_differences(), watched.returns),
         alarms=list(watched.alarms),
         warnings=_warnings(comparisons, collected, watched, feedback, now)
         + [
@@ -122,6 +124,7 @@ def _decisions(
     primary: Sequence[Comparison],
     comparing: Sequence[Comparator],
     watched: Monitoring,
+    withheld: Mapping[str, list[str]],
     *,
     long_enough: bool,
 ) -> dict[str, Decision]:
@@ -138,10 +141,37 @@ def _decisions(
             changed=any(it.changes.has_flipped for it in its),
             same_length=not any(it.measure.metric == LENGTH and it.known.verdict == "different" for it in its),
             settled=all(it.known.settled for it in deciding),
+            comparable=treatment not in withheld,
             invalid=any(watched.invalidates(it.column, number) for it in deciding),
             long_enough=long_enough,
         )
     return decisions
+
+
+def _withheld(experiment: Experiment, comparing: Sequence[Comparator], watched: Monitoring) -> dict[str, list[str]]:
+    """Per treatment, what else could explain its primary verdicts; without those treatments where nothing could."""
+    reasons: dict[str, list[str]] = {}
+    for number, treatment in enumerate(experiment.treatments, 1):
+        its = [it for it in comparing if it.treatment == number]
+        primary = [it.measure for it in its if it.measure.role == "primary"]
+        scored = {measure.metric for measure in primary if measure.feedback}
+        found = [watched.suspected_returns] if watched.suspected_returns else []
+        found += [
+            f"It is not shown that equally many answers get {it.measure.metric} on both arms: "
+            "the scores may come from different people."
+            for it in its
+            if it.measure.statistic == RESPONSE_RATE
+            and it.measure.metric in scored
+            and it.known.verdict != "equivalent"
+        ]
+        found += [
+            f"Requests without a value could explain {it.measure.key}, had they been the slowest or the fastest of all."
+            for it in its
+            if it.measure.role == "primary" and not it.known.complete
+        ]
+        if found:
+            reasons[treatment] = found
+    return reasons
 
 
 def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Monitoring) -> Decision:

@@ -22,11 +22,13 @@ from app.experiments.analysis.watch.treated import TreatedWatch
 from app.experiments.columns import I32, LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.rendering import words
 from app.experiments.report import Alarm, Occurrence
+from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD
 from app.ledger.wire import Flag
 
 _DAY_S = 86400.0
 _SHORTEST_RATE_S = 600.0
 SPLIT = "sample_ratio"
+RETURNS = "returns"
 LOST = "rows_lost"
 
 C = TypeVar("C", RowColumns, LateColumns)
@@ -157,6 +159,16 @@ class Monitoring:
             return "values are missing more often on one arm"
         return ""
 
+    @property
+    def returns(self) -> str:
+        """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
+        return self.alarms.text(RETURNS)
+
+    @property
+    def suspected_returns(self) -> str:
+        """The same; empty without any suspicion."""
+        return self.returns or (self.sample_ratio.returns if self.sample_ratio.suspects else "")
+
     def _completeness_key(self, column: int, treatment: int) -> str:
         return f"completeness {self._measures[column].key} {self._arms.names[treatment]}"
 
@@ -178,6 +190,10 @@ class Monitoring:
         if self.sample_ratio.is_new_alarm():
             text = " ".join(["The units contradict the weights.", *self.traffic.differences()])
             yield SPLIT, Alarm(kind="sample_ratio", at=now, text=text)
+        elif self.alarms.raised_at(SPLIT) is self.alarms.raised_at(RETURNS) is None and (
+            self.sample_ratio.compare_returns() >= RETURNS_THRESHOLD
+        ):
+            yield RETURNS, Alarm(kind="returns", at=now, text=self.sample_ratio.returns)
         for (column, treatment), completeness in self.completeness.items():
             if completeness.is_new_alarm():
                 yield self._completeness_key(column, treatment), self._incomplete(column, treatment, completeness, now)

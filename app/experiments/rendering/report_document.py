@@ -306,6 +306,8 @@ def _sample_ratio(report: Report) -> Iterator[Block]:
         yield Paragraph(
             [f"As configured: {_evidence(ratio.log_e_value / _SAMPLE_RATIO_ALARM)} of an alarm's evidence."]
         )
+    if ratio.returns:
+        yield Paragraph([f"ALARM: {ratio.returns} Nothing is shipped."])
     arms = [report.control, *report.treatments]
     rows = [
         [it.plan, _joined(it.weights, arms), _joined({arm: words.count(n) for arm, n in it.units.items()}, arms)]

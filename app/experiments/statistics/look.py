@@ -88,6 +88,10 @@ class Slack(NamedTuple):
     down: float = 0.0
     up: float = 0.0
 
+    def plus(self, other: "Slack") -> "Slack":
+        """What both allow for."""
+        return Slack(self.down + other.down, self.up + other.up)
+
     def shrink(self, est: float) -> float:
         """The possible estimate that is nearest to 0."""
         return max(est - self.down, 0.0) if est > 0 else min(est + self.up, 0.0)

@@ -67,6 +67,8 @@ class Collected:
         size = len(measures)
         self._first_exposures = first_exposures
         self._history = History(size)
+        self._missing: Ints = np.zeros((size, len(arms.names)), np.int64)
+        """Ended requests of each arm that lack each measure's value."""
         self.unknown: Ints = np.zeros(len(arms.names), np.int64)
         self.running: Ints = np.zeros(len(arms.names), np.int64)
         self.held: Held | None = None
@@ -97,6 +99,7 @@ class Collected:
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
         self._extend_range(values)
+        self._count_missing(values, placed.arm)
         np.add.at(self._per_stratum.values, stratum, 1.0)
         self._totals.add(block)
         self._cells.add(block)
@@ -132,6 +135,11 @@ class Collected:
             return None
         band = bands_of(treatment, self._arms.weights, exposures.weights[which])
         return Covariates(unit[which], band, (exposures.arm[which] != 0).astype(np.int64), values)
+
+    def _count_missing(self, values: Sequence[Values | None], arm: NDArray[np.int8]) -> None:
+        for column, known in enumerate(values):
+            if known is not None:
+                self._missing[column] += np.bincount(arm[known.missing], minlength=self._missing.shape[1])
 
     def _extend_range(self, values: Sequence[Values | None]) -> None:
         for column, known in enumerate(values):
@@ -272,19 +280,25 @@ class Collected:
 
         Each may have any value that was ever seen, and a latency of up to `HORIZON_S`.
         """
-        control = self._reach(column, 0, int(missing[0]))
-        treated = self._reach(column, treatment, int(missing[treatment]))
+        return self._slack(column, treatment, missing, HORIZON_S)
+
+    def slack_of_missing(self, column: int, treatment: int) -> Slack:
+        """The same because of the requests that ended without a value: each may have had any that was ever seen."""
+        return self._slack(column, treatment, self._missing[column], 0.0)
+
+    def _slack(self, column: int, treatment: int, missing: Ints, longest: float) -> Slack:
+        control = self._reach(column, 0, int(missing[0]), longest)
+        treated = self._reach(column, treatment, int(missing[treatment]), longest)
         return Slack(treated.down + control.up, treated.up + control.down)
 
-    def _reach(self, column: int, arm: int, missing: int) -> Slack:
+    def _reach(self, column: int, arm: int, missing: int, longest: float) -> Slack:
         n, x, d = self.sums(column, arm)
         measure = self.measures[column]
         if not missing or measure.feedback or not n:
             return NO_SLACK
         (x_least, d_least), (x_most, d_most) = self._least[:, column], self._most[:, column]
-        if measure.metric in LATENCIES:
-            longest = math.log(HORIZON_S) if measure.on_logarithms else HORIZON_S
-            x_most = max(x_most, longest)
+        if measure.metric in LATENCIES and longest:
+            x_most = max(x_most, math.log(longest) if measure.on_logarithms else longest)
         elif measure.kind == "proportion":
             x_least, x_most = 0.0, 1.0
         if measure.kind == "quantile":

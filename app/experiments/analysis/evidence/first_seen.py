@@ -22,6 +22,8 @@ class FirstSeen:
         self._at = Growing(np.float64)
         self._group = Growing(np.int32)
         self._arm = Growing(np.int8)
+        self._times = Growing(np.int32)
+        """The number of exposures of each unit."""
         self._counts = Growing(np.int64, arms)
         self._max = max_units
         self._bits = 0
@@ -46,6 +48,14 @@ class FirstSeen:
             return np.full(len(unit), unknown, np.int32)
         return np.where(position >= 0, self._group.values[np.maximum(position, 0)], unknown).astype(np.int32)
 
+    def reached(self, times: NDArray[np.int64]) -> Ints:
+        """Units that have come at least so often, for each of some rising numbers: shape (numbers, groups, arms)."""
+        groups, arms = self.counts.shape
+        level = np.searchsorted(times, self._times.values, side="right")
+        cell = (level * groups + self._group.values) * arms + self._arm.values
+        just = np.bincount(cell, minlength=(len(times) + 1) * groups * arms).reshape(len(times) + 1, groups, arms)
+        return np.asarray(just[::-1].cumsum(axis=0)[::-1][1:], np.int64)
+
     @property
     def exposures(self) -> tuple[Hashes, I32, NDArray[np.int8]]:
         """The units that are counted, with the group and the arm of each one's earliest exposure."""
@@ -66,6 +76,7 @@ class FirstSeen:
         unit, at, group, arm = unit[order], at[order], group[order], arm[order]
         first = np.ones(len(unit), dtype=np.bool_)
         first[1:] = unit[1:] != unit[:-1]
+        times = np.diff(np.flatnonzero(first), append=len(unit))
         unit, at, group, arm = unit[first], at[first], group[first], arm[first]
         self._counts.resize(int(group.max()) + 1)
         known = len(self._index)
@@ -73,6 +84,8 @@ class FirstSeen:
         new = position >= known
         self._append(at[new], group[new], arm[new])
         self._replace(position[~new], at[~new], group[~new], arm[~new])
+        self._times.resize(len(self._index))
+        self._times.values[position] += times.astype(np.int32)
         if len(self._index) > self._max:
             self._thin()
 
@@ -97,7 +110,7 @@ class FirstSeen:
         self._bits += 1
         kept = np.flatnonzero(kept_share(self._index.keys, self._bits))
         self._index.keep(kept)
-        for column in (self._at, self._group, self._arm):
+        for column in (self._at, self._group, self._arm, self._times):
             column.keep(kept)
         self.counts[:] = 0
         np.add.at(self.counts, (self._group.values, self._arm.values), 1)

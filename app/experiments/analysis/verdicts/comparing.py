@@ -46,6 +46,10 @@ class LatestLook:
     """What all requests that are still running allow for."""
     settled: bool = True
     """Whether the requests that are still running cannot change the verdict."""
+    slack_of_missing: Slack = NO_SLACK
+    """What all requests that ended without a value allow for."""
+    complete: bool = True
+    """Whether they cannot change the verdict."""
 
 
 @dataclass
@@ -166,14 +170,17 @@ class Comparator:
             units=units,
             slack=slack,
             slack_of_running=collected.slack(self.column, self.treatment, collected.running),
+            slack_of_missing=collected.slack_of_missing(self.column, self.treatment),
         )
         return self._judged(known, look)
 
     def _judged(self, known: LatestLook, look: AnyLook) -> LatestLook:
         """The look with its interval and what follows from it."""
         effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
-        settled = _allows(effect, self.measure) == _allows(after_all, self.measure)
-        return replace(known, effect=effect, verdict=verdict_of(effect, self.measure), settled=settled)
+        with_missing = self._effect(look, known.slack.plus(known.slack_of_missing))
+        verdict, allowed = verdict_of(effect, self.measure), _allows(effect, self.measure)
+        settled, complete = (_allows(it, self.measure) == allowed for it in (after_all, with_missing))
+        return replace(known, effect=effect, verdict=verdict, settled=settled, complete=complete)
 
     def _effect(self, look: AnyLook, slack: Slack) -> Effect:
         bounds = look.interval(effect=self.delta, alpha=self.alpha, level=self.level, slack=slack)

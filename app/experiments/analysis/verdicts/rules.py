@@ -55,6 +55,7 @@ def decision_of(
     changed: bool,
     same_length: bool,
     settled: bool,
+    comparable: bool,
     invalid: bool,
     long_enough: bool,
 ) -> Decision:
@@ -63,8 +64,9 @@ def decision_of(
     `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has an alarm, and
     control keeps every absolute limit; `changed`: a primary effect has changed during the run; `same_length`: answers
     do not differ in length, or it is declared which length is better; `settled`: requests that are still running cannot
-    change a primary verdict; `invalid`: something about the traffic makes a primary verdict invalid; `long_enough`: the
-    shortest duration before a promotion is over. Guardrails come first: a treatment that fails lacks values, too.
+    change a primary verdict; `comparable`: nothing else than the treatment could explain its verdicts; `invalid`:
+    something about the traffic makes a primary verdict invalid; `long_enough`: the shortest duration before a promotion
+    is over. Guardrails come first: a treatment that fails lacks values, too.
     """
     if acted:
         return "do_not_ship"
@@ -73,5 +75,5 @@ def decision_of(
     if any(it.verdict in AGAINST for it in primary):
         return "do_not_ship"
     good = all(it.non_inferior for it in primary) and any(it.verdict == "better" for it in primary)
-    free = quiet and same_length and settled and long_enough and not changed
+    free = quiet and same_length and settled and comparable and long_enough and not changed
     return "ship" if good and free else "keep_going"

@@ -174,6 +174,8 @@ def _unhealthy(guardrails: Sequence[GuardrailStatus]) -> list[str]:
 def _split(report: Report) -> str:
     if report.sample_ratio.alarm:
         return "The split is not as configured (alarm)."
+    if report.sample_ratio.returns:
+        return "Units are split as configured, their requests are not (alarm)."
     return "Split as configured (no alarm)."
 
 
@@ -194,6 +196,10 @@ def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: floa
     if report.decision == "ship":
         good = [name for name, decision in decisions.items() if decision == "ship"]
         return f"Next: give {' or '.join(good)} all traffic."
+    better = [it.treatment for it in report.primary if it.verdict == "better"]
+    reasons = [reason for name in better for reason in report.withheld.get(name, [])]
+    if reasons and not (_alarmed(report.guardrails) or _unhealthy(report.guardrails)):
+        return f"Next: nothing is shipped yet. {reasons[0]}"
     return f"Next: {_keep_going(report, missing_s)}"
 
 

@@ -12,10 +12,12 @@ from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
 from app.experiments.analysis.evidence.first_seen import FirstSeen
 from app.experiments.columns import F64, I32, Tables
 from app.experiments.report import PlanCounts, SampleRatio
-from app.experiments.statistics.sample_ratio import THRESHOLD, ln_e
+from app.experiments.statistics.sample_ratio import RETURNS, SUSPICION, THRESHOLD, ln_e, ln_e_of_returns
 
 _HOUR_S = 3600.0
 _HOURS_KEPT = 48
+_GROWTH = 1.02
+"""Units' numbers of requests are compared again once there are so many times as many requests."""
 
 
 class SampleRatioWatch:
@@ -28,12 +30,17 @@ class SampleRatioWatch:
         self._requests = Growing(np.int64, len(arms.names))
         self._hours: dict[int, int] = {}
         self._known: float | None = 0.0
+        self._starts = self._starts_compared = 0
+        self._evidence_of_returns = 0.0
+        self.returns = ""
+        """How the arms' units differ most in how many requests they make, in words."""
         self.alarmed_at: float | None = None
 
     def add(self, unit: Hashes, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
         """Starts of random exposures that belong to the experiment: equally long arrays."""
         if not len(unit):
             return
+        self._starts += len(unit)
         if self._first is not None:
             self._first.add(unit, at, plan, arm)
         else:
@@ -94,7 +101,51 @@ class SampleRatioWatch:
         """Whether the evidence has reached the threshold, without an alarm before."""
         return self.alarmed_at is None and self._evidence >= THRESHOLD
 
-    def status(self, attribution: list[str]) -> SampleRatio:
+    def compare_returns(self) -> float:
+        """The evidence, ln, that the arms' units differ in how many requests they make; 0 where units do not come back.
+        Computed anew once there are clearly more requests than at the last time.
+        """
+        if self._first is None or self._starts < _GROWTH * self._starts_compared or not self._starts:
+            return self._evidence_of_returns
+        self._starts_compared = self._starts
+        reached = self._first.reached(RETURNS)
+        used = reached[0].any(axis=1).tolist()
+        nobody = (0,) * len(self._arms.names)
+        weights = [
+            self._arms.weights_of(self._tables.plans[plan]) if has_units else nobody
+            for plan, has_units in enumerate(used)
+        ]
+        evidence = ln_e_of_returns(reached, weights)
+        self._evidence_of_returns = float(evidence.max())
+        self.returns = self._difference(int(evidence.argmax()), reached, weights)
+        return self._evidence_of_returns
+
+    @property
+    def suspects(self) -> bool:
+        """Whether there is some evidence for such a difference, not enough for an alarm."""
+        return self._evidence_of_returns >= SUSPICION
+
+    def _difference(self, number: int, reached: Ints, weights: list[tuple[int, ...]]) -> str:
+        """The difference among the units that have made as many requests, for the arm that differs most."""
+        shares = np.array([np.array(of_plan) / max(sum(of_plan), 1) for of_plan in weights])
+        units = reached[number]
+        found, expected = units.sum(axis=0), (units.sum(axis=1)[:, None] * shares).sum(axis=0)
+        arm = 1 + int(np.argmax(np.abs(found - expected)[1:] / np.sqrt(np.maximum(expected[1:], 1.0))))
+        name = self._arms.names[arm]
+        fewer = found[arm] < expected[arm]
+        why = (
+            f"requests of {name} are missing, or its units come back less often"
+            if fewer
+            else f"clients of {name} try again, its units come back more often, or other arms' requests are missing"
+        )
+        counts = [f"{count / self.share:,.0f}" for count in (units.sum(), found[arm], expected[arm])]
+        return (
+            f"Units of {name} make {'fewer' if fewer else 'more'} requests: of {counts[0]} units with at least "
+            f"{RETURNS[number]:,}, {counts[1]} are {name}'s, where the weights say {counts[2]}. Either {why}: the "
+            "arms' requests are not alike."
+        )
+
+    def status(self, attribution: list[str], returns: str = "") -> SampleRatio:
         """Its state for reports."""
         names = self._arms.names
         plans = [(self._tables.plans[plan], counts) for plan, counts in enumerate(self._counts.tolist()) if any(counts)]
@@ -111,4 +162,5 @@ class SampleRatioWatch:
                 for plan, counts in plans
             ],
             attribution=attribution,
+            returns=returns,
         )

@@ -7,7 +7,7 @@ import { cell, mark, notice, staleNotice, table } from "../parts.js";
 
 export const title = "Experiments";
 
-const ALARMS = { sample_ratio: "sample ratio", guardrail: "guardrail", rows_lost: "rows lost", incomplete: "ledger incomplete", completeness: "completeness", endpoint_unhealthy: "endpoint unhealthy", aa: "A/A", effect_changed: "effect changed" };
+const ALARMS = { sample_ratio: "sample ratio", guardrail: "guardrail", rows_lost: "rows lost", incomplete: "ledger incomplete", completeness: "completeness", endpoint_unhealthy: "endpoint unhealthy", aa: "A/A", effect_changed: "effect changed", returns: "requests per unit" };
 
 export async function mount(root, context) {
   const { api, poll } = context;

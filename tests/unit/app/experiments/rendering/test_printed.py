@@ -79,6 +79,7 @@ def reports(draw: Any) -> Report:
             changed=False,
             same_length=True,
             settled=True,
+            comparable=True,
             invalid=False,
             long_enough=draw(st.booleans()),
         )

@@ -33,6 +33,12 @@ def test_a_unit_counts_once_where_it_came_first_in_any_order(exposures: list[Exp
     everyone = np.arange(10, dtype=np.uint64)
     assert seen.groups(everyone).tolist() == [first.get(unit, (0.0, 0, 0))[1] for unit in range(10)]
     assert seen.groups(everyone, unknown=-1).tolist() == [first.get(unit, (0.0, -1, 0))[1] for unit in range(10)]
+    times = [sum(it[0] == unit for it in exposures) for unit in range(10)]
+    for number, reached in zip((1, 2, 4), seen.reached(np.array([1, 2, 4])), strict=True):
+        often = np.zeros((4, 2), np.int64)
+        for unit, (_, group, arm) in first.items():
+            often[group, arm] += times[unit] >= number
+        assert reached.tolist() == often[: len(reached)].tolist()
     assert seen.new_since(2.0) == sum(at >= 2 for at, _, _ in first.values())
 
 

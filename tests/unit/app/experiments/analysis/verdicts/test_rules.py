@@ -78,6 +78,7 @@ BETTER, SAME, OPEN = (
         ([BETTER], {"long_enough": False}, "keep_going"),
         ([BETTER], {"changed": True}, "keep_going"),
         ([BETTER], {"same_length": False}, "keep_going"),
+        ([BETTER], {"comparable": False}, "keep_going"),
         ([BETTER, compared("different")], {}, "do_not_ship"),
         ([BETTER], {"settled": False}, "keep_going"),
         ([compared("worse")], {"settled": False}, "do_not_ship"),
@@ -92,6 +93,6 @@ def test_the_decision_follows_from_the_primary_metrics_and_the_state(
 ) -> None:
     everything = {
         **{"acted": False, "quiet": True, "changed": False, "same_length": True},
-        **{"settled": True, "invalid": False, "long_enough": True},
+        **{"settled": True, "comparable": True, "invalid": False, "long_enough": True},
     }
     assert decision_of(primary, **(everything | facts)) == decision

@@ -3,7 +3,7 @@ import pytest
 
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
-from app.experiments.statistics.sample_ratio import ln_e
+from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD, ln_e
 from app.ledger.wire import Plan
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.world import config
@@ -68,3 +68,40 @@ def test_the_rate_of_new_units_is_known(returning: bool) -> None:
     add(found, range(10, 15), 1, 0, at=9 * 3600.0)
     assert found.new_since(0.0) == 15
     assert found.new_since(8 * 3600.0) == 5
+
+
+def times(found: SampleRatioWatch, units: range, plan: int, arm: int, requests: int) -> None:
+    for number in range(requests):
+        add(found, units, plan, arm, at=1000.0 + number)
+
+
+def test_units_that_make_fewer_requests_are_evidence_in_words() -> None:
+    found, _, _ = watch()
+    times(found, range(300), 1, 0, 6)
+    times(found, range(300, 400), 1, 1, 6)
+    times(found, range(400, 600), 1, 1, 2)
+    assert found.compare_returns() >= RETURNS_THRESHOLD
+    assert found.suspects
+    assert found.returns.startswith(
+        "Units of green make fewer requests: of 400 units with at least 3, 100 are green's, where the weights say 200."
+    )
+    assert not found.is_new_alarm()
+
+
+def test_units_that_are_unequally_active_on_both_arms_are_no_evidence() -> None:
+    found, _, _ = watch()
+    times(found, range(99), 0, 0, 200)
+    times(found, range(99, 100), 0, 1, 200)
+    for arm in (0, 1):
+        begin = 1000 * (1 + arm)
+        times(found, range(begin, begin + 300), 1, arm, 1)
+        times(found, range(begin, begin + 80), 1, arm, 10)
+        times(found, range(begin, begin + 10), 1, arm, 300)
+    assert found.compare_returns() < 0
+    assert not found.suspects
+
+
+def test_where_units_do_not_come_back_nothing_is_said_of_it() -> None:
+    found, _, _ = watch(returning=False)
+    add(found, range(1000), 1, 0)
+    assert found.compare_returns() == 0
