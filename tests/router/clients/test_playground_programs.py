@@ -116,7 +116,8 @@ def answers(engine: FakeEngine) -> Any:
         return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": USAGE})
 
     def ranking(body: Mapping[str, Any]) -> Response:
-        results = [{"index": 0, "document": {"text": body["documents"][0]}, "relevance_score": 0.25}]
+        documents = list(enumerate(body["documents"]))[: body.get("top_n")]
+        results = [{"index": n, "document": {"text": text}, "relevance_score": 0.25} for n, text in documents]
         return JSONResponse({"id": "r", "model": "m", "usage": USAGE, "results": results})
 
     def tokens(body: Mapping[str, Any]) -> Response:

@@ -259,4 +259,5 @@ def test_a_router_without_a_controller_keeps_its_own_records(rig: Rig, tmp_path:
         ("put_traffic", "refused", "foreign_origin")
     ]
     (file,) = (tmp_path / ".run/ledger/audit").glob("date=*/*.jsonl")
-    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == [found[0]["id"]]
+    lines = file.read_text().splitlines()  # a delivery that the shutdown interrupts is repeated, under the same id
+    assert {json.loads(line)["id"] for line in lines} == {found[0]["id"]}

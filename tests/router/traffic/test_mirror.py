@@ -182,7 +182,9 @@ def test_scores_are_compared_by_their_times_alone(rig: Rig) -> None:
         endpoints={"embed": {"tasks": ["rerank"], "traffic": {"mini": 100}, "mirror": mirror}},
     )
     for engine in (rig.mini, rig.green):
-        engine.answer = lambda body: JSONResponse({"id": "s", "model": "m", "usage": USAGE, "results": []})
+        engine.answer = lambda body: JSONResponse(
+            {"id": "s", "model": "m", "usage": USAGE, "results": [{"index": 0, "relevance_score": 0.5}]}
+        )
     assert post(rig, "/v1/rerank", {"model": "embed", "query": "a", "documents": ["b"]}).status_code == 200
     pair = the_pair(rig)
     assert pair.item.duration_s is not None

@@ -318,7 +318,8 @@ def test_a_change_keeps_the_weights_before_for_as_long_as_conversations_are_pinn
 
 def test_a_change_that_moves_no_conversation_keeps_no_earlier_weights() -> None:
     assert changed(chat_endpoint(), SEEN, overrides=(GREEN,)) == []
-    assert changed(chat_endpoint(pin_s=0), MOVED) == changed(chat_endpoint(sticky=None), MOVED) == []
+    loose = chat_endpoint(sticky=None, pin_s=1800)
+    assert changed(chat_endpoint(pin_s=0), MOVED) == changed(loose, MOVED) == []
     assert changed(chat_endpoint(), MOVED, MOVED) == [(SEEN, 1060.0)], "a change of something else does not prolong it"
 
 
