@@ -233,7 +233,9 @@ def test_a_report_of_the_past_says_what_was_shown_then(
         life.controller.close()
         for at, shown in life.shown:
             assert contradictions(shown) == []
-            assert said(Answers(RecordedLedger("ledger", Path(directory), unpaced, at=at))) == shown, f"at {at - START}"
+            assert (
+                said(Answers(RecordedLedger("ledger", Path(directory), unpaced, at=at, clock=life.clock))) == shown
+            ), f"at {at - START}"
 
 
 def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: P
     (at, shown), (_, again) = life.shown
     life.controller.close()
     assert again == shown
-    assert said(Answers(RecordedLedger("ledger", tmp_path, unpaced, at=at))) == shown
+    assert said(Answers(RecordedLedger("ledger", tmp_path, unpaced, at=at, clock=life.clock))) == shown
     for file in tmp_path.rglob("journal/**/*.jsonl"):
         file.write_text(file.read_text().replace('"covariates":["history"],', ""))
-    assert said(Answers(RecordedLedger("ledger", tmp_path, unpaced, at=at))) != shown
+    assert said(Answers(RecordedLedger("ledger", tmp_path, unpaced, at=at, clock=life.clock))) != shown
