@@ -80,7 +80,7 @@ CASES = (
     ("ln TTFT, 2 % cold, 30 times as long", "5 %"),
     ("stars 0 to 5, 98 % zero", "ramp"),
 )
-"""Those of the test: with each arm's own variance, at least 6 % of the runs reject."""
+"""Those of the test: with each arm's own variance, at least 5 % of the runs reject."""
 
 
 def _traffic(tail: Tail, shares: tuple[float, ...], rng: np.random.Generator) -> Traffic:
