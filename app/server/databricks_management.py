@@ -173,7 +173,7 @@ class Management:
         name, views = request.path_params["name"], self._views()
         find_endpoint(name, views.config)
         views.require_access(context.caller, name)
-        context.record.endpoint = name
+        context.record.manage(name)
         return name, views.config
 
     def _views(self) -> ConfigViews:

@@ -219,7 +219,7 @@ class ExperimentsApi:
         views.require_access(context.caller, name)
         if (endpoint := views.config.endpoints.get(name)) is None:
             raise NotFound(f"No endpoint '{name}'", param="endpoint")
-        context.record.endpoint = name
+        context.record.manage(name)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         roles = self._access.roles
         sees_units = roles.may_view(context.caller) or roles.may_operate(context.caller, name)
@@ -326,7 +326,7 @@ class ExperimentsApi:
         if experiment.endpoint not in seen.endpoints:
             message = f"'{context.caller.name}' may not use the endpoint of the experiment '{name}'"
             raise Forbidden(message, param="name")
-        context.record.endpoint = experiment.endpoint
+        context.record.manage(experiment.endpoint)
         return str(name)
 
     def _views(self) -> ConfigViews:

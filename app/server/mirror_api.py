@@ -48,6 +48,6 @@ class MirrorApi:
         views.require_access(context.caller, name)
         if name not in views.config.endpoints:
             raise NotFound(f"No endpoint '{name}'", param="endpoint")
-        context.record.endpoint = name
+        context.record.manage(name)
         answer = await ask(self._controller, "GET", f"/endpoints/{name}/mirror", dict(request.query_params))
         return Reply(answer.body, answer.status, answer.media_type)

@@ -33,13 +33,19 @@ class Record:
     attempts: int = 0
     usage: Usage | None = None
     max_tokens: int | None = None
+    manages: bool = False
+    """Whether the request reads or changes how an endpoint is served, and is none of its requests."""
     started: float = field(default_factory=time.perf_counter)
     first_byte: float | None = None
+
+    def manage(self, endpoint: str) -> None:
+        """Says whose management the request is."""
+        self.endpoint, self.manages = endpoint, True
 
     @property
     def labels(self) -> tuple[str, str, str, str]:
         """Values for the labels that every metric has."""
-        return self.endpoint, self.deployment, self.dialect, str(self.status)
+        return "" if self.manages else self.endpoint, self.deployment, self.dialect, str(self.status)
 
 
 def log_request(record: Record, elapsed_s: float) -> None:

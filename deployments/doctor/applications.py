@@ -11,6 +11,7 @@ from deployments.doctor.installation import Installation
 from deployments.invocation import command
 from deployments.local import dashboard
 from deployments.local.errors import LaunchError
+from deployments.local.processes import Phase
 
 _LAST = 3
 _TAIL_BYTES = 256 * 1024
@@ -29,6 +30,9 @@ def applications(it: Installation) -> Iterator[Finding]:
     try:
         instance = dashboard.read(it.run)
     except LaunchError as error:
+        if it.run.phase == Phase.STARTING and not it.on_cluster:
+            yield warning("applications", "the run is starting", "wait: its terminal says when it is ready")
+            return
         fix = "check the head's pod" if it.on_cluster else f"run: {command('stop')}, then {command('serve')}"
         yield problem("applications", str(error), fix)
         return

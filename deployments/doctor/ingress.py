@@ -9,7 +9,7 @@ from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
 from deployments.invocation import command, make, module
 from deployments.local.ports import is_free
-from deployments.local.processes import processes_of
+from deployments.local.processes import Phase, processes_of
 
 _VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _NO_SPLICE = "-dS"
@@ -71,6 +71,8 @@ def port(it: Installation) -> Iterator[Finding]:
         if it.on_cluster:
             fix = "a node without replicas has no ingress; if this one has some, read Serve's logs"
             yield warning("port", f"nothing listens on {it.port} on this node", fix)
+        elif it.run is not None and it.run.phase == Phase.STARTING:
+            yield ok("port", f"{it.port} is free: the run is starting")
         elif it.run is not None:
             yield problem("port", f"nothing listens on {it.port}, though a run is recorded", f"run: {command('stop')}")
         else:

@@ -244,7 +244,7 @@ class TrafficApi:
         views.require_access(context.caller, name)
         if name not in views.config.endpoints:
             raise NotFound(f"No endpoint '{name}'", param="endpoint")
-        context.record.endpoint = name
+        context.record.manage(name)
         return name, views
 
     def _views(self) -> ConfigViews:

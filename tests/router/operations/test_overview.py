@@ -40,6 +40,25 @@ def deployments(shown: dict[str, Any], endpoint: str = "chat") -> dict[str, dict
     return {it["deployment"]: it for it in found["deployments"]}
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/endpoints/chat/traffic",
+        "/api/endpoints/none/traffic",
+        "/api/experiments/none",
+        "/api/2.0/serving-endpoints/chat",
+        "/api/mirrors/chat",
+    ],
+)
+def test_management_is_none_of_an_endpoints_requests(rig: Rig, path: str) -> None:
+    for _ in range(5):
+        httpx.get(f"{rig.url}{path}")
+    (chat,) = [it for it in overview(rig.url)["endpoints"] if it["endpoint"] == "chat"]
+    assert (chat["requests_per_s"], chat["refused"]) == (0, 0)
+    lines = httpx.get(f"{rig.url}/metrics").text.splitlines()
+    assert [it for it in lines if it.startswith("switchyard_requests_total") and 'endpoint="chat"' in it] == []
+
+
 def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None:
     rig.chat_endpoint(traffic={"blue": 50, "green": 50})
     for _ in range(20):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from deployments.doctor.examination import examine
 from deployments.doctor.finding import Level, ok, problem, warning
 from deployments.invocation import command
 from deployments.local.dashboard import Application
-from deployments.local.processes import Run
-from tests.support.processes.installations import installation, levels, the_problem
+from deployments.local.processes import Phase, Run
+from tests.support.processes.installations import installation, levels, the_problem, the_warning
 from tests.support.processes.servers import free_port
 
 RUNNING = Application("router", "RUNNING", (), 1, 1)
@@ -28,6 +29,7 @@ def test_a_head_that_does_not_answer_is_found() -> None:
     assert command("stop") in local.fix
     assert command("stop") not in pod.message + pod.fix
     assert levels(applications(installation())) == [Level.OK]
+    assert "is starting" in the_warning(applications(installation(run=replace(run, phase=Phase.STARTING))))
 
 
 def test_a_failed_application_is_found_with_its_reason() -> None:

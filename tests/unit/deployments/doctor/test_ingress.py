@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from deployments.doctor.finding import Level
 from deployments.doctor.ingress import haproxy, port
 from deployments.haproxy import write_script
-from deployments.local.processes import Run
+from deployments.local.processes import Phase, Run
 from tests.support.processes.installations import default, installation, levels, the_problem, the_warning
 from tests.support.processes.servers import free_port
 
@@ -65,3 +66,4 @@ def test_a_recorded_run_that_does_not_listen_is_found(monkeypatch: pytest.Monkey
     assert the_warning(port(node)) == f"nothing listens on {free} on this node"
     dead = Run(pid=os.getpid(), run_id="x", port=free, dashboard="", directory="")
     assert the_problem(port(installation(run=dead))) == f"nothing listens on {free}, though a run is recorded"
+    assert levels(port(installation(run=replace(dead, phase=Phase.STARTING)))) == [Level.OK]

@@ -128,7 +128,7 @@ export async function mount(root, context) {
     const effect = { draft: "It is a draft: it records and compares nothing.", paused: "Its configuration pauses it.", stopped: "Its configuration has stopped it." }[declared];
     return notice(
       "info",
-      h("p", {}, h("strong", {}, effect), " To start it, change its section of the configuration file to this, and deliver the file:"),
+      h("p", {}, h("strong", {}, effect), " To start it, give its section of the configuration file this state, and deliver the file:"),
       h("pre", { tabindex: "0", "aria-label": "YAML" }, `experiments:\n  ${experiment}:\n    state: running`),
     );
   }
