@@ -120,7 +120,8 @@ class Bomb:
     name: str
 
     def __repr__(self) -> str:
-        return f"Bomb({self.method} {self.path}, {self.name}, {self.size} bytes, {self.headers})"
+        headers = str(self.headers)[:200]  # one may be as long as the body
+        return f"Bomb({self.method} {self.path}, {self.name[:200]}, {self.size} bytes, {headers})"
 
 
 def array(item: bytes, size: int) -> bytes:

@@ -104,6 +104,7 @@ class HostileEngine:
             routes=[
                 Route("/health", self._health),
                 Route(MODEL_PATH, self._card),
+                Route("/version", self._version),
                 Route("/{path:path}", self._call, methods=["POST"]),
             ]
         )
@@ -113,6 +114,9 @@ class HostileEngine:
 
     async def _card(self, request: Request) -> Response:
         return JSONResponse(CARD)
+
+    async def _version(self, request: Request) -> Response:
+        return JSONResponse({"version": "0.29.0"})
 
     async def _call(self, request: Request) -> Response:
         self.headers = dict(request.headers)

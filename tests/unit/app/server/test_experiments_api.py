@@ -235,9 +235,10 @@ def test_an_open_breaker_is_reported(rig: Rig) -> None:
     assert {it["deployment"]: it["breaker_open"] for it in view["deployments"]} == {BLUE: False, GREEN: True}
 
 
-def test_every_operation_is_counted_with_its_endpoint(rig: Rig) -> None:
+def test_every_operation_is_counted_but_among_no_endpoints_requests(rig: Rig) -> None:
     rig.get(REPORT)
-    assert 'dialect="switchyard"' in rig.telemetry.expose(["chat"]).decode()
+    assert 'deployment="",dialect="switchyard",endpoint="",' in rig.telemetry.expose().decode()
+    assert 'dialect="switchyard"' not in rig.telemetry.expose(["chat"]).decode()
 
 
 def test_bodies_are_not_echoed(rig: Rig) -> None:
