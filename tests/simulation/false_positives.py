@@ -115,7 +115,11 @@ def _rejected(estimates: Estimates, minimal_effect: float) -> np.ndarray:
 
 def _part(row: Row, looks: int, seeds: range) -> np.ndarray:
     result = runs(row.world, spaced(row.world.requests, looks), row.name, seeds)
-    return np.asarray(np.stack([_rejected(kind, row.minimal_effect) for kind in result], axis=2).sum(axis=0))
+    return np.asarray(
+        np.stack([_rejected(kind, row.minimal_effect) for kind in (result.clustered, result.single)], axis=2).sum(
+            axis=0
+        )
+    )
 
 
 def rates(executor: Executor, row: Row, count: int, looks: int = LOOKS) -> Rates:

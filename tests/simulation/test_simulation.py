@@ -48,7 +48,7 @@ def test_no_difference_is_not_rejected_by_continuous_looks(executor: Executor, r
         assert rates.peeked >= 0.10
         assert rates.fixed <= 0.10
     else:
-        assert rates.cs >= 0.10
+        assert rates.fixed >= 0.2
     if row.name in IGNORING_USERS:
         assert rates.cs_single >= 0.12
 
@@ -94,7 +94,7 @@ def test_the_planner_keeps_its_promise(executor: Executor) -> None:
 def test_quantiles_without_a_difference_are_not_rejected(executor: Executor, name: str) -> None:
     sequence, peeked = quantiles.rejections(executor, name, 120)
     assert sequence <= 0.05
-    assert peeked >= 0.1
+    assert peeked > 0.05
 
 
 @pytest.mark.parametrize(("rates", "design"), alarms.DESIGN.items(), ids=str)
