@@ -23,6 +23,9 @@ from tests.router.hostile.measured import MeasuredRouter, measured_router
 from tests.support.processes.servers import serve
 
 HELD_S = 0.05
+MEASUREMENTS = 4
+"""At most so many: other programs that want the cores only ever add to the time between two turns of the loop."""
+
 MEMORY_FACTOR, MEMORY_BYTES = 8, 32 * 1024**2
 """The memory: a multiple of the decoded body, and what the most values in a body take."""
 
@@ -53,7 +56,10 @@ def router_for_images() -> Iterator[MeasuredRouter]:
 
 
 def keeps_the_law(router: MeasuredRouter, bomb: Bomb, *, is_served: bool = False) -> None:
-    reply, cost = router.measured(bomb.method, bomb.path, bomb.body, list(bomb.headers))
+    for _ in range(MEASUREMENTS):
+        reply, cost = router.measured(bomb.method, bomb.path, bomb.body, list(bomb.headers))
+        if cost.held_s <= HELD_S:
+            break
     told = (bomb, cost, reply.status, reply.body[:300])
     assert reply.complete, told
     assert reply.status == 200 or not is_served, told
