@@ -11,7 +11,7 @@ export function actions(summary) {
   if (!acting || acting.state === "stopped") return [];
   const paused = acting.state === "paused";
   return [
-    paused ? (summary.state === "paused" ? null : "resume") : acting.next_share !== null && acting.next_share !== undefined ? "advance" : null,
+    paused ? (acting.cause === "file" ? null : "resume") : acting.next_share !== null && acting.next_share !== undefined ? "advance" : null,
     paused ? null : "pause",
     "rollback",
     "promote",
