@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from app.config.schema import parse
+from app.control_plane import Delivery
 from app.experiments.report import Report
 from app.experiments.summary import Acting, Summary
 from app.ledger.controller_client import Answer
@@ -135,7 +136,7 @@ class ActingRig:
         for number, router in enumerate(self.routers):
             router.reconfigure(_without_blue(config) if number == self.cut_off else config)
 
-    def deploy(self, green: int | None = None, **experiment: Any) -> None:
+    def deploy(self, green: int | None = None, delivery: Delivery = Delivery.SETTLED, **experiment: Any) -> None:
         """Applies a file, as `switchyard deploy` does: with the given traffic, or with the present one. Waits until new
         conversations follow it.
         """
@@ -148,6 +149,7 @@ class ActingRig:
         }
         self.control.config = self.config
         self.control.deliver()
+        self.control.delivery = delivery
         for controller in self.controllers:
             controller.configure(parse(self.config))
         time.sleep(4 * SEND_EVERY_S)

@@ -57,8 +57,7 @@ async def test_a_stop_is_not_lifted_before_every_router_has_the_plan(acting: Act
 
 
 async def test_a_ramp_waits_for_a_busy_control_plane(acting: ActingRig) -> None:
-    acting.control.delivery = Delivery.DELIVERING
-    acting.deploy()
+    acting.deploy(delivery=Delivery.DELIVERING)
     acting.advance(60)
     await acting.let_routers_report()
     assert acting.weight == 0
