@@ -104,6 +104,16 @@ class Rerank(_Texts):
     return_text: bool = Field(default=False, description="done here")
 
 
+def _refuse_prompt_name(value: object, param: str) -> None:
+    if value is not None:
+        raise Unprocessable(f"`prompt_name` is {_PROMPT_NAME}", param=param)
+
+
+def _refuse_empty(value: object, param: str) -> None:
+    if not value:
+        raise Unprocessable(f"`{param}` cannot be empty", param=param)
+
+
 @dataclass(frozen=True)
 class EmbedTranslation(DirectTranslation):
     """Vectors, from vLLM's `/v1/embeddings`."""
@@ -117,10 +127,8 @@ class EmbedTranslation(DirectTranslation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         fields = checked(Embed, request_object(request.body))
-        if fields.prompt_name is not None:
-            raise Unprocessable(f"`prompt_name` is {_PROMPT_NAME}", param="prompt_name")
-        if not fields.inputs:
-            raise Unprocessable("`inputs` cannot be empty", param="inputs")
+        _refuse_prompt_name(fields.prompt_name, "prompt_name")
+        _refuse_empty(fields.inputs, "inputs")
         body: dict[str, Any] = {"input": fields.inputs, **fields.truncation()}
         if not fields.normalize:
             body["use_activation"] = False
@@ -146,8 +154,7 @@ class RerankTranslation(DirectTranslation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         fields = checked(Rerank, request_object(request.body))
-        if not fields.texts:
-            raise Unprocessable("`texts` cannot be empty", param="texts")
+        _refuse_empty(fields.texts, "texts")
         body: dict[str, Any] = {"query": fields.query, "documents": fields.texts, **fields.truncation()}
         if fields.raw_scores:
             body["use_activation"] = False
@@ -172,10 +179,8 @@ class EmbedAllTranslation(DirectTranslation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         fields = checked(EmbedAll, request_object(request.body))
-        if fields.prompt_name is not None:
-            raise Unprocessable(f"`prompt_name` is {_PROMPT_NAME}", param="prompt_name")
-        if not fields.inputs:
-            raise Unprocessable("`inputs` cannot be empty", param="inputs")
+        _refuse_prompt_name(fields.prompt_name, "prompt_name")
+        _refuse_empty(fields.inputs, "inputs")
         body = {"input": fields.inputs, "task": "token_embed", **fields.truncation()}
         return Call("embeddings", body, cls("/pooling", body), field_names=cls.field_names)
 
@@ -193,10 +198,8 @@ class SimilarityTranslation(DirectTranslation):
     def parse(cls, request: Request, context: ParseContext) -> Call:
         fields = checked(Similarity, request_object(request.body))
         parameters = fields.parameters or SimilarityParameters()
-        if parameters.prompt_name is not None:
-            raise Unprocessable(f"`prompt_name` is {_PROMPT_NAME}", param="parameters.prompt_name")
-        if not fields.inputs.sentences:
-            raise Unprocessable("`inputs.sentences` cannot be empty", param="inputs.sentences")
+        _refuse_prompt_name(parameters.prompt_name, "parameters.prompt_name")
+        _refuse_empty(fields.inputs.sentences, "inputs.sentences")
         texts = [fields.inputs.source_sentence, *fields.inputs.sentences]
         body = {"input": texts, **parameters.truncation()}
         return Call("embeddings", body, cls("/v1/embeddings", body), field_names=cls.field_names)

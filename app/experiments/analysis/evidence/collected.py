@@ -71,8 +71,8 @@ class Collected:
         """Ended requests of each arm that lack each measure's value."""
         self.unknown: Ints = np.zeros(len(arms.names), np.int64)
         self.running: Ints = np.zeros(len(arms.names), np.int64)
-        self.held: Held | None = None
         """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
+        self.held: Held | None = None
         self._least, self._most = np.full((2, size), np.inf), np.full((2, size), -np.inf)
         """The range of each measure's numerators, and of its denominators."""
         self._per_stratum = Growing(np.float64)
