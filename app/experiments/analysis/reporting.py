@@ -153,8 +153,8 @@ def _withheld(experiment: Experiment, comparing: Sequence[Comparator], watched: 
     reasons: dict[str, list[str]] = {}
     for number, treatment in enumerate(experiment.treatments, 1):
         its = [it for it in comparing if it.treatment == number]
-        primary = [it.measure for it in its if it.measure.role == "primary"]
-        scored = {measure.metric for measure in primary if measure.feedback}
+        primary = [it for it in its if it.measure.role == "primary"]
+        scored = {it.measure.metric for it in primary if it.measure.feedback}
         found = [watched.suspected_returns] if watched.suspected_returns else []
         found += [
             f"It is not shown that equally many answers get {it.measure.metric} on both arms: "
@@ -166,8 +166,8 @@ def _withheld(experiment: Experiment, comparing: Sequence[Comparator], watched: 
         ]
         found += [
             f"Requests without a value could explain {it.measure.key}, had they been the slowest or the fastest of all."
-            for it in its
-            if it.measure.role == "primary" and not it.known.complete
+            for it in primary
+            if not it.known.complete
         ]
         if found:
             reasons[treatment] = found

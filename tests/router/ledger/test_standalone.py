@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from app.experiments.columns import Exposures, Tables
 from app.experiments.recordings.reading import read
@@ -28,18 +29,22 @@ SECRET_WORDS = "a horse and a saddle"
 USER = "anna.schmidt@example.com"
 
 
+@pytest.fixture
+def url(engines: tuple[dict[str, FakeEngine], str]) -> str:
+    """Where the engines are, as if they had not answered before."""
+    fakes, url = engines
+    for fake in fakes.values():
+        fake.reset()
+    return url
+
+
 def ask(url: str, requests: int) -> None:
     body = {"model": "chat", "messages": [{"role": "user", "content": SECRET_WORDS}], "user": USER}
     for _ in range(requests):
         assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 200
 
 
-def test_every_request_is_one_row_over_two_lives_of_the_process(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
-) -> None:
-    fakes, url = engines
-    fakes["blue"].reset()
-    fakes["green"].reset()
+def test_every_request_is_one_row_over_two_lives_of_the_process(url: str, tmp_path: Path) -> None:
     logs = ""
     for requests in (7, 5):
         with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
@@ -79,13 +84,8 @@ def ahead(directory: Path) -> int:
     return sum(len(it.batch.rows) for it in left if it is not None)
 
 
-def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twice(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
-) -> None:
+def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twice(url: str, tmp_path: Path) -> None:
     """On disk within a second: the router is the only one that knows them."""
-    fakes, url = engines
-    fakes["blue"].reset()
-    fakes["green"].reset()
     directory, asked = tmp_path / ".run/ledger", 0
     for requests in (7, 5):  # the second process is killed before it has stored what the first one left
         with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
@@ -103,13 +103,8 @@ def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twic
     assert not list((directory / FOLDER).iterdir())
 
 
-def test_a_report_of_a_time_before_a_kill_says_what_was_shown_then(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
-) -> None:
+def test_a_report_of_a_time_before_a_kill_says_what_was_shown_then(url: str, tmp_path: Path) -> None:
     """The next process stores what the killed one had received, at the time at which that had received it."""
-    fakes, url = engines
-    fakes["blue"].reset()
-    fakes["green"].reset()
     directory = tmp_path / ".run/ledger"
     shown: list[dict[str, Any]] = []
     for is_killed in (True, False):
@@ -156,13 +151,8 @@ def modes(directory: Path) -> tuple[set[int], set[int]]:
 PRIVATE = ({0o700}, {0o600})
 
 
-def test_only_the_owner_may_read_what_was_recorded_whatever_the_umask(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
-) -> None:
+def test_only_the_owner_may_read_what_was_recorded_whatever_the_umask(url: str, tmp_path: Path) -> None:
     """Prompts among it: with all that the ledger writes, and with what an earlier version left readable."""
-    fakes, url = engines
-    fakes["blue"].reset()
-    fakes["green"].reset()
     directory = tmp_path / ".run/ledger"
     old = directory / "recordings/date=2026-01-01/old.jsonl.gz"
     old.parent.mkdir(0o755, parents=True)
@@ -190,10 +180,8 @@ def test_only_the_owner_may_read_what_was_recorded_whatever_the_umask(
 
 
 def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_the_end(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+    url: str, tmp_path: Path
 ) -> None:
-    fakes, url = engines
-    fakes["blue"].reset()
     record = {"text": "full", "redact": ["horse"]}
     document = {
         "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record}},
