@@ -59,12 +59,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     p: float | None = None
     """The always-valid p-value of the latest look: min(1, exp(-log_e_value))."""
     verdict: Verdict
+    withheld: Verdict | None = None
+    """The verdict on what was measured, where a `doubt` withholds it."""
+    doubt: str = ""
+    """What else could explain what was measured, in words; empty if nothing could."""
+    measured_on: str = ""
+    """With a `doubt`, what the effect is about: the requests that have a value."""
     non_inferior: bool = False
-    """Whether it is worse by less than the minimal effect, if at all."""
+    """Whether what was measured is worse by less than the minimal effect, if at all."""
     not_worse: bool = False
     """Deprecated: `non_inferior`."""
     since: float | None = None
-    """The time since which every look has found the same difference, or equivalence, in Unix seconds."""
+    """The time since which every look has measured the same difference, or equivalence, in Unix seconds."""
     looked_at: float | None = None
     """The time of the look that the interval and the verdict rest on, in Unix seconds."""
     outdated: bool = False
@@ -92,6 +98,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _set_former_name(self)
         force_setattr(self, "not_worse", self.non_inferior)
+
+    @property
+    def measured(self) -> Verdict:
+        """The verdict on what was measured."""
+        return self.withheld or self.verdict
 
     @property
     def key(self) -> str:
@@ -259,9 +270,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None
     decision: Decision
     decisions: dict[str, Decision] = {}
-    withheld: dict[str, list[str]] = {}
-    """Per treatment, why it is not shipped even if it is better: what else could explain that, in words."""
     """The decision on each treatment."""
+    withheld: dict[str, list[str]] = {}
+    """Per treatment, why it is not shipped: what else could explain what was measured, in words."""
     headline: str
     """One sentence: no-prefix-cache on chat: green is better than blue."""
     details: list[str]

@@ -21,7 +21,8 @@ SILENCING: dict[str, Cause] = {
 """Kinds of alarms with which the evidence does not tell what comes: a ramp holds."""
 
 _AGAINST: dict[Verdict, str] = {"worse": "is worse than", "different": "differs from"}
-"""Verdicts on a primary metric that speak against a treatment, in words."""
+"""Verdicts on a primary metric that speak against a treatment, in words. What was measured is enough to act, even where
+a doubt withholds the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,12 @@ class Facts:
                 f"worse {it.metric} {it.treatment} {it.since or 0:.0f}",
                 it.treatment,
                 self.experiment.on_worse,
-                f"{it.treatment} {_AGAINST[it.verdict]} {self.experiment.control} in {it.metric}",
+                f"{it.treatment} {_AGAINST[it.measured]} {self.experiment.control} in {it.metric}"
+                + (f", of {it.measured_on}" if it.doubt else ""),
                 it.since if it.since is not None else self.report.at,
             )
             for it in self.report.primary
-            if it.verdict in _AGAINST
+            if it.measured in _AGAINST
         ]
 
     @property

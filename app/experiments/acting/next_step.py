@@ -82,7 +82,7 @@ def _evidence(state: State, facts: Facts, ramp: Ramp) -> Iterator[str]:
 def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
     for name in facts.experiment.treatments:
         primary = [it for it in facts.report.primary if it.treatment == name]
-        if wanted == "better" and not any(it.verdict == "better" for it in primary):
+        if wanted == "better" and not any(it.measured == "better" for it in primary):
             yield f"{name} to be better in a primary metric"
         if wanted == "non_inferior" and (open_ := [it.metric for it in primary if not it.non_inferior]):
             yield f"{name} to be non-inferior in {', '.join(open_)}"

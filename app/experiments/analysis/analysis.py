@@ -24,7 +24,7 @@ from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.arrivals import Arrivals
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import Match, PendingFeedback
-from app.experiments.analysis.evidence.metrics import facts_of, measures_of
+from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, facts_of, measures_of
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.pace import Pace
 from app.experiments.analysis.reporting import reported
@@ -89,7 +89,7 @@ class Analysis:
         experiment, names = self.experiment, self._arms.names
         each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
         others = sum(it.role == "secondary" for it in self._collected.measures) * len(experiment.treatments)
-        return [
+        comparing = [
             Comparator(
                 measure,
                 column,
@@ -102,6 +102,11 @@ class Analysis:
             for column, measure in enumerate(self._collected.measures)
             for treatment in range(1, len(names))
         ]
+        rates = {(it.measure.metric, it.treatment): it for it in comparing if it.measure.statistic == RESPONSE_RATE}
+        for it in comparing:
+            if it.measure.feedback and it.measure.statistic != RESPONSE_RATE:
+                it.response = rates[it.measure.metric, it.treatment]
+        return comparing
 
     def intervene(self, done: Interventions) -> None:
         """Takes the actions so far. Also called before exposures are added again."""
@@ -262,6 +267,7 @@ class Analysis:
         for number, (comparing, level) in enumerate(zip(secondary, levels, strict=True)):
             comparing.assume(level, number in kept, self._arms.weights)
         for comparing in self._comparing:
+            comparing.returns = self._watched.returns
             comparing.say()
 
     def _reached(self, now: float) -> list[Occurrence]:

@@ -10,7 +10,7 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.evidence.arrivals import HORIZON_S
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
-from app.experiments.analysis.evidence.metrics import LENGTH, RESPONSE_RATE
+from app.experiments.analysis.evidence.metrics import LENGTH
 from app.experiments.analysis.verdicts import sentences
 from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
@@ -139,7 +139,7 @@ def _decisions(
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
             changed=any(it.changes.has_flipped for it in its),
-            same_length=not any(it.measure.metric == LENGTH and it.known.verdict == "different" for it in its),
+            same_length=not any(it.measure.metric == LENGTH and it.known.measured == "different" for it in its),
             settled=all(it.known.settled for it in deciding),
             comparable=treatment not in withheld,
             invalid=any(watched.invalidates(it.column, number) for it in deciding),
@@ -149,28 +149,16 @@ def _decisions(
 
 
 def _withheld(experiment: Experiment, comparing: Sequence[Comparator], watched: Monitoring) -> dict[str, list[str]]:
-    """Per treatment, what else could explain its primary verdicts; without those treatments where nothing could."""
+    """Per treatment, what else could explain what was measured of its primary metrics; without those treatments where
+    nothing could. Suspicion is enough not to ship; a verdict is withheld only for a doubt.
+    """
     reasons: dict[str, list[str]] = {}
     for number, treatment in enumerate(experiment.treatments, 1):
-        its = [it for it in comparing if it.treatment == number]
-        primary = [it for it in its if it.measure.role == "primary"]
-        scored = {it.measure.metric for it in primary if it.measure.feedback}
         found = [watched.suspected_returns] if watched.suspected_returns else []
-        found += [
-            f"It is not shown that equally many answers get {it.measure.metric} on both arms: "
-            "the scores may come from different people."
-            for it in its
-            if it.measure.statistic == RESPONSE_RATE
-            and it.measure.metric in scored
-            and it.known.verdict != "equivalent"
-        ]
-        found += [
-            f"Requests without a value could explain {it.measure.key}, had they been the slowest or the fastest of all."
-            for it in primary
-            if not it.known.complete
-        ]
+        primary = [it for it in comparing if it.treatment == number and it.measure.role == "primary"]
+        found += [it.doubt.text for it in primary if it.doubt is not None]
         if found:
-            reasons[treatment] = found
+            reasons[treatment] = list(dict.fromkeys(found))
     return reasons
 
 

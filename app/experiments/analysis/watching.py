@@ -297,7 +297,7 @@ def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
     metric, verdict, effect = (
         comparing.measure.key,
         comparing.word,
-        comparing.known.event_test or comparing.known.effect,
+        comparing.known.shown,
     )
     return Occurrence(
         at=now,

@@ -151,9 +151,12 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 
 def _verdict(report: Report, comparison: Comparison) -> str:
-    holds = comparison.since is not None and comparison.verdict not in ("too_early", "invalid")
+    holds = comparison.since is not None and comparison.verdict not in ("too_early", "invalid") and not comparison.doubt
     since = words.moment(comparison.since or 0.0, report.at, short=True) if holds else ""
-    text = words.verdict(comparison.verdict, non_inferior=comparison.non_inferior, since=since)
+    non_inferior = comparison.non_inferior and not comparison.doubt
+    text = words.verdict(comparison.verdict, non_inferior=non_inferior, since=since)
+    if comparison.doubt:
+        text += ", see below"
     if comparison.verdict == "undecided" and comparison.units_needed is not None:
         text += f": about {words.count(words.rounded(comparison.units_needed))} more units"
         if comparison.days_needed is not None:
@@ -167,6 +170,8 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
     values = {it.arm: it for it in comparison.values}
     if comparison.outdated and comparison.looked_at is not None:
         yield f"{metric}: looked at {words.duration(report.at - comparison.looked_at)} before this report."
+    if comparison.doubt:
+        yield f"{metric}: the change is that of {comparison.measured_on}. {comparison.doubt}"
     if comparison.reason and comparison.events is None:
         yield f"{metric}: {comparison.reason}."
     if comparison.events is not None:

@@ -19,7 +19,9 @@ _GOOD = {
     "Error rate": -1,
 }
 """The subjects whose good direction the words imply: 1 for more."""
-_SENTENCE = re.compile(rf"(?:(\S+): )?([A-Z][^:.(]*?|[a-z]\w*)(?: \(\w+\))? {_NUMBER} (\w+) \(([^()]*)\)\.")
+_SENTENCE = re.compile(
+    rf"(?:(\S+): )?(Of the \w+ that [a-z ]+, )?([A-Za-z][^:;,.(]*?)(?: \(\w+\))? {_NUMBER} (\w+) \(([^()]*)\)[.;]"
+)
 _CHANGE = re.compile(r"([+-])" + _NUMBER)
 _BETTER = re.compile(r"(?:^|; |: )(\S+) is (better|worse) than \S+?(?: in (.+?) and worse in (.+))?(?=;|\.$)")
 _EQUAL = re.compile(r"(?:; |: )(\S+) (differs from|is equivalent to) ")
@@ -35,6 +37,8 @@ class Statement(NamedTuple):
     estimate: float
     lower: float
     upper: float
+    measured: bool = False
+    """It is about what was measured alone, and says why."""
 
     @property
     def good(self) -> int:
@@ -68,6 +72,7 @@ def contradictions(text: str) -> list[str]:
 
 def _holds(word: str, said: list[Statement]) -> bool:
     """Whether any interval allows the word: for all of the metrics together where it is about all of them."""
+    doubtful, said = [it for it in said if it.measured], [it for it in said if not it.measured]
     known = [it for it in said if it.good]
     is_good = any(_side(it) * it.good > 0 for it in known)
     is_bad = any(_side(it) * it.good < 0 for it in known)
@@ -83,9 +88,9 @@ def _holds(word: str, said: list[Statement]) -> bool:
         case "differs":
             return apart
         case "open":
-            return not is_good and not is_bad
+            return bool(doubtful) or (not is_good and not is_bad)
         case _:
-            return not any(it.lower == -float("inf") or it.upper == float("inf") for it in said)
+            return not any(abs(end) == float("inf") for it in (*said, *doubtful) for end in (it.lower, it.upper))
 
 
 def _side(it: Statement) -> int:
@@ -93,9 +98,10 @@ def _side(it: Statement) -> int:
 
 
 def _statement(match: re.Match[str]) -> Statement:
-    treatment, subject, number, _, direction, range_ = match.groups()
+    treatment, measured, subject, number, _, direction, range_ = match.groups()
     lower, upper = _bounds(range_)
-    return Statement(treatment or "", subject, _signed(number, direction), lower, upper)
+    subject = subject[0].upper() + subject[1:]
+    return Statement(treatment or "", subject, _signed(number, direction), lower, upper, measured is not None)
 
 
 def _bounds(text: str) -> tuple[float, float]:

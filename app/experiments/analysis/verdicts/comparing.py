@@ -4,6 +4,8 @@ Every statement is about the *current* confidence sequence, and so is every act:
 on, and then a word that was true a week ago is false today. The estimand at time t is the average effect on the traffic
 so far. The sequence contains it at all times at once with probability 1 - alpha (`app.experiments.statistics`), and
 then all of its words are true, each at its time. What was said earlier remains as an event with its interval.
+
+An interval is about what was measured. Where a `Doubt` is left that the rest would say something else, no word is said.
 """
 
 import math
@@ -13,6 +15,7 @@ from typing import Any
 from app.experiments.analysis.evidence.arrays import Ints
 from app.experiments.analysis.evidence.collected import AnyLook, Collected
 from app.experiments.analysis.evidence.metrics import Measure
+from app.experiments.analysis.verdicts.doubts import RECORDED, SCORED, VALUED, Doubt
 from app.experiments.analysis.verdicts.history import EffectWatch, History
 from app.experiments.analysis.verdicts.rules import WORDS, effect_of, is_non_inferior, verdict_of
 from app.experiments.analysis.watch.rare_events import FEW, RareEvents
@@ -33,7 +36,8 @@ class LatestLook:
 
     effect: Effect = NO_EFFECT
     ln_e: float | None = None
-    verdict: Verdict = "undecided"
+    measured: Verdict = "undecided"
+    """The verdict on what was measured."""
     reason: str = ""
     look: AnyLook | None = None
     event_test: Effect | None = None
@@ -51,6 +55,11 @@ class LatestLook:
     complete: bool = True
     """Whether they cannot change the verdict."""
 
+    @property
+    def shown(self) -> Effect:
+        """The effect whose interval the verdict is: of the exact test, where there is one."""
+        return self.event_test or self.effect
+
 
 @dataclass
 class Comparator:
@@ -67,9 +76,13 @@ class Comparator:
     """The probability that an interval misses the effect: `alpha`, or smaller for a metric that is one of many."""
     discovered: bool | None = None
     """Whether e-BH keeps it, for secondary metrics."""
+    response: "Comparator | None" = None
+    """The comparison of how many answers have a score, for feedback."""
+    returns: str = ""
+    """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
     known: LatestLook = field(default_factory=LatestLook)
     word: Verdict | None = None
-    """What the latest look says, if it is one of `WORDS`."""
+    """What the latest look has measured, if it is one of `WORDS`."""
     since: float | None = None
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
@@ -100,7 +113,7 @@ class Comparator:
         """Makes a look, of which `say` then takes the word. `sets` as in `Arms.weights`."""
         self.looked_at = now
         self.known = self._looked(collected, sets)
-        self.history.add(now, self.known.effect, self.known.ln_e, self.known.verdict)
+        self.history.add(now, self.known.effect, self.known.ln_e, self.verdict)
         self.is_recount = sum(self.known.units) < self.counted
         if self.is_recount:
             return
@@ -113,7 +126,7 @@ class Comparator:
         """Takes the word of the latest look, once the level is that of all metrics' looks together."""
         if self.is_recount:
             return
-        word = self.known.verdict if self.known.verdict in WORDS else None
+        word = self.known.measured if self.known.measured in WORDS else None
         if word != self.word:
             self.word, self.since = word, None if word is None else self.looked_at
 
@@ -125,9 +138,34 @@ class Comparator:
         self.level, known = level, self.known
         if known.event_test is not None and self.rare is not None and self.rare.applies:
             effect, _ = self.rare.effect(sets, level)
-            self.known = replace(known, event_test=effect, verdict=verdict_of(effect, self.measure))
-        elif known.look is not None and known.verdict != "too_early":
+            self.known = replace(known, event_test=effect, measured=verdict_of(effect, self.measure))
+        elif known.look is not None and known.measured != "too_early":
             self.known = self._judged(known, known.look)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """What else could explain what was measured; None where nothing is claimed, or nothing could."""
+        measured, non_inferior = self.known.measured, is_non_inferior(self.known.shown, self.measure)
+        if measured not in WORDS and not non_inferior:
+            return None
+        if self.response is not None and self.response.known.measured != "equivalent":
+            return Doubt(
+                SCORED,
+                f"It is not shown that equally many answers get {self.measure.metric} on both arms: the scores may "
+                "come from different people.",
+            )
+        if not self.known.complete:
+            return Doubt(
+                VALUED,
+                f"Requests without a value could explain {self.measure.key}, had they been the slowest or the fastest "
+                "of all.",
+            )
+        return Doubt(RECORDED, self.returns) if self.returns else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The present verdict, whatever alarms say."""
+        return "undecided" if self.known.measured in WORDS and self.doubt is not None else self.known.measured
 
     def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)
@@ -135,7 +173,7 @@ class Comparator:
         if min(units) < MIN_UNITS:
             few = min(zip(units, self.names, strict=True))
             reason = f"{few[0]} unit{'' if few[0] == 1 else 's'} on {few[1]} so far, {MIN_UNITS} are needed"
-            return LatestLook(verdict="too_early", reason=reason, look=look, units=units)
+            return LatestLook(measured="too_early", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
             return self._exact(rare, collected, sets, units)
         if look is None:
@@ -157,7 +195,7 @@ class Comparator:
             return LatestLook(reason=f"{reason}, and {missing} requests have no end", units=units)
         effect, ln_e = self.rare.effect(sets, self.level)
         return LatestLook(
-            ln_e=ln_e, verdict=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
+            ln_e=ln_e, measured=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
         )
 
     def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> LatestLook:
@@ -178,9 +216,9 @@ class Comparator:
         """The look with its interval and what follows from it."""
         effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
         with_missing = self._effect(look, known.slack.plus(known.slack_of_missing))
-        verdict, allowed = verdict_of(effect, self.measure), _allows(effect, self.measure)
+        allowed = _allows(effect, self.measure)
         settled, complete = (_allows(it, self.measure) == allowed for it in (after_all, with_missing))
-        return replace(known, effect=effect, verdict=verdict, settled=settled, complete=complete)
+        return replace(known, effect=effect, measured=allowed[0], settled=settled, complete=complete)
 
     def _effect(self, look: AnyLook, slack: Slack) -> Effect:
         bounds = look.interval(effect=self.delta, alpha=self.alpha, level=self.level, slack=slack)
@@ -195,8 +233,8 @@ class Comparator:
         return self._effect(look, collected.slack(self.column, self.treatment, collected.unknown))
 
     def reach(self) -> bool:
-        """Notes the present word, while nothing makes it invalid. Returns whether it is the first time."""
-        if self.word is None or self.word in self.reached:
+        """Notes the present word, while nothing makes it invalid or doubtful. Returns whether it is the first time."""
+        if self.word is None or self.word in self.reached or self.doubt is not None:
             return False
         self.reached.append(self.word)
         return True
@@ -222,9 +260,9 @@ class Comparator:
         `outdated`: as in `Comparison`. `with_values`: includes the metric's value in each arm, which takes a while for
         quantiles.
         """
-        known, measure = self.known, self.measure
-        verdict: Verdict = "invalid" if invalid else known.verdict
-        needed = self.units_needed() if verdict == "undecided" else None
+        known, measure, doubt = self.known, self.measure, None if invalid else self.doubt
+        verdict: Verdict = "invalid" if invalid else self.verdict
+        needed = self.units_needed() if known.measured == verdict == "undecided" else None
         return Comparison(
             metric=measure.key,
             statistic=measure.statistic,
@@ -238,7 +276,10 @@ class Comparator:
             log_e_value=known.ln_e,
             p=None if known.ln_e is None else min(1.0, math.exp(-known.ln_e)),
             verdict=verdict,
-            non_inferior=not invalid and is_non_inferior(known.event_test or known.effect, measure),
+            withheld=known.measured if not invalid and known.measured != verdict else None,
+            doubt="" if doubt is None else doubt.text,
+            measured_on="" if doubt is None else doubt.measured_on,
+            non_inferior=not invalid and is_non_inferior(known.shown, measure),
             since=self.since,
             looked_at=self.looked_at,
             outdated=outdated,

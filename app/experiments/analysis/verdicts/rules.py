@@ -72,7 +72,7 @@ def decision_of(
         return "do_not_ship"
     if invalid:
         return "invalid"
-    if any(it.verdict in AGAINST for it in primary):
+    if any(it.measured in AGAINST for it in primary):
         return "do_not_ship"
     good = all(it.non_inferior for it in primary) and any(it.verdict == "better" for it in primary)
     free = quiet and same_length and settled and comparable and long_enough and not changed

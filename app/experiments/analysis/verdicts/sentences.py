@@ -42,7 +42,10 @@ def noun_of_units(endpoint: Endpoint) -> str:
 
 
 def effect_sentence(comparison: Comparison) -> str:
-    """First token 8.0 % earlier (between 1.7 % and 13.4 % earlier)."""
+    """First token 8.0 % earlier (between 1.7 % and 13.4 % earlier).
+
+    With a doubt: Of the requests that have a value, first token 8.0 % earlier (…); requests without a value could …
+    """
     subject, (more, less) = _SUBJECTS.get(comparison.metric.partition(".")[0], (comparison.metric, _HIGHER_LOWER))
     if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
         subject += f" ({comparison.statistic})"
@@ -50,7 +53,14 @@ def effect_sentence(comparison: Comparison) -> str:
     if effect.estimate is None or comparison.verdict in _UNKNOWN:
         return f"{subject}: {comparison.reason or 'no estimate yet'}."
     estimate = _directed(comparison, effect.estimate, more, less)
-    return f"{subject} {estimate} ({_range(comparison, effect, more, less)})."
+    changed = f"{subject} {estimate} ({_range(comparison, effect, more, less)})"
+    if not comparison.doubt:
+        return f"{changed}."
+    return f"Of {comparison.measured_on}, {_lowered(changed)}; {_lowered(comparison.doubt)}"
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
 def _amount(comparison: Comparison, value: float) -> str:
@@ -113,6 +123,8 @@ def _standing(report: Report, treatment: str) -> str:
         )
     if by_verdict["worse"]:
         return f"{treatment} is worse than {against}"
+    if doubts := [it.doubt for it in primary if it.withheld]:
+        return f"no verdict on {treatment} against {against} yet: {_lowered(doubts[0]).rstrip('.')}"
     if any(it.verdict == "different" for it in primary):
         return f"{treatment} differs from {against}"
     if by_verdict["better"]:
@@ -196,8 +208,9 @@ def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: floa
     if report.decision == "ship":
         good = [name for name, decision in decisions.items() if decision == "ship"]
         return f"Next: give {' or '.join(good)} all traffic."
-    better = [it.treatment for it in report.primary if it.verdict == "better"]
+    better = [it.treatment for it in report.primary if it.measured == "better"]
     reasons = [reason for name in better for reason in report.withheld.get(name, [])]
+    reasons += [it.doubt for it in report.primary if it.withheld]
     if reasons and not (_alarmed(report.guardrails) or _unhealthy(report.guardrails)):
         return f"Next: nothing is shipped yet. {reasons[0]}"
     return f"Next: {_keep_going(report, missing_s)}"
@@ -219,7 +232,7 @@ def _keep_going(report: Report, missing_s: float) -> str:
     if unhealthy := _unhealthy(report.guardrails):
         return f"look into control, which exceeds the limit of {', '.join(unhealthy)}."
     lengths = [it for it in (*report.primary, *report.secondary) if it.metric == LENGTH]
-    if different := [effect_sentence(it) for it in lengths if it.verdict == "different"]:
+    if different := [effect_sentence(it) for it in lengths if it.measured == "different"]:
         return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
     if missing_s > 0 and any(it.verdict == "better" for it in report.primary):
         return f"keep going for {words.duration(missing_s)} of traffic: hours of a day differ (`min_duration_s`)."

@@ -56,8 +56,8 @@ export function chart() {
 
   /** Moves the verdict's line to its time. uPlot calls this whenever it draws. */
   function placeLatch(u) {
-    const { since, verdict } = shown[0];
-    const part = since ? (since - u.scales.x.min) / (u.scales.x.max - u.scales.x.min) : -1;
+    const { since, verdict, doubt } = shown[0];
+    const part = since && !doubt ? (since - u.scales.x.min) / (u.scales.x.max - u.scales.x.min) : -1;
     latch.hidden = !(part >= 0 && part <= 1);
     latch.style.setProperty("left", `${100 * part}%`);
     latch.classList.toggle("label-left", part > LABEL_TURNS);
@@ -143,7 +143,7 @@ function inWords(comparison, points, plans) {
   if (points.length === 0) return "There is no interval yet.";
   const first = points[0], last = points.at(-1);
   const within = plans.filter((it) => it >= first.at && it <= last.at).length;
-  const held = comparison.since ? ` The verdict “${verdictInWords(comparison.verdict)}” has held since ${moment(comparison.since)}${comparison.since >= first.at && comparison.since <= last.at ? " (solid line)" : ""}.` : "";
+  const held = comparison.since && !comparison.doubt ? ` The verdict “${verdictInWords(comparison.verdict)}” has held since ${moment(comparison.since)}${comparison.since >= first.at && comparison.since <= last.at ? " (solid line)" : ""}.` : "";
   return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It started ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
 }
 

@@ -194,7 +194,7 @@ def test_nothing_ships_while_control_exceeds_an_absolute_limit() -> None:
     rail = {"event": "error", "max_rate": 0.005}
     _, report = run(World(slower=0.85, users=3000, error_rate=(0.03, 0.03)), guardrails=[rail])
     assert alarms(report) == {"endpoint_unhealthy"}
-    assert report.primary[0].verdict == "better"
+    assert report.primary[0].measured == "better"
     assert report.decision == "keep_going"
     assert "Control itself exceeds the limit of error." in report.details[-1]
     assert report.next == "Next: look into control, which exceeds the limit of error."
@@ -471,7 +471,8 @@ def test_feedback_counts_when_its_window_is_over() -> None:
     analysis.tick(START + 3600 + 700)
     report = analysis.report(START + 3600 + 700)
     thumbs, rate = secondary(report, "thumbs"), secondary(report, "thumbs.response_rate")
-    assert thumbs.verdict == "better"
+    assert thumbs.measured == "better"
+    assert (thumbs.verdict == "better") == (rate.verdict == "equivalent")
     assert [value.requests for value in thumbs.values] == [int((answer & ~green).sum()), int((answer & green).sum())]
     assert [value.value for value in thumbs.values] == pytest.approx([0.5, 0.9], abs=0.03)
     assert [value.response_rate for value in thumbs.values] == pytest.approx([0.4, 0.4], abs=0.03)
@@ -623,3 +624,52 @@ def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
 def test_only_changes_of_deciding_settings_start_a_new_run(change: dict[str, Any], same: bool) -> None:
     old, new = config(), config(**change)
     assert same_run(old.experiments[NAME], new.experiments[NAME]) == same
+
+
+def test_an_arm_that_loses_its_slowest_requests_has_no_verdict() -> None:
+    """As many are lost of both, so that no count differs: green's slowest, and any of blue's."""
+    world, rng, count = World(users=3000), np.random.default_rng(2), 20_000
+    user = rng.integers(0, world.users, count)
+    green = world.draw[user] < 0.5
+    ttft = np.exp(rng.normal(-1.0, 0.8, count))
+    slowest = ttft > np.quantile(ttft, 0.97)
+    lost = np.where(green, slowest, rng.random(count) < 0.03)
+    at = np.sort(START + rng.random(count) * DAY_S)
+    analysis = analysis_of(world, config())
+    world.answered(
+        at, user, green, ttft_s=np.where(lost, np.nan, ttft), duration_s=30.0, error=np.where(lost, 3, 0)
+    ).tell(analysis)
+    occurrences = analysis.tick(NOW)
+    report = analysis.report(NOW)
+    ttft_ = report.primary[0]
+    assert (ttft_.measured, ttft_.verdict, ttft_.withheld) == ("better", "undecided", "better")
+    assert "verdict" not in {it.kind for it in occurrences}
+    assert report.decision == "keep_going"
+    assert report.headline.startswith("green-float32 on chat: no verdict on green against blue yet: requests without")
+    assert report.details[0].startswith("Of the requests that have a value, first token ")
+    assert report.details[0].count("; requests without a value could explain ttft, had they been the slowest")
+    assert {point.verdict for point in analysis.history("ttft", "green")} == {"undecided"}
+
+
+def test_scores_of_content_users_who_answer_more_on_one_arm_have_no_verdict() -> None:
+    world, rng, count = World(users=3000), np.random.default_rng(3), 12_000
+    declared = config(feedback={"thumbs": {"window_s": 60}}, primary=[{"metric": "thumbs", "minimal_effect": 0.1}])
+    analysis = analysis_of(world, declared)
+    recorded = world.requests(count)
+    recorded.tell(analysis)
+    rows = recorded.rows
+    green = rows.assigned == world.codes["green"]
+    content = rng.random(count) < 0.5
+    given = rng.random(count) < np.where(green & content, 0.45, 0.3)
+    analysis.add_feedback(
+        [
+            FeedbackItem(float(rows.at[n]) + 30, int(rows.request[n]), int(rows.caller[n]), "thumbs", float(content[n]))
+            for n in np.flatnonzero(given)
+        ]
+    )
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert (report.primary[0].measured, report.primary[0].verdict) == ("better", "undecided")
+    assert report.details[0].startswith("Of the answers that have a score, thumbs ")
+    assert "; it is not shown that equally many answers get thumbs on both arms" in report.details[0]
+    assert report.decision == "keep_going"

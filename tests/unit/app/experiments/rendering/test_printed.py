@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from app.experiments.analysis.evidence.metrics import Measure
 from app.experiments.analysis.verdicts import sentences
-from app.experiments.analysis.verdicts.rules import decision_of, effect_of, is_non_inferior, verdict_of
+from app.experiments.analysis.verdicts.doubts import RECORDED, SCORED, VALUED, Doubt
+from app.experiments.analysis.verdicts.rules import WORDS, decision_of, effect_of, is_non_inferior, verdict_of
 from app.experiments.rendering import text
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Better, Comparison, Effect, Report, Scale, SubgroupEffect, Subgroups
@@ -29,6 +30,11 @@ METRICS: list[tuple[str, str, Better, Scale]] = [
     ("error", "proportion", "lower", "relative"),
     ("stars", "mean", "higher", "absolute"),
 ]
+DOUBTS = (
+    Doubt(VALUED, "Requests without a value could explain it, had they been the slowest or the fastest of all."),
+    Doubt(SCORED, "It is not shown that equally many answers get it on both arms."),
+    Doubt(RECORDED, "Units of green make fewer requests: of 500 units with at least 3, 200 are green's."),
+)
 estimates = st.one_of(st.floats(-2, 2), st.floats(-0.1, 0.1), st.floats(-0.002, 0.002))
 errors = st.one_of(st.floats(1e-5, 0.01), st.floats(0.01, 0.5))
 
@@ -43,6 +49,9 @@ def comparisons(draw: Any, metric: tuple[str, str, Better, Scale], treatment: st
     if draw(st.integers(0, 9)) == 0:
         effect = Effect()
     measure = _measure(better)
+    doubt = draw(st.sampled_from([None, None, *DOUBTS]))
+    measured = verdict_of(effect, measure)
+    verdict = "undecided" if doubt is not None and measured in WORDS else measured
     return replace(
         TTFT,
         metric=key,
@@ -51,7 +60,10 @@ def comparisons(draw: Any, metric: tuple[str, str, Better, Scale], treatment: st
         better=better,
         scale=scale,
         effect=effect,
-        verdict=verdict_of(effect, measure),
+        verdict=verdict,
+        withheld=measured if measured != verdict else None,
+        doubt="" if doubt is None else doubt.text,
+        measured_on="" if doubt is None else doubt.measured_on,
         non_inferior=is_non_inferior(effect, measure),
         since=None,
         without_cold=None,
@@ -143,6 +155,18 @@ def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
                 assert number == pytest.approx(shown * value, rel=0.051, abs=0.051)
 
 
+@settings(max_examples=200, deadline=None)
+@given(reports())
+def test_a_doubt_is_in_the_sentence_of_its_effect_and_takes_the_word_from_every_page(report: Report) -> None:
+    printed = re.sub(r"\s+", " ", text.render(document(report)))
+    for it in report.primary:
+        if it.doubt and it.effect.estimate is not None:
+            assert it.doubt[1:] in printed
+            assert it.verdict not in WORDS
+    if all(it.doubt for it in report.primary):
+        assert not re.search(r"\b(better|worse|equivalent|differs from)\b", printed.replace("non-inferior", ""))
+
+
 @pytest.mark.parametrize(
     "denied",
     [
@@ -151,6 +175,8 @@ def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
         "First token 30.0 % later (between 19.1 % earlier and 560 % later). True at any time you look.",
         "x on chat: green is better than blue.\n\nFirst token 8.0 % earlier (between 1.7 % earlier and 3.4 % later).",
         "x on chat: no verdict on green against blue yet.\n\nFirst token 8.0 % earlier (between 1 % and 9 % earlier).",
+        "x on chat: green is better than blue.\n\n"
+        "Of the requests that have a value, first token 8.0 % earlier (between 1 % and 9 % earlier); …",
         "x on chat: green differs from blue.\n\nAnswers 8.0 % longer (between 1.7 % shorter and 19 % longer).",
         "x on chat: no verdict on green against blue yet.\n\nFirst token 8.0 % later (between 9 % and 12 % later).",
         "Dialect tgi: ttft changes by +8.0 % (+1.0 % to +9.0 %), against all others by +2.0 % (-1.0 % to +5.0 %).",
