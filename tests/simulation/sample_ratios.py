@@ -2,13 +2,19 @@
 
 import math
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.first_seen import FirstSeen
-from app.experiments.statistics.sample_ratio import RETURNS, RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan, ln_e_of_returns
+from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
+from app.experiments.columns import Tables
+from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan
+from app.ledger.wire import Plan
 from tests.simulation.pool import generator, spread
+from tests.support.experiments.world import BLUE, GREEN, config
 
 EVERY = 25
 UNITS = 200_000
@@ -54,27 +60,63 @@ def alarms(executor: Executor, loss: float, weight: float, count: int) -> tuple[
     return float(np.median(found)), float(np.isfinite(found).mean())
 
 
-def _alarmed(lost: float, weight: float, shape: float, seeds: range) -> list[bool]:
-    return [_returns_alarm(lost, weight, shape, generator(f"returns {lost} {weight}", seed)) for seed in seeds]
+@dataclass(frozen=True)
+class Returning:
+    """Units that come back: 500 users, forty looks; or conversations of one and, in the mean, three more turns."""
+
+    name: str
+    lost: float = 0.0
+    """The share of the treatment's requests that are missing."""
+    weight: float = 0.5
+    """The treatment's, in whole percent."""
+    requests: int = 6_000
+    activity: float | None = None
+    """The shape of users' activity, as in `World`; None: conversations."""
+    least: float = 0.0
+    most: float = 1.0
+    """The bounds of the share of runs with an alarm."""
 
 
-def _returns_alarm(lost: float, weight: float, shape: float, rng: np.random.Generator) -> bool:
-    """6,000 requests of 500 users; forty looks."""
-    users, requests = 500, 6_000
-    activity = rng.gamma(shape, size=users)
-    user = rng.choice(users, requests, p=activity / activity.sum())
-    arm = (rng.random(users) < weight).astype(np.int8)
-    user = user[(arm[user] == 0) | (rng.random(requests) >= lost)]
-    seen, largest = FirstSeen(arms=2), -math.inf
-    for at, part in enumerate(np.array_split(user, 40)):
-        zeros = np.zeros(len(part))
-        seen.add(part.astype(np.uint64), zeros + at, zeros.astype(np.int32), arm[part])
-        largest = max(largest, float(ln_e_of_returns(seen.reached(RETURNS), [(1 - weight, weight)]).max()))
+RETURNING = (
+    Returning("users differ most", activity=0.3, most=0.01),
+    Returning("users are alike, 5 %", weight=0.05, activity=20.0, most=0.01),
+    Returning("conversations", most=0.01),
+    Returning("30 % lost, users are alike", lost=0.3, activity=20.0, least=0.95),
+    Returning("10 % lost, conversations", lost=0.1, requests=8_000, least=0.85),
+    Returning("10 % lost, users are alike", lost=0.1, requests=20_000, activity=20.0, least=0.85),
+)
+
+
+def _requests(world: Returning, rng: np.random.Generator) -> tuple[NDArray[np.intp], int]:
+    """The unit of each request in the order of arrival, and the number of units."""
+    if world.activity is not None:
+        users = 500 * world.requests // 6_000
+        activity = rng.gamma(world.activity, size=users)
+        return rng.choice(users, world.requests, p=activity / activity.sum()), users
+    conversations = world.requests // 4
+    turns = 1 + rng.poisson(3, conversations)
+    unit = np.repeat(np.arange(conversations), turns)
+    return unit[np.argsort(rng.random(conversations)[unit] + 0.01 * rng.random(len(unit)))], conversations
+
+
+def _is_alarmed(world: Returning, rng: np.random.Generator) -> bool:
+    unit, units = _requests(world, rng)
+    arm = (rng.random(units) < world.weight).astype(np.int8)
+    unit = unit[(arm[unit] == 0) | (rng.random(len(unit)) >= world.lost)]
+    tables, share = Tables(), round(100 * world.weight)
+    plan = tables.plan(Plan("chat", "0-a", {BLUE: 100 - share, GREEN: share}))
+    arms = Arms("green-float32", config().experiments["green-float32"], tables, 0.0)
+    watch, largest = SampleRatioWatch(arms, tables, returning=True), -math.inf
+    for at, part in enumerate(np.array_split(unit, 40)):
+        watch.add(part.astype(np.uint64), np.full(len(part), float(at)), np.full(len(part), plan, np.int32), arm[part])
+        largest = max(largest, watch.compare_returns())
     return largest >= RETURNS_THRESHOLD
 
 
-def returns(executor: Executor, lost: float, weight: float, shape: float, count: int) -> float:
-    """The share of runs with an alarm about users' numbers of requests. `lost`: the share of the treatment's requests
-    that are missing; `shape`: of users' activity, as in `World`.
-    """
-    return float(np.mean(np.concatenate(spread(executor, partial(_alarmed, lost, weight, shape), count))))
+def _alarmed(world: Returning, seeds: range) -> list[bool]:
+    return [_is_alarmed(world, generator(f"returns {world.name}", seed)) for seed in seeds]
+
+
+def returns(executor: Executor, world: Returning, count: int) -> float:
+    """The share of runs with an alarm about units' numbers of requests."""
+    return float(np.mean(np.concatenate(spread(executor, partial(_alarmed, world), count))))

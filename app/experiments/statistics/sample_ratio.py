@@ -31,6 +31,9 @@ RETURNS_CONCENTRATION = 30.0
 RETURNS_THRESHOLD = math.log(100)
 """The ln of the evidence at which they raise an alarm: a false one in one of a hundred experiments."""
 
+FEWER = 0.05
+"""The difference of the arms' mean numbers of requests, in ln, that is to be found soonest."""
+
 SUSPICION = math.log(3)
 """The ln of the evidence above which nothing is shipped: a delay without a cause costs less than a biased verdict."""
 

@@ -61,6 +61,11 @@ class FirstSeen:
         """The units that are counted, with the group and the arm of each one's earliest exposure."""
         return self._index.keys, self._group.values, self._arm.values
 
+    @property
+    def times(self) -> Ints:
+        """How often each of these units has come."""
+        return self._times.values
+
     def new_since(self, at: float) -> int:
         """Units whose earliest exposure is at `at` or later, of those that are counted."""
         return int((self._at.values >= at).sum())

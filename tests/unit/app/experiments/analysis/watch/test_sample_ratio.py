@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -76,16 +78,31 @@ def times(found: SampleRatioWatch, units: range, plan: int, arm: int, requests: 
 
 
 def test_units_that_make_fewer_requests_are_evidence_in_words() -> None:
+    """A few busy units hide it from the means."""
     found, _, _ = watch()
+    times(found, range(1000, 1005), 1, 0, 500)
+    times(found, range(1005, 1010), 1, 1, 500)
     times(found, range(300), 1, 0, 6)
     times(found, range(300, 400), 1, 1, 6)
     times(found, range(400, 600), 1, 1, 2)
     assert found.compare_returns() >= RETURNS_THRESHOLD
     assert found.suspects
     assert found.returns.startswith(
-        "Units of green make fewer requests: of 400 units with at least 3, 100 are green's, where the weights say 200."
+        "Units of green make fewer requests: of 410 units with at least 3, 105 are green's, where the weights say 205."
     )
     assert not found.is_new_alarm()
+
+
+def test_a_tenth_of_the_requests_that_is_missing_is_evidence_in_words() -> None:
+    """Units with four, five or six requests, of which green's lose every tenth."""
+    found, _, _ = watch()
+    rng = np.random.default_rng(1)
+    for unit in range(1000):
+        requests = int(rng.integers(4, 7))
+        arm = unit % 2
+        times(found, range(unit, unit + 1), 1, arm, int(rng.binomial(requests, 0.9)) if arm else requests)
+    assert found.compare_returns() >= RETURNS_THRESHOLD
+    assert re.match(r"Units of green make fewer requests: 1\d\.\d % fewer each than blue's\. Either", found.returns)
 
 
 def test_units_that_are_unequally_active_on_both_arms_are_no_evidence() -> None:
