@@ -171,8 +171,7 @@ class Comparator:
         look = collected.look(self.column, self.treatment)
         units = look.units if look else self._units(collected)
         if min(units) < MIN_UNITS:
-            few = min(zip(units, self.names, strict=True))
-            reason = f"{few[0]} unit{'' if few[0] == 1 else 's'} on {few[1]} so far, {MIN_UNITS} are needed"
+            reason = _too_few(units, self._units(collected), self.names)
             return LatestLook(measured="too_early", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
             return self._exact(rare, collected, sets, units)
@@ -341,6 +340,15 @@ class Comparator:
                 self.changes.restore(state["changes"])
         if "history" in state:
             self.history.restore(state["history"])
+
+
+def _too_few(compared: tuple[int, int], units: tuple[int, int], names: tuple[str, str]) -> str:
+    """Why it is too early. `compared`: the units in strata that both arms share, of all `units` that have a value."""
+    few, all_, name = min(zip(compared, units, names, strict=True))
+    so_far = f"{all_} unit{'' if all_ == 1 else 's'} on {name} so far"
+    if all_ < MIN_UNITS or few == all_:
+        return f"{so_far}, {MIN_UNITS} are needed"
+    return f"{so_far}, {few} of them in strata that both arms have, where {MIN_UNITS} are needed"
 
 
 def _allows(effect: Effect, measure: Measure) -> tuple[Verdict, bool]:
