@@ -34,7 +34,7 @@ from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
-from app.experiments.routers import clock_warnings, live, total_lost
+from app.experiments.routers import clock_warnings, gone, live, total_lost
 from app.experiments.runs import Run, SameRun, looks_of, next_run, runs_of
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import LOAD, LOOKS, LOST, OBSTACLES, Entry
@@ -81,6 +81,7 @@ class Controller:
         self.wants_configuration = True
         """A batch named a plan that was not known: the configuration may have changed."""
         self._same_run, self.now = same_run, clock
+        self._started_at = clock()
         self.write_ahead = write_ahead
         self._keeper = Keeper(
             ledger, base, self.tables, clock(), submit=submit, open_store=open_store, write_ahead=write_ahead
@@ -182,8 +183,9 @@ class Controller:
         self._tell_losses()
         self._judges.set_gaps()
         routers, replicas = live(self._keeper.waiting.routers, now), self._replicas_of_deployments()
-        self._judges.observe_load(routers, replicas)
-        self._note(LOAD, {"routers": routers, "replicas": replicas})
+        silent = gone(self._keeper.waiting.routers, now, heard_since=self._started_at)
+        self._judges.observe_load(routers, replicas, silent)
+        self._note(LOAD, {"routers": routers, "replicas": replicas, "gone": silent})
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
 

@@ -21,6 +21,14 @@ CLOCK_BATCHES = 60
 LIVE_S = 30.0
 """The time without a batch after which a router counts as not running: it sends one every second."""
 
+GONE_S = 90.0
+"""The time without a batch after which a router's running requests hold up no others: it is gone, since it tries again
+every 30 seconds at least. If it lives, what it records counts when it comes.
+"""
+
+_GONE_FOR_S = 900.0
+"""The time for which that matters: afterwards no request holds up others."""
+
 CLOCK_HEARD_S = 600.0
 """The time after its last batch for which a router's clock is of interest."""
 
@@ -96,6 +104,15 @@ def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], i
 def live(routers: Mapping[str, RouterProgress], now: float) -> int:
     """The number of running router processes."""
     return sum(it.heard_at > now - LIVE_S for it in routers.values())
+
+
+def gone(routers: Mapping[str, RouterProgress], now: float, *, heard_since: float) -> list[str]:
+    """The router processes that have ended of late. `heard_since`: the time since which they could be heard."""
+    return sorted(
+        name
+        for name, it in routers.items()
+        if now - _GONE_FOR_S < it.heard_at and max(it.heard_at, heard_since) < now - GONE_S
+    )
 
 
 def forget(routers: dict[str, RouterProgress], now: float) -> None:

@@ -33,7 +33,7 @@ from app.experiments.analysis.verdicts.planning import planned
 from app.experiments.analysis.verdicts.subgroups import KEY as SUBGROUPS
 from app.experiments.analysis.verdicts.subgroups import SubgroupWatch
 from app.experiments.analysis.watching import Monitoring
-from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables, router_hash
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
 from app.experiments.statistics import discovery
 from app.experiments.statistics.discovery import e_bh
@@ -185,9 +185,12 @@ class Analysis:
         """
         self._watched.damaged, self._watched.lacking = list(damaged), dict(lacking)
 
-    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
-        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str] = ()) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known. `gone`: the ids
+        of routers that have ended of late, as far as is known now: their running requests hold up no others.
+        """
         self._watched.load.observe(routers, replicas)
+        self._arrivals.abandon([router_hash(router) for router in gone])
 
     def _belonging(self, columns: C) -> tuple[C, Placement]:
         placed = self._arms.place(columns)

@@ -202,15 +202,14 @@ def _warnings(
     if unknown := int(collected.unknown.sum()):
         have = "request has" if unknown == 1 else "requests have"
         warnings.append(
-            f"{unknown:,} {have} run for more than {HORIZON_S / 60:g} minutes, or the records were lost: intervals "
-            "allow for any outcome."
+            f"{unknown:,} {have} run for more than {HORIZON_S / 60:g} minutes, or the records were lost, or the router "
+            "is gone: intervals allow for any outcome."
         )
     if (held := collected.held) is not None and now - held.since > HELD_S:
         have = "request that has ended waits" if held.requests == 1 else "requests that have ended wait"
         until = words.moment(held.since + HORIZON_S, now)
         warnings.append(
-            f"{held.requests:,} {have} for one that came before and has not, or whose router was killed: "
-            f"they count from {until} at the latest."
+            f"{held.requests:,} {have} for one that came before and has not: they count from {until} at the latest."
         )
     counts = watched.sample_ratio.units
     if sum(counts):

@@ -64,8 +64,10 @@ class Analysis(Protocol):
     def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
         """Files with records of the run that cannot be read, and columns that some records do not have."""
 
-    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
-        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str] = ()) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known. `gone`: the ids
+        of routers that have ended of late, as far as is known now.
+        """
 
     def tick(self, now: float) -> Sequence[Occurrence]:
         """Makes a look, if it is time for one. Returns entries for the journal."""

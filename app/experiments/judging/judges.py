@@ -51,10 +51,10 @@ class Judges:
         for judged in self.of.values():
             judged.set_gaps(self._keeper.gaps)
 
-    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
-        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str]) -> None:
+        """As `Analysis.observe_load`."""
         for judged in self.of.values():
-            judged.analysis.observe_load(routers, replicas)
+            judged.analysis.observe_load(routers, replicas, gone)
 
     def snapshots(self, now: float) -> list[Snapshot]:
         """The analyses' states, for the directory."""

@@ -26,6 +26,7 @@ class FakeAnalysis:
         self.restored: Mapping[str, Any] | None = None
         self.occurrences: list[Occurrence] = []
         self.load: tuple[int, Mapping[str, int] | None] = (0, None)
+        self.gone: list[str] = []
         self.largest = 0.0
         self.alarmed = False
         self.done = Interventions()
@@ -66,8 +67,8 @@ class FakeAnalysis:
     def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
         self.damaged, self.lacking = list(damaged), dict(lacking)
 
-    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
-        self.load = routers, replicas
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str] = ()) -> None:
+        self.load, self.gone = (routers, replicas), list(gone)
 
     def tick(self, now: float) -> Sequence[Occurrence]:
         answer, self.occurrences = self.occurrences, []

@@ -5,17 +5,19 @@ would look better until the others end. So the counted requests are a prefix of 
 known. A confidence sequence covers its estimand on all prefixes at once, so which of them is counted now may depend on
 the outcomes.
 
-A request that has run for longer than `HORIZON_S` holds up no other. Until it ends it is *unknown*: a comparison allows
-for any value that it may have (`Collected.reach`). That includes requests whose row was lost.
+A request that has run for longer than `HORIZON_S`, or whose router is gone, holds up no other. Until it ends it is
+*unknown*: a comparison allows for any value that it may have (`Collected.reach`). That includes requests whose row was
+lost. So nothing false is said where a router was taken for dead, and lives: its requests count once they end.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arms import Placement
-from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints, combined
+from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints, Mask, combined
 from app.experiments.analysis.evidence.hash_index import HashIndex
 from app.experiments.columns import RowColumns, StartColumns
 
@@ -57,6 +59,8 @@ class Arrivals:
         self._index = HashIndex()
         self._at = Growing(np.float64)
         self._arm = Growing(np.int8)
+        self._router = Growing(np.uint64)
+        self._gone: Hashes = np.zeros(0, np.uint64)
         self._open = Growing(np.bool_)
         self._waiting: list[Ended] = []
         self._now = self._holding_since = -np.inf
@@ -84,9 +88,20 @@ class Arrivals:
         new = first[position >= known]
         self._at.append(requests.at[new])
         self._arm.append(placed.arm[new])
+        self._router.append(requests.router[new])
         self._open.append(np.full(len(new), is_open))
         self._now = max(self._now, float(requests.at.max()))
         return position
+
+    def abandon(self, routers: Sequence[int]) -> None:
+        """Takes the hashes of the routers that are gone: all of them, each time."""
+        self._gone = np.array(routers, np.uint64)
+
+    @property
+    def _holding(self) -> Mask:
+        """The running requests that hold up later ones."""
+        holding = self._open.values & (self._at.values >= self._holding_since)
+        return holding & ~np.isin(self._router.values, self._gone) if len(self._gone) else holding
 
     def release(self, now: float = -np.inf) -> Ended | None:
         """The ended requests that arrived before every running one, and have not been released. `now` in Unix seconds:
@@ -95,8 +110,7 @@ class Arrivals:
         self._now = max(self._now, now)
         too_many = sum(len(ended.rows) for ended in self._waiting) > MAX_WAITING
         self._holding_since = max(self._holding_since, self._now if too_many else self._now - HORIZON_S)
-        running = self._at.values[self._open.values]
-        frontier = running[running >= self._holding_since].min(initial=np.inf)
+        frontier = self._at.values[self._holding].min(initial=np.inf)
         ready, waiting = [], []
         for ended in self._waiting:
             early = ended.rows.at < frontier
@@ -115,9 +129,8 @@ class Arrivals:
     def held(self) -> Held | None:
         """What waits since the last `release`; None if nothing does."""
         count = sum(len(ended.rows) for ended in self._waiting)
-        running = self._at.values[self._open.values]
-        running = running[running >= self._holding_since]
-        return Held(count, float(running.min())) if count and len(running) else None
+        holding = self._at.values[self._holding]
+        return Held(count, float(holding.min())) if count and len(holding) else None
 
     @property
     def running(self) -> Ints:
@@ -127,7 +140,7 @@ class Arrivals:
     @property
     def unknown(self) -> Ints:
         """Those of them, in each arm, that hold up no later ones."""
-        return self._count(self._open.values & (self._at.values < self._holding_since))
+        return self._count(self._open.values & ~self._holding)
 
     def _count(self, which: NDArray[np.bool_]) -> Ints:
         counts = np.bincount(self._arm.values[which], minlength=len(self._forgotten))
@@ -142,7 +155,7 @@ class Arrivals:
         self._forgotten = self._count(lost)
         kept = np.flatnonzero((is_open & ~lost) | (at >= self._now - HORIZON_S))
         self._index.keep(kept)
-        for column in (self._at, self._arm, self._open):
+        for column in (self._at, self._arm, self._router, self._open):
             column.keep(kept)
         self._kept = max(_LEAST_KEPT, 2 * len(kept))
 

@@ -14,9 +14,9 @@ from app.config.schema import Config, Sticky, parse
 from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
 from app.experiments.report import Occurrence
-from app.experiments.routers import LIVE_S
+from app.experiments.routers import GONE_S, LIVE_S
 from app.experiments.storage import segments, snapshots
-from app.experiments.storage.entry import FACTS
+from app.experiments.storage.entry import FACTS, LOAD
 from app.experiments.storage.store import LocalStore, StoreError
 from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement, encode_acknowledgement
 from app.ledger.wire import VERSION, Batch, FeedbackItem, Lost, Pins, Plan, encode
@@ -166,6 +166,32 @@ def test_analyses_know_the_running_routers_and_replicas(desk: Desk) -> None:
     assert load() == (2, {"blue": 3, "green": 0})
     desk.pass_time(LIVE_S)
     assert load() == (0, {"blue": 3, "green": 0})
+
+
+def test_a_router_is_gone_once_it_has_been_silent_for_long_and_back_when_it_speaks(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.pass_time(GONE_S)
+    assert desk.analysis.gone == []
+    desk.pass_time(1.0)
+    assert desk.analysis.gone == ["router-a"]
+    assert [it.detail["gone"] for it in desk.controller.entries() if it.kind == LOAD][-1] == ["router-a"]
+    desk.send(full(2))
+    desk.pass_time(1.0)
+    assert desk.analysis.gone == []
+
+
+def test_a_controller_that_starts_again_takes_no_router_for_gone_before_it_could_be_heard(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.pass_time(60.0)
+    desk.controller.close()
+    desk.clock.now += 300.0
+    desk.start()
+    desk.pass_time(GONE_S)
+    assert desk.analysis.gone == []
+    desk.pass_time(1.0)
+    assert desk.analysis.gone == ["router-a"]
+    desk.pass_time(1000.0)
+    assert desk.analysis.gone == [], "nothing waits for it any more"
 
 
 def test_a_batch_is_received_at_once_and_durable_after_a_minute(desk: Desk) -> None:

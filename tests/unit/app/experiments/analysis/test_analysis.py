@@ -11,6 +11,7 @@ import pytest
 from app.errors import Conflict
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.columns import router_hash
 from app.experiments.report import Comparison, Effect, Report
 from app.ledger.wire import FeedbackItem, Flag, LateKind, Plan
 from tests.support.experiments.world import DAY_S, START, Unpaced, World, analysis_of, config
@@ -139,6 +140,29 @@ def test_requests_are_counted_in_the_order_of_their_arrival() -> None:
     assert ended.primary[0].effect.lower == pytest.approx(at_once.standing(START + 2001).primary[0].effect.lower)
     assert "1 request has run for more than 10 minutes" in late.warnings[-1]
     assert _width(late.primary[0]) > _width(ended.primary[0]), "it may have had any time"
+
+
+def test_a_router_that_is_gone_holds_up_nothing_and_one_that_comes_back_has_all_its_requests_counted() -> None:
+    world = World(users=200)
+    recorded = world.requests(1000, hours=0.1)
+    router = np.where(np.arange(1000) < 500, router_hash("a"), router_hash("b")).astype(np.uint64)
+    starts, rows = replace(recorded.starts, router=router), replace(recorded.rows, router=router)
+    analysis, ended = analysis_of(world, config()), np.arange(1000) != 200
+    analysis.add_starts(starts)
+    analysis.add_rows(rows.take(ended))
+    analysis.tick(START + 400)
+    assert sum(analysis.standing(START + 400).requests.values()) == 200
+    analysis.observe_load(1, None, ["a"])
+    analysis.tick(START + 401)
+    without = analysis.standing(START + 401)
+    assert sum(without.requests.values()) == 999
+    assert "or the router is gone: intervals allow for any outcome" in without.warnings[-1]
+    analysis.observe_load(2, None, [])
+    analysis.add_rows(rows.take(~ended))
+    analysis.tick(START + 402)
+    with_it = analysis.standing(START + 402)
+    assert sum(with_it.requests.values()) == 1000
+    assert _width(without.primary[0]) > _width(with_it.primary[0])
 
 
 def _width(comparison: Comparison) -> float:
@@ -673,3 +697,17 @@ def test_scores_of_content_users_who_answer_more_on_one_arm_have_no_verdict() ->
     assert report.details[0].startswith("Of the answers that have a score, thumbs ")
     assert "; it is not shown that equally many answers get thumbs on both arms" in report.details[0]
     assert report.decision == "keep_going"
+
+
+def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named() -> None:
+    world = World(users=200)
+    user = np.arange(200)
+    green = user < 100
+    hour = np.where(green, np.where(user < 12, 4, 3), 4)
+    analysis = analysis_of(world, config(strata=["hour"]))
+    begin = START - START % DAY_S + DAY_S
+    world.answered(begin + 3600.0 * hour + user, user, green, ttft_s=0.1 + 0.001 * user).tell(analysis)
+    analysis.tick(NOW)
+    (ttft,) = analysis.report(NOW).primary
+    assert ttft.verdict == "too_early"
+    assert ttft.reason == "100 units on green so far, 12 of them in strata that both arms have, where 30 are needed"

@@ -12,17 +12,18 @@ from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrivals import HORIZON_S, Arrivals
 from app.experiments.columns import DTYPES, RowColumns, StartColumns
 
-REQUESTS = st.lists(st.tuples(st.integers(0, 1000), st.booleans(), st.booleans()), max_size=30)
-"""Of each request: its arrival, whether it has ended, and whether it is on the treatment."""
+REQUESTS = st.lists(st.tuples(st.integers(0, 1000), st.booleans(), st.booleans(), st.integers(1, 3)), max_size=30)
+"""Of each request: its arrival, whether it has ended, whether it is on the treatment, and its router."""
 
 
 C = TypeVar("C", StartColumns, RowColumns)
-Request = tuple[int, bool, bool]
+Request = tuple[int, bool, bool, int]
 
 
-def columns(kind: type[C], seq: list[int], at: list[int]) -> C:
+def columns(kind: type[C], seq: list[int], at: list[int], router: list[int] | None = None) -> C:
     empty = {name: np.zeros(len(seq), DTYPES[name]) for name in kind.names()}
-    return replace(kind(**empty), seq=np.array(seq, np.uint64), at=np.array(at, np.float64))
+    routers = np.array(router or [1] * len(seq), np.uint64)
+    return replace(kind(**empty), seq=np.array(seq, np.uint64), at=np.array(at, np.float64), router=routers)
 
 
 def placed(treated: list[bool]) -> Placement:
@@ -30,33 +31,42 @@ def placed(treated: list[bool]) -> Placement:
     return Placement(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int32))
 
 
-@given(REQUESTS, st.integers(1, 7), st.randoms(use_true_random=False), st.integers(0, 3000))
+@given(REQUESTS, st.integers(1, 7), st.randoms(use_true_random=False), st.integers(0, 3000), st.sets(st.integers(1, 3)))
 def test_exactly_the_requests_before_every_running_one_are_released_each_once(
-    requests: list[Request], size: int, order: random.Random, later: int
+    requests: list[Request], size: int, order: random.Random, later: int, gone: set[int]
 ) -> None:
-    latest = max((at for at, _, _ in requests), default=0)
+    """Of those that began long ago, or whose router is gone, none is waited for."""
+    latest = max((at for at, *_ in requests), default=0)
     now = latest + later
-    holding = [at for at, ended, _ in requests if not ended and at >= now - HORIZON_S]
+    running = [
+        (at, arm, at >= now - HORIZON_S and router not in gone) for at, ended, arm, router in requests if not ended
+    ]
+    holding = [at for at, _, holds in running if holds]
     tested = Arrivals(2)
     numbers = list(range(len(requests)))
-    tested.start(columns(StartColumns, numbers, [at for at, *_ in requests]), placed([it[2] for it in requests]))
+
+    def of(kind: type[C], which: list[int]) -> tuple[C, Placement]:
+        chosen = [requests[number] for number in which]
+        at, routers = [it[0] for it in chosen], [it[3] for it in chosen]
+        return columns(kind, which, at, routers), placed([it[2] for it in chosen])
+
+    tested.start(*of(StartColumns, numbers))
     ended = [number for number in numbers if requests[number][1]]
     order.shuffle(ended)
     released: list[int] = []
     for start in range(0, len(ended), size):
-        part = ended[start : start + size]
-        tested.end(columns(RowColumns, part, [requests[n][0] for n in part]), placed([requests[n][2] for n in part]))
+        tested.end(*of(RowColumns, ended[start : start + size]))
         if start == 0 and (early := tested.release()) is not None:
             released += early.rows.seq.tolist()
+    tested.abandon(list(gone))
     for _ in range(2):
         if (last := tested.release(now)) is not None:
             assert last.placed.arm.tolist() == [requests[number][2] for number in last.rows.seq.tolist()]
             released += last.rows.seq.tolist()
     assert sorted(released) == [n for n in sorted(ended) if requests[n][0] < min(holding, default=np.inf)]
     for arm in (0, 1):
-        running = [at for at, has_ended, treated in requests if not has_ended and treated == arm]
-        assert tested.running[arm] == len(running)
-        assert tested.unknown[arm] == sum(at < now - HORIZON_S for at in running)
+        assert tested.running[arm] == sum(its == arm for _, its, _ in running)
+        assert tested.unknown[arm] == sum(its == arm and not holds for _, its, holds in running)
 
 
 def test_a_start_that_comes_after_its_row_is_not_running() -> None:
