@@ -62,7 +62,7 @@ class FirstSeen:
         return self._index.keys, self._group.values, self._arm.values
 
     @property
-    def times(self) -> Ints:
+    def times(self) -> I32:
         """How often each of these units has come."""
         return self._times.values
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arms import Arms, FirstExposures
-from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
+from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints
 from app.experiments.analysis.evidence.first_seen import FirstSeen
 from app.experiments.analysis.evidence.strata import bands_of
 from app.experiments.columns import F64, I32, Tables
@@ -153,7 +153,7 @@ class SampleRatioWatch:
             which = (arm == 0) | (arm == treatment)
             cell = 2 * bands_of(treatment, self._arms.weights, sets[which]) + (arm[which] != 0)
             size, times = 2 * (int(cell.max(initial=-1)) + 1), first.times[which].astype(np.float64)
-            n, x, xx = (np.bincount(cell, it, size).reshape(-1, 2) for it in (np.ones(len(cell)), times, times**2))
+            n, x, xx = (_by_cell(cell, it, size) for it in (np.ones(len(cell)), times, times**2))
             look = look_of_requests(Moments(n, x, n, xx, x, n), "ratio")
             alpha = math.exp(-RETURNS_THRESHOLD)
             ln_e = look.ln_e(effect=FEWER, alpha=alpha) if look is not None else 0.0
@@ -202,6 +202,10 @@ class SampleRatioWatch:
             attribution=attribution,
             returns=returns,
         )
+
+
+def _by_cell(cell: Ints, values: Floats, size: int) -> Floats:
+    return np.asarray(np.bincount(cell, values, size), np.float64).reshape(-1, 2)
 
 
 def _unlike(name: str, how: str, *, fewer: bool) -> str:
