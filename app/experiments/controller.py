@@ -185,7 +185,7 @@ class Controller:
         routers, replicas = live(self._keeper.waiting.routers, now), self._replicas_of_deployments()
         silent = gone(self._keeper.waiting.routers, now, heard_since=self._started_at)
         self._judges.observe_load(routers, replicas, silent)
-        self._note(LOAD, {"routers": routers, "replicas": replicas, "gone": silent})
+        self._note(LOAD, {"routers": routers, "replicas": replicas, "gone": silent}, now)  # looks of this turn know it
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
 
@@ -341,11 +341,13 @@ class Controller:
             self._act(now)
         self._note(OBSTACLES, self._actions.obstacles())
 
-    def _note(self, kind: str, facts: dict[str, Any]) -> None:
-        """Puts facts into the journal if they are new, so that a report of this time can be made again."""
+    def _note(self, kind: str, facts: dict[str, Any], at: float | None = None) -> None:
+        """Puts facts into the journal if they are new, so that a report of this time can be made again. `at`: since
+        when they hold, in Unix seconds, by default now.
+        """
         if self._knows_runs and self._facts.get(kind) != facts:
             self._facts[kind] = facts
-            self._keeper.journal([Entry(self.now(), kind, None, facts)])
+            self._keeper.journal([Entry(self.now() if at is None else at, kind, None, facts)])
 
     def _act(self, now: float) -> None:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""

@@ -1,5 +1,6 @@
 """The analyses of a controller: one for each experiment that has a run."""
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -148,12 +149,16 @@ class RunAnalysis:
                 self.analysis.settle(at)
 
     def catch_up(self, end: float) -> None:
-        """Makes those of the `looks` and the observations that come before a Unix time."""
+        """Makes those of the `looks` and the observations that come before a Unix time, in their order."""
+        for at in sorted({it for it in self.looks.values() if it < end}):
+            self._observe(math.nextafter(at, math.inf))
+            self.analysis.look([key for key, its in self.looks.items() if its == at], at)
+        self._observe(end)
+        self.looks = {key: at for key, at in self.looks.items() if not at < end}
+
+    def _observe(self, end: float) -> None:
         while self.loads and self.loads[0][0] < end:
             self.analysis.observe_load(**self.loads.pop(0)[1])
-        for at in sorted({it for it in self.looks.values() if it < end}):
-            self.analysis.look([key for key, its in self.looks.items() if its == at], at)
-        self.looks = {key: at for key, at in self.looks.items() if not at < end}
 
     def count(self, exposures: Exposures, tables: Tables) -> None:
         """Adds the exposures of the run; the analysis leaves out other endpoints and earlier exposures."""
