@@ -93,19 +93,22 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
 
+# A port that nobody has set is any: a run started with `make serve PORT=9000` is found without it.
+ON_PORT = $(if $(filter-out file undefined,$(origin PORT)),--port $(PORT))
+
 # What asks about a run does not install anything: before the set-up nothing runs.
 INSTALLED = test -x $(BIN)/switchyard || { echo "Nothing is installed yet, so nothing runs. Set up and start with: make serve" >&2; exit 1; }
 
 deploy:  ## apply a changed CONFIG to what runs: traffic moves without a restart
 	@$(INSTALLED)
-	@$(BIN)/switchyard deploy $(CONFIG)
+	@$(BIN)/switchyard deploy $(CONFIG) $(ON_PORT)
 
 stop:  ## stop what an earlier `make serve` left running
-	@test ! -x $(BIN)/switchyard || $(BIN)/switchyard stop
+	@test ! -x $(BIN)/switchyard || $(BIN)/switchyard stop $(ON_PORT)
 
 status:  ## endpoints, split, replicas and health of what runs
 	@$(INSTALLED)
-	@$(BIN)/switchyard status
+	@$(BIN)/switchyard status $(ON_PORT)
 
 check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
 	@$(BIN)/switchyard check $(CONFIG)

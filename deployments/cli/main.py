@@ -52,6 +52,9 @@ app.add_typer(experiments.app, name="experiments")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
+RunPort = Annotated[
+    int | None, typer.Option("--port", min=1, max=65535, help="Only if it is on this port. Default: any.")
+]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,7 +139,7 @@ def serve(config: ConfigFile = DEFAULT_FILE, port: Port = 8000) -> None:
 
 
 @app.command()
-def deploy(config: ConfigFile = DEFAULT_FILE) -> None:
+def deploy(config: ConfigFile = DEFAULT_FILE, port: RunPort = None) -> None:
     """Apply a changed configuration, live.
 
     Traffic moves without a restart. Returns when every router has the change. An invalid file changes nothing. The
@@ -148,15 +151,16 @@ def deploy(config: ConfigFile = DEFAULT_FILE) -> None:
       switchyard deploy my_config.yaml
     """
     from deployments.cli.superseding import superseding_warnings
-    from deployments.local import launcher
+    from deployments.local import launcher, processes
 
+    processes.running(port)
     _warn(superseding_warnings(config))
     launcher.deploy(config)
     typer.echo("Applied: every router has it; replicas whose `args` changed are replaced one by one.")
 
 
 @app.command()
-def stop() -> None:
+def stop(port: RunPort = None) -> None:
     """Stop the application.
 
     Stops the run that this installation has started, or cleans up after a crash.
@@ -167,7 +171,7 @@ def stop() -> None:
     """
     from deployments.local import launcher
 
-    typer.echo(launcher.stop())
+    typer.echo(launcher.stop(port))
 
 
 @app.command()
@@ -255,6 +259,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     url: Url = None,
     key: Key = None,
+    port: RunPort = None,
 ) -> None:
     """Show endpoints, their split, replicas and health.
 
@@ -268,10 +273,10 @@ def status(
     """
     from deployments.cli.status import of_local_run, of_server
 
-    if url is None:
+    if url is None or port is not None:
         from deployments.local import dashboard, processes
 
-        run = processes.running()
+        run = processes.running(port)
         found = of_local_run(router_client(None, key), dashboard.read(run))
     else:
         found = of_server(router_client(url, key))

@@ -78,9 +78,10 @@ def deploy(config: Path) -> None:
     processes.write_record(processes.run_directory(), replace(processes.running(), config=str(config.absolute())))
 
 
-def stop() -> str:
-    """Stops this installation's run, or cleans up after a crashed one. Returns what happened, for the terminal."""
-    return processes.stop(processes.run_directory())
+def stop(port: int | None = None) -> str:
+    """Stops this installation's run, or cleans up after a crashed one. Returns what happened, for the terminal. Raises
+    NotRunning if it is not on `port` (None: any)."""
+    return processes.stop(processes.run_directory(), port)
 
 
 def _require_valid(config: Path, name: str, consequence: str) -> None:

@@ -70,14 +70,22 @@ def record(directory: Path) -> Run | None:
         return None
 
 
-def running() -> Run:
-    """The run that this installation has started. Raises NotRunning, also while it stops."""
+def running(port: int | None = None) -> Run:
+    """The run that this installation has started. Raises NotRunning, also while it stops, and if it is not on `port`
+    (None: any)."""
     run = record(run_directory())
     if run is None:
         raise NotRunning(f"Nothing is running. Start it with: {command('serve')}")
+    require_port(run, port)
     if run.phase == Phase.STOPPING and _is_alive(run):
         raise NotRunning(f"The application is stopping. Once it has stopped, start it again with: {command('serve')}")
     return run
+
+
+def require_port(run: Run, port: int | None) -> None:
+    """Raises NotRunning if the run is on another port than `port` (None: any)."""
+    if port is not None and run.port != port:
+        raise NotRunning(f"Nothing of this installation runs on port {port}: its application is on port {run.port}")
 
 
 def held(directory: Path) -> str:
@@ -163,9 +171,12 @@ def clean(directory: Path) -> int:
     return ended
 
 
-def stop(directory: Path) -> str:
-    """Stops the run of `directory`, its launcher first if it is alive. Returns what happened, for the terminal."""
+def stop(directory: Path, port: int | None = None) -> str:
+    """Stops the run of `directory`, its launcher first if it is alive. Returns what happened, for the terminal. Raises
+    NotRunning if the run is not on `port` (None: any)."""
     run = record(directory)
+    if run is not None:
+        require_port(run, port)
     deadline = time.monotonic() + LAUNCHER_S
     signalled = False
     while True:

@@ -96,6 +96,16 @@ def test_a_home_that_cannot_be_written_leaves_the_caches_in_the_environment(clon
     assert (done.stdout, done.stderr) == (f"{clone}/.venv/cache 1\n", "")
 
 
+@pytest.mark.parametrize("target", ["deploy", "stop", "status"])
+def test_what_asks_about_a_run_passes_a_port_that_is_set(target: str, clone: Path) -> None:
+    installed(clone, "echo $*")
+    named = "deploy serve_config.yaml" if target == "deploy" else target
+    assert make(clone, target).stdout == f"{named}\n"
+    assert (
+        make(clone, target, "PORT=9000").stdout == make(clone, target, PORT="9000").stdout == f"{named} --port 9000\n"
+    )
+
+
 def test_commands_know_the_directory_from_which_make_was_called(clone: Path, tmp_path: Path) -> None:
     installed(clone, "echo stands in $SWITCHYARD_STANDS_IN")
     (clone / ".venv/.ready").write_text("cpu")

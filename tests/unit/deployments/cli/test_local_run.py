@@ -127,6 +127,18 @@ def test_a_run_that_does_not_answer_is_described_in_one_line(
     assert (code, printed.out, printed.err) == (ExitCode.UNREACHABLE, "", f"{line}\n")
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["deploy"], ["stop"]], ids=" ".join)
+def test_a_command_for_another_port_changes_nothing_and_names_the_runs_own(
+    arguments: list[str], local: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = [local.file()] if arguments == ["deploy"] else []
+    port = json.loads((local.directory / "local.json").read_text())["port"]
+    assert main([*arguments, *file, "--port", "9"]) == ExitCode.UNREACHABLE
+    said = f"Nothing of this installation runs on port 9: its application is on port {port}\n"
+    assert capsys.readouterr() == ("", said)
+    assert (local.deployed, (local.directory / "local.json").exists()) == (0, True)
+
+
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_an_ingress_without_a_router_is_no_other_server(
     arguments: list[str], local: LocalRun, capsys: pytest.CaptureFixture[str]
@@ -141,7 +153,8 @@ def test_an_ingress_without_a_router_is_no_other_server(
 
 def test_deploy_returns_when_every_router_has_the_change(local: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
     local.states = ["RUNNING", "DEPLOYING", "DEPLOYING", "RUNNING", "RUNNING"]  # the first is read before the change
-    assert main(["deploy", local.file()]) == 0
+    port = json.loads((local.directory / "local.json").read_text())["port"]
+    assert main(["deploy", local.file(), "--port", str(port)]) == 0
     assert (local.deployed, local.states) == (1, ["RUNNING"])
     assert capsys.readouterr().out.startswith("Applied: every router has it; ")
 
