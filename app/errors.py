@@ -141,10 +141,12 @@ class NotFound(ClientError):
 
 
 class UnsupportedRoute(NotFound):
-    """The vendor's own server has this route, for `missing`; `instead` is what to use here."""
+    """The vendor's own server has this route, for `missing`; `instead` is what to use here. `taken`: the sentence about
+    the methods that the path takes, if there are any."""
 
-    def __init__(self, missing: str, instead: str) -> None:
-        super().__init__(f"This server has no {missing}; use {instead}", code="unsupported_route")
+    def __init__(self, missing: str, instead: str, taken: str = "") -> None:
+        what = f"This server has no {missing}; use {instead}"
+        super().__init__(f"{taken}. {what}" if taken else what, code="unsupported_route")
 
 
 class MethodNotAllowed(ClientError):
@@ -156,6 +158,11 @@ class MethodNotAllowed(ClientError):
     def __init__(self, message: str, *, allowed: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.allowed = allowed
+
+
+def taken(path: str, allowed: Sequence[str], method: str) -> str:
+    """The sentence, without its end, about the methods that a path takes instead of `method`."""
+    return f"{path} takes {' or '.join(name for name in allowed if name != 'HEAD')}, not {method}"
 
 
 class TooSlow(ClientError):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from app.dialects.base import Dialect, Request, Route
 from app.dialects.registry import DIALECTS
-from app.errors import MethodNotAllowed, NotFound, SwitchyardError, UnsupportedRoute
+from app.errors import MethodNotAllowed, NotFound, SwitchyardError, UnsupportedRoute, taken
 
 
 class _Missing(NamedTuple):
@@ -143,20 +143,32 @@ def no_websockets() -> UnsupportedRoute:
     return UnsupportedRoute("WebSockets", "HTTP, with `stream` for answers in parts")
 
 
-def refusal(request: Request, *, is_known_path: bool) -> tuple[Dialect, SwitchyardError]:
-    """The error for a request that no route serves, and the dialect to word it.
-
-    `is_known_path`: another method is served there.
-    """
+def refusal(request: Request, allowed: Sequence[str] = ()) -> tuple[Dialect, SwitchyardError]:
+    """The error for a request that no route serves, and the dialect to word it. `allowed`: the methods that are served
+    at its path, which every error about a known path begins with."""
     base, name = _base(request)
     dialect = _of_route(request) or _BY_NAME[name]
     rest = request.path[len(base) :].strip("/")
+    methods = taken(request.path, allowed, request.method) if allowed else ""
     for expression, missing in _expressions(dialect.name):
         if expression.match(rest):
-            return dialect, UnsupportedRoute(missing.what, missing.instead)
-    if is_known_path:
-        return dialect, MethodNotAllowed(f"{request.method} is not allowed on {request.path}")
+            return dialect, UnsupportedRoute(missing.what, missing.instead, methods)
+    if allowed:
+        return dialect, MethodNotAllowed(methods, allowed=allowed)
     return dialect, NotFound(f"No route for {request.method} {request.path}")
+
+
+def of_other_methods(error: SwitchyardError, request: Request) -> MethodNotAllowed | None:
+    """The error for a request that names what there is not, if its path is that of a route with another method: to
+    `GET /tgi/{endpoint}`, the path `/tgi/generate` names an endpoint."""
+    if not isinstance(error, NotFound):
+        return None
+    paths = {route.path for _, route, pattern in _patterns() if pattern.match(request.path)}
+    closest = min(paths, key=lambda path: path.count("{"), default="")
+    allowed = sorted({route.method for _, route, _ in _patterns() if route.path == closest})
+    if not allowed or request.method in allowed:
+        return None
+    return MethodNotAllowed(taken(request.path, allowed, request.method), allowed=allowed)
 
 
 @cache

@@ -26,6 +26,7 @@ from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
 from app.dialects.json_body import model_in, peek
+from app.dialects.unserved import of_other_methods
 from app.errors import BadRequest, ClientError, LimitExceeded, SwitchyardError, Unauthorized, Unavailable
 from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
@@ -131,7 +132,7 @@ async def handle(
                 if not (is_admitted or route.open or route.local or isinstance(error, LimitExceeded | Unauthorized)):
                     endpoint = record.endpoint or _endpoint_in(request.body, snapshot.config)
                     await state.access.count_invalid(caller, endpoint, writer)
-                raise
+                raise (of_other_methods(error, request) or error) from None
     finally:
         if room is not None:
             room.give_back()

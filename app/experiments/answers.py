@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from app.config.experiments import Experiment
-from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
+from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, taken
 from app.experiments.acting.decisions import Request
 from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
@@ -150,7 +150,7 @@ class Answers:
             if allowed == method:
                 return handler(*match.groups(), query=query, body=body)
         if found:
-            raise MethodNotAllowed(f"{method} is not allowed on {path}")
+            raise MethodNotAllowed(taken(path, [allowed for allowed, _, _ in found], method))
         raise NotFound(f"No answer for {path}")
 
     def _list(self, query: Query, body: bytes) -> Answer:

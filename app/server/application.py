@@ -202,21 +202,22 @@ class Router:
         cluster = ClusterMetrics(controller, known)
         self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
         endpoints = route_apps(partial(handle, self.state))
+        self._paths = [
+            *self._operations(),
+            Path("/docs/{file}", api_page.file, methods=["GET"]),
+            Path("/ui/static/{file:path}", console.file, methods=["GET"]),
+            *(route for api in self._apis for route in api.routes()),
+            *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
+        ]
         starlette = Starlette(
-            routes=[
-                *self._operations(),
-                Path("/docs/{file}", api_page.file, methods=["GET"]),
-                Path("/ui/static/{file:path}", console.file, methods=["GET"]),
-                *(route for api in self._apis for route in api.routes()),
-                *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
-            ],
+            routes=self._paths,
             exception_handlers={HTTPException: self._not_found, SwitchyardError: _operation_error},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
         starlette.router.default = _no_route
         exact = ExactPathRouter(endpoints, starlette)
-        guarded = BrowserGuard(exact, self._config, starlette.routes, _refused)
+        guarded = BrowserGuard(exact, self._config, self._paths, _refused)
         self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._config))
 
     def reconfigure(self, config: object) -> None:
@@ -364,14 +365,19 @@ class Router:
         """The error for an unknown path or method, in the form of the dialect whose clients call it."""
         assert isinstance(raised, HTTPException)
         unserved = _unserved(request, request.method)
-        dialect, error = refusal(unserved, is_known_path=raised.status_code == 405)
+        dialect, error = refusal(unserved, self._methods(unserved.path) if raised.status_code == 405 else ())
         is_change = request.method not in _READS and not (request.method == "OPTIONS" and _PREFLIGHT in request.headers)
         if raised.status_code == 405 and is_change and unserved.path.startswith("/api/"):
             record = Record("switchyard", "unknown", unserved.id)
             with suppress(ClientError):  # whoever it is, it gets the same answer
                 record.caller = (await self._access.caller(unserved.headers, request.scope.get("client"))).name
             self._audit.add(request, record, Change(), 405, error.kind)
-        return _worded(dialect, error, unserved, raised.headers if raised.status_code == error.status else None)
+        return _worded(dialect, error, unserved, error_headers(error))
+
+    def _methods(self, path: str) -> Sequence[str]:
+        """The methods that the path is served with."""
+        found = (route.methods or () for route in self._paths if route.path_regex.match(path))
+        return sorted({method for methods in found for method in methods})
 
     @cached_property
     def _document(self) -> bytes:
@@ -403,7 +409,7 @@ async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
     socket = WebSocket(scope, receive, send)
     if "websocket.http.response" in scope.get("extensions", {}):
         unserved = _unserved(socket, "GET")
-        dialect, _ = refusal(unserved, is_known_path=False)
+        dialect, _ = refusal(unserved)
         await socket.send_denial_response(_worded(dialect, no_websockets(), unserved))
     else:
         await socket.accept()

@@ -38,7 +38,7 @@ from app.dialects.databricks.management.openapi import openapi
 from app.dialects.databricks.management.traffic_update import Update, requested_traffic
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute
+from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute, taken
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json
 from app.server.audit_log import AuditLog
@@ -164,8 +164,8 @@ class Management:
 
     async def _unknown(self, request: HTTPRequest, context: OperationContext) -> Reply:
         if allowed := [method for method, pattern in self._paths if pattern.match(request.url.path)]:
-            message = f"{request.method} is not allowed on {request.url.path}"
-            raise MethodNotAllowed(message, allowed=sorted(set(allowed)))
+            allowed = sorted(set(allowed))
+            raise MethodNotAllowed(taken(request.url.path, allowed, request.method), allowed=allowed)
         raise UnsupportedRoute(f"'{request.method} {request.url.path}' of Databricks' API", f"`{_ROOT}`")
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, Config]:

@@ -1,6 +1,7 @@
 """What clients call at a vendor's other routes: each reads the refusal, and a WebSocket's is no 403; or it works."""
 
 import json
+import re
 from typing import Any
 
 import anthropic
@@ -11,6 +12,7 @@ from jsonschema import Draft202012Validator
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from app.dialects.registry import DIALECTS
 from tests.router.conftest import Rig
 
 REFUSAL = r"This server has no .*; use "
@@ -64,9 +66,25 @@ def test_claude_codes_first_request_is_answered(rig: Rig) -> None:
         assert httpx.get(f"{rig.url}{base}/api/hello").json() == {"message": "hello"}
 
 
-def test_a_known_path_says_which_methods_it_has(rig: Rig) -> None:
-    answer = httpx.get(f"{rig.url}/v1/embeddings")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+def test_every_route_says_first_which_methods_it_takes_if_it_is_called_with_another_one(rig: Rig) -> None:
+    documented = httpx.get(f"{rig.url}/openapi.json").json()["paths"]
+    of_dialects = {re.sub(r":path}", "}", route.path) for dialect in DIALECTS for route in dialect.routes}
+    methods: dict[str, set[str]] = {}
+    for path in of_dialects:
+        named = re.sub(r"\{[^}]+\}", "chat", path)
+        methods.setdefault(named, set()).update(method.upper() for method in documented[path])
+    with httpx.Client(base_url=rig.url) as client:
+        for path, taken in methods.items():
+            for method in {"GET", "POST", "PATCH"} - taken:
+                answer = client.request(method, path)
+                assert answer.status_code in (404, 405), (method, path)
+                said = re.search(rf'"{re.escape(path)} takes ([A-Z or]+), not {method}', answer.text)
+                assert said is not None, (method, path, answer.text)
+                assert set(said[1].split(" or ")) >= taken, (method, path)
+                if answer.status_code == 405:
+                    assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == set(said[1].split(" or "))
+                else:
+                    assert "This server has no " in answer.text
 
 
 def test_azure_mls_route_takes_chats_and_its_header_names_the_deployment(rig: Rig) -> None:

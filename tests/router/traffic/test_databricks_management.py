@@ -245,7 +245,7 @@ def test_an_undocumented_path_is_databricks_404(rig: Rig) -> None:
 def test_another_method_of_a_known_path_is_not_allowed(rig: Rig, method: str, path: str, allowed: str) -> None:
     answer = httpx.request(method, rig.url + path)
     assert (answer.status_code, answer.headers["allow"], answer.json()["error_code"]) == (405, allowed, "BAD_REQUEST")
-    assert answer.json()["message"] == f"{method} is not allowed on {path}"
+    assert answer.json()["message"] == f"{path} takes {allowed.replace(', ', ' or ')}, not {method}"
 
 
 # --- traffic ---------------------------------------------------------------------------------------

@@ -87,12 +87,13 @@ ROUTES = [
 
 @pytest.mark.parametrize(("name", "path", "fields"), [*ROUTES, *OTHERS])
 def test_a_vendors_route_is_refused_in_its_form_with_what_to_use(name: str, path: str, fields: dict[str, Any]) -> None:
-    for method, is_known in product(["GET", "POST", "DELETE"], [False, True]):
+    for method, allowed in product(["GET", "POST", "DELETE"], [[], ["PATCH"]]):
         request = Request(method, path, id="r-1", **fields)
-        dialect, error = refusal(request, is_known_path=is_known)
+        dialect, error = refusal(request, allowed)
         assert isinstance(error, UnsupportedRoute), error.message
         assert dialect.name == name
-        assert re.fullmatch(r"This server has no .*; use .*", error.message)
+        first = f"{path} takes PATCH, not {method}. " if allowed else ""
+        assert re.fullmatch(re.escape(first) + r"This server has no .*; use .*", error.message)
         reply = dialect.render_error(error, "none", request)
         body = json.loads(reply.body)
         assert reply.status == 404
@@ -121,7 +122,7 @@ def test_a_vendors_route_is_refused_in_its_form_with_what_to_use(name: str, path
     ],
 )
 def test_other_paths_and_methods_are_no_vendors_features(method: str, path: str, name: str, status: int) -> None:
-    dialect, error = refusal(Request(method, path), is_known_path=status == 405)
+    dialect, error = refusal(Request(method, path), ["POST"] if status == 405 else [])
     assert (dialect.name, error.status, error.code) == (name, status, None)
     assert path in error.message
 
