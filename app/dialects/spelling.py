@@ -2,24 +2,20 @@
 
 vLLM ignores the fields of nested objects that it does not know, and the vendors' clients send some that are only for
 their own servers. So an unknown field passes, unless it is one slip away from a field that the object could have and
-has not: a letter more, less, replaced or moved, a capital, another separator. That one is refused, with the name that
-was meant. The fields of a request itself are each dialect's to check.
+has not (`app.misspellings`). That one is refused, with the name that was meant. The fields of a request itself are each
+dialect's to check.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from app.dialects.json_body import field_path, json_object
 from app.errors import BadRequest
-
-_SHORTEST = 4
-"""Letters of a name that has misspellings; more of shorter ones are other words."""
+from app.misspellings import Names
 
 _SHORTEST_REPLACED = 6
 """Letters of a name in which another letter is a slip: `data` and `date` are two words."""
-
-_LONGEST = 64
 
 _MOST_UNKNOWN = 10_000
 """Unknown fields of a request that are compared with the known ones: a body of megabytes may consist of them."""
@@ -36,37 +32,7 @@ class Shape:
 
     def __init__(self, fields: str, **nested: str) -> None:
         self.kinds: Mapping[str, str | None] = {**dict.fromkeys(fields.split()), **nested}
-        self.meant = lru_cache(_MOST_REMEMBERED)(self._meant)
-
-    def _meant(self, name: str) -> Sequence[str]:
-        """The fields of which `name` is a misspelling."""
-        letters = _letters(name)
-        near = {field for rest in _rests(letters) for field in self._by_rest.get(rest, ())}
-        return sorted(field for field in near if _is_slip(letters, _letters(field)))
-
-    @cached_property
-    def _by_rest(self) -> Mapping[str, Sequence[str]]:
-        """What remains of a field's name, with and without each of its letters, to the fields."""
-        fields: dict[str, list[str]] = {}
-        for field in self.kinds:
-            if len(field) >= _SHORTEST:
-                for rest in _rests(_letters(field)):
-                    fields.setdefault(rest, []).append(field)
-        return fields
-
-
-def _letters(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
-
-
-def _rests(letters: str) -> list[str]:
-    return [letters, *(letters[:place] + letters[place + 1 :] for place in range(len(letters)))]
-
-
-def _is_slip(name: str, field: str) -> bool:
-    """Whether `name`, which has a rest in common with `field`, is a misspelling of it."""
-    replaced = len(name) == len(field) and sorted(name) != sorted(field)
-    return not replaced or len(field) >= _SHORTEST_REPLACED
+        self.meant = lru_cache(_MOST_REMEMBERED)(Names(self.kinds, _SHORTEST_REPLACED).meant)
 
 
 REQUEST: Mapping[str, str] = {
@@ -239,6 +205,6 @@ class _Search:
 
     def _meant(self, name: str, value: dict[str, Any], shape: Shape) -> str | None:
         self._left -= 1
-        if self._left < 0 or len(name) > _LONGEST:
+        if self._left < 0:
             return None
         return next((field for field in shape.meant(name) if field not in value), None)

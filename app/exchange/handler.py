@@ -27,7 +27,7 @@ from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
 from app.dialects.json_body import model_in, peek
 from app.dialects.unserved import of_other_methods
-from app.errors import BadRequest, ClientError, LimitExceeded, SwitchyardError, Unauthorized, Unavailable
+from app.errors import BadRequest, ClientError, LimitExceeded, NotFound, SwitchyardError, Unauthorized, Unavailable
 from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
@@ -281,16 +281,21 @@ def _route(
     """The deployment for the call. `may_ask` as in `Turn`. Raises Forbidden, NotFound, WrongTask and BadRequest."""
     snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
     named = headers.get(DEPLOYMENT_HEADER)
-    assignment = assign(
-        snapshot.views.of(caller),
-        task=call.task,
-        model=call.model,
-        deployment=named or call.deployment,
-        named_in=DEPLOYMENT_HEADER if named else "model",
-        sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
-        random=state.random,
-        decide=partial(_decided, state, snapshot, caller, call, headers, may_ask) if snapshot.rules else None,
-    )
+    try:
+        assignment = assign(
+            snapshot.views.of(caller),
+            task=call.task,
+            model=call.model,
+            deployment=named or call.deployment,
+            named_in=DEPLOYMENT_HEADER if named else "model",
+            sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
+            random=state.random,
+            decide=partial(_decided, state, snapshot, caller, call, headers, may_ask) if snapshot.rules else None,
+        )
+    except NotFound as error:
+        if snapshot.knows_callers and caller is UNAUTHENTICATED:  # who may ask about every endpoint, and list none
+            raise NotFound(f"There is no endpoint '{call.model}'", param=error.param) from None
+        raise
     if assignment.key is not None and not assignment.unknown:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
     writer.record.endpoint, writer.record.reason = assignment.endpoint, assignment.reason

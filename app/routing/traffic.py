@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from app.config.schema import Config, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
+from app.misspellings import question
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
 Reason = Literal["header", "model", "override", "pinned", "sticky", "traffic", "failover"]
@@ -107,13 +108,13 @@ def check_names(config: Config, model: str | None, deployment: str | None) -> No
     elif deployment is not None:
         same = {name for name, settings in config.deployments.items() if deployment in (name, settings.model)}
         if not same:
-            known = ", ".join(sorted(config.deployments))
-            raise NotFound(f"No deployment '{deployment}'; available deployments: {known}", param=DEPLOYMENT_HEADER)
+            raise _unknown(f"No deployment '{deployment}'", deployment, sorted(config.deployments), DEPLOYMENT_HEADER)
 
 
 def _no_such_model(config: Config, name: str) -> NotFound:
+    meant = question(name, [*config.endpoints, *config.deployments])
     known = ", ".join(sorted(config.endpoints))
-    return NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
+    return NotFound(f"The model '{name}' does not exist{meant}; available endpoints: {known}", param="model")
 
 
 def _with_engine_model(config: Config, name: str) -> str:
@@ -183,9 +184,12 @@ def _named_within(config: Config, endpoint: str, name: str, named_in: str) -> st
 
 
 def _no_such_deployment(deployment: str, named_in: str, name: str, valid: Sequence[str]) -> NotFound:
-    return NotFound(
-        f"No deployment '{deployment}' behind '{name}'; available deployments: {', '.join(valid)}", param=named_in
-    )
+    return _unknown(f"No deployment '{deployment}' behind '{name}'", deployment, valid, named_in)
+
+
+def _unknown(what: str, deployment: str, valid: Sequence[str], named_in: str) -> NotFound:
+    meant = question(deployment, valid)
+    return NotFound(f"{what}{meant}; available deployments: {', '.join(valid)}", param=named_in)
 
 
 def alternatives_to(

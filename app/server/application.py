@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -202,7 +203,7 @@ class Router:
         cluster = ClusterMetrics(controller, known)
         self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
         endpoints = route_apps(partial(handle, self.state))
-        self._paths = [
+        self._paths: list[BaseRoute] = [
             *self._operations(),
             Path("/docs/{file}", api_page.file, methods=["GET"]),
             Path("/ui/static/{file:path}", console.file, methods=["GET"]),
@@ -376,8 +377,8 @@ class Router:
 
     def _methods(self, path: str) -> Sequence[str]:
         """The methods that the path is served with."""
-        found = (route.methods or () for route in self._paths if route.path_regex.match(path))
-        return sorted({method for methods in found for method in methods})
+        found = [route for route in self._paths if isinstance(route, Path) and route.path_regex.match(path)]
+        return sorted({method for route in found for method in route.methods or ()})
 
     @cached_property
     def _document(self) -> bytes:

@@ -20,6 +20,7 @@ LAYERS = [
         "app.internal_api",
         "app.internal_keys",
         "app.long_json",
+        "app.misspellings",
         "app.private_files",
         "app.sse",
         "app.time_limit",

@@ -11,6 +11,7 @@ from app.config.schema import Config
 from app.dialects.base import Request
 from app.dialects.common.model_list import description, model_names
 from app.errors import BadRequest, NotFound
+from app.misspellings import question
 
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 1000
 
@@ -18,8 +19,8 @@ _DEFAULT_LIMIT, _MAX_LIMIT = 20, 1000
 def model(config: Config, request: Request) -> dict[str, Any]:
     """The model object of the name in the path. Raises NotFound."""
     name = request.params["model"]
-    if name not in model_names(config):
-        raise NotFound(f"model: {name}", param="model")
+    if name not in (known := model_names(config)):
+        raise NotFound(f"model: {name}{question(name, known)}", param="model")
     return _card(config, name, request.configured_at)
 
 

@@ -19,6 +19,7 @@ from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
 from app.dialects.openapi_schemas import Body
 from app.dialects.spelling import request_object
 from app.errors import NotFound, Rejected, SwitchyardError
+from app.misspellings import question
 
 
 def _responses_routes(prefix: str) -> tuple[Route, ...]:
@@ -137,8 +138,8 @@ class OpenAI:
             return Reply(dump(model_list(config, model_names(config), request.configured_at)))
         if operation == "retrieve_model":
             name = request.params["model"]
-            if name not in model_names(config):
-                raise NotFound(f"The model '{name}' does not exist", param="model")
+            if name not in (known := model_names(config)):
+                raise NotFound(f"The model '{name}' does not exist{question(name, known)}", param="model")
             return Reply(dump(model_card(config, name, request.configured_at)))
         if operation == "swagger":
             name = request.params.get("endpoint") or config.defaults.get("chat", "")

@@ -12,6 +12,7 @@ from app.dialects.tgi.addressing import task_asked_about
 from app.dialects.tgi.chat.fields import MAX_PROMPTS
 from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES
 from app.errors import NotFound
+from app.misspellings import question
 
 MAX_CONCURRENT_REQUESTS = 128
 
@@ -107,6 +108,7 @@ def models(config: Config, request: Request) -> Reply:
     """`/v1/models`: the endpoint of the path, or all of them. Raises NotFound."""
     endpoint = request.params.get("endpoint")
     names = list(config.endpoints) if endpoint is None else [endpoint]
-    if endpoint is not None and endpoint not in {*config.endpoints, *config.deployments}:
-        raise NotFound(f"There is no endpoint '{endpoint}'", param="model")
+    known = [*config.endpoints, *config.deployments]
+    if endpoint is not None and endpoint not in known:
+        raise NotFound(f"There is no endpoint '{endpoint}'{question(endpoint, known)}", param="model")
     return Reply(dump(model_list(config, names, request.configured_at)))

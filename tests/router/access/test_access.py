@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -179,6 +180,48 @@ def test_a_key_for_another_endpoint_gets_403_in_the_dialects_format(
     assert spoken.error(answer) == spoken.forbidden
     assert "'embed team' may not use 'chat'; it may use: embed" in answer.text
     assert rig.blue.requests == []
+
+
+MISSPELT = [
+    *DIALECTS.values(),
+    DIALECTS["openai"]._replace(path="/dedicated/v1/chat/completions"),  # Friendli's
+    DIALECTS["databricks"]._replace(path="/serving-endpoints/chat/completions", body=CHAT),
+]
+
+
+@pytest.mark.parametrize("spoken", MISSPELT, ids=lambda spoken: spoken.path)
+def test_a_misspelt_model_is_a_404_that_names_the_nearest_one_that_the_caller_may_use(
+    rig: Rig, keys: Keys, spoken: DialectRequest
+) -> None:
+    body = {**spoken.body, "model": "caht"} if "model" in spoken.body else spoken.body
+    path = spoken.path if "model" in spoken.body else spoken.path.replace("/chat/", "/caht/", 1)
+    misspelt = spoken._replace(path=path, body=body)
+    for key in (keys.all, keys.chat):
+        answer = ask(rig, misspelt, key)
+        assert (answer.status_code, "(did you mean 'chat'?)" in answer.text) == (404, True), answer.text
+    answer = ask(rig, misspelt, keys.embed)
+    assert (answer.status_code, "did you mean" in answer.text) == (404, False), answer.text
+    assert "'chat'" not in answer.text
+
+
+def test_a_misspelt_model_of_a_list_is_a_404_that_names_the_nearest_one(rig: Rig, keys: Keys) -> None:
+    for path, extra in {
+        "/v1/models/caht": {},
+        "/anthropic/v1/models/caht": {"anthropic-version": "2023-06-01"},
+    }.items():
+        for key, meant in ((keys.chat, True), (keys.embed, False)):
+            answer = httpx.get(rig.url + path, headers={**bearer(key), **extra})
+            assert (answer.status_code, "(did you mean 'chat'?)" in answer.text) == (404, meant), answer.text
+
+
+def test_what_anybody_may_ask_names_no_endpoint_that_was_not_asked_about(rig: Rig, keys: Keys) -> None:
+    for path in ("", "/health", "/ping", "/info", "/v1/models"):
+        answer = httpx.get(f"{rig.url}/tgi/caht{path}")
+        assert answer.status_code in (401, 404)
+        assert not re.search("chat|embed", answer.text), answer.text
+    answer = httpx.get(f"{rig.url}/endpoints/caht/info?api-version=2024-05-01-preview")
+    assert answer.status_code in (401, 404)
+    assert not re.search("chat|embed", answer.text), answer.text
 
 
 def shown(*credentials: tuple[bytes, bytes]) -> Callable[[Keys], list[tuple[bytes, bytes]]]:
