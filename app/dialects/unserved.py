@@ -202,16 +202,17 @@ def _of_route(request: Request) -> Dialect | None:
 
 @cache
 def _patterns() -> Sequence[tuple[Dialect, Route, re.Pattern[str]]]:
-    return [(dialect, route, _pattern(route.path)) for dialect in DIALECTS for route in dialect.routes]
+    routes = ((dialect, route) for dialect in DIALECTS for route in dialect.routes)
+    return [(dialect, route, re.compile(f"{path_pattern(route.path)}$")) for dialect, route in routes]
 
 
-def _pattern(path: str) -> re.Pattern[str]:
+def path_pattern(path: str) -> str:
     """The expression for a route's path, in which a parameter is one part, or the rest (``{name:path}``)."""
     parts = (
         ".+" if part.endswith(":path}") else "[^/]+" if part[:1] == "{" else re.escape(part)
         for part in _PARTS.split(path)
     )
-    return re.compile(f"{''.join(parts)}$")
+    return "".join(parts)
 
 
 _PARTS = re.compile(r"(\{[^}]+\})")

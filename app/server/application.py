@@ -42,6 +42,7 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
+from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
 from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
 from app.ledger.controller_sync import ControllerSync
@@ -373,7 +374,10 @@ class Router:
             with suppress(ClientError):  # whoever it is, it gets the same answer
                 record.caller = (await self._access.caller(unserved.headers, request.scope.get("client"))).name
             self._audit.add(request, record, Change(), 405, error.kind)
-        return _worded(dialect, error, unserved, error_headers(error))
+        headers = error_headers(error)
+        if unserved.path.startswith(APP_PREFIX):  # of an application that is being deployed, or deleted
+            headers[NO_ROUTE_HEADER] = "1"
+        return _worded(dialect, error, unserved, headers)
 
     def _methods(self, path: str) -> Sequence[str]:
         """The methods that the path is served with."""

@@ -1,20 +1,25 @@
 """Mistakes that the launcher refuses before a start, and a closed terminal. Other ends of runs are tested in
 test_live_traffic and tests/real/conftest.py."""
 
+import contextlib
 import os
 import re
 import signal
 import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from deployments.local import processes
 from tests.support.processes.launcher import launched, run
 from tests.support.processes.project import ROOT
+from tests.support.processes.servers import free_port
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -58,6 +63,73 @@ def test_a_wrong_configuration_is_refused_at_once(config: Path, tmp_path: Path) 
     refused = launch("serve", str(config), directory=tmp_path)
     assert refused.returncode == 1
     assert "traffic sums to 99 (minilm 99), it must be 100: add 1" in refused.stderr
+
+
+CALLS = [
+    ("POST", "/v1/embeddings"),
+    ("POST", "/endpoints/embed/embeddings?api-version=2024-05-01-preview"),
+    ("POST", "/serving-endpoints/embed/invocations"),
+    ("POST", "/dedicated/v1/embeddings"),
+    ("POST", "/tgi/embed/embed"),
+    ("GET", "/tgi/embed/health"),
+    ("GET", "/v1/models/embed"),
+    ("GET", "/anthropic/v1/models/embed"),
+    ("GET", "/ready"),
+    ("GET", "/ui"),
+    ("GET", "/"),
+]
+
+
+class Prober(threading.Thread):
+    """Calls every route of `CALLS` again and again; `answers` has each different one: call, status, Retry-After."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.port, self.ended = port, threading.Event()
+        self.answers: set[tuple[str, int, str | None]] = set()
+        self.rounds = 0
+
+    def run(self) -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60) as client:
+            while not self.ended.wait(0.2):
+                for method, path in CALLS:
+                    with contextlib.suppress(httpx.HTTPError):
+                        body = {"model": "embed", "input": "a", "inputs": "a"} if method == "POST" else None
+                        answer = client.request(method, path, json=body)
+                        self.answers.add((f"{method} {path}", answer.status_code, answer.headers.get("retry-after")))
+                self.rounds += 1
+
+    def wait_round(self) -> None:
+        """Returns when every route has been called since."""
+        begun = self.rounds + 1
+        wait_until(lambda: self.rounds > begun, lambda: "the routes are no longer called")
+
+    def without_router(self) -> set[str]:
+        """The calls that were told to come back, since the last time. All others were served, or failed otherwise."""
+        answers, self.answers = self.answers, set()
+        assert [answer for answer in answers if answer[1] == 404] == []
+        return {call for call, status, retry in answers if (status, retry) == (503, "2")}
+
+
+def test_no_request_during_a_start_or_a_stop_is_told_that_its_route_or_model_does_not_exist(tmp_path: Path) -> None:
+    document = embedding_only()
+    (router, _) = document["applications"]
+    deployments = router["deployments"][0]["user_config"]["deployments"]
+    deployments["minilm"] = {"url": "http://127.0.0.1:9", "model": "minilm", "tasks": ["embeddings"]}
+    config = tmp_path / "serve_config.yaml"
+    config.write_text(yaml.safe_dump({"applications": [router]}))
+    prober = Prober(free_port())
+    prober.start()
+    try:
+        with launched(config, tmp_path, {}, prober.port) as launcher:
+            prober.wait_round()
+            assert prober.without_router(), "the ingress answers before the router"
+            os.kill(launcher.process.pid, signal.SIGINT)
+            assert launcher.process.wait(120) == 0, (tmp_path / "terminal").read_text()
+            assert len(prober.without_router()) == len(CALLS), "the ingress answers longer than the router"
+    finally:
+        prober.ended.set()
+        prober.join()
 
 
 def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:

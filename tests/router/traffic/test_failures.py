@@ -56,6 +56,13 @@ async def test_an_ingress_that_does_not_know_the_application_yet_is_called_again
     assert len(rig.blue.requests) == 3
 
 
+def test_the_router_is_an_ingress_that_does_not_know_an_application_which_is_gone(rig: Rig) -> None:
+    """All paths that no other application has lead to it."""
+    answer = httpx.post(f"{rig.url}/deployments/gone/v1/chat/completions", json={})
+    assert (answer.status_code, answer.headers[NO_ROUTE_HEADER]) == (404, "1")
+    assert NO_ROUTE_HEADER not in httpx.post(f"{rig.url}/v1/nothing").headers
+
+
 async def test_an_application_that_the_ingress_never_knows_is_not_available(rig: Rig) -> None:
     rig.change(timeouts={"connect_s": 0.05})
     rig.blue.answer = unknown
@@ -342,7 +349,8 @@ async def test_garbage_in_a_stream_ends_the_engines_work_and_is_a_fault(rig: Rig
     assert (
         json.loads(error.removeprefix("data: "))["error"]["message"] == "The deployment returned a malformed response"
     )
-    assert rig.router.state.health._breakers.of("blue").faults == 1
+    blue = rig.router.state.health._breakers.of("blue")
+    await wait_until_async(lambda: blue.faults == 1)
     assert "switchyard_errors_total{" in metrics(rig)
 
 

@@ -63,9 +63,11 @@ def deliver(config: Path, directory: Path) -> None:
 
 
 @contextmanager
-def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Iterator[Launcher]:
-    """Starts `config` on a free port, waits until it is ready, and always cleans up."""
-    port, terminal = free_port(), directory / "terminal"
+def launched(
+    config: Path, directory: Path, variables: Mapping[str, str], port: int | None = None
+) -> Iterator[Launcher]:
+    """Starts `config` on `port`, or on a free one, waits until it is ready, and always cleans up."""
+    port, terminal = port or free_port(), directory / "terminal"
     with terminal.open("wb") as output:
         process = subprocess.Popen(
             ["env", "--default-signal=HUP", *command("serve", str(config), "--port", str(port))],

@@ -6,29 +6,34 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import Request as HTTPRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route as HTTPRoute
 from starlette.types import Receive, Scope, Send
 
+from app.dialects.base import Dialect, Reply, Request, Route
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.registry import DIALECTS
 from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.server.asgi import HTTP10
 from deployments.haproxy import (
     CHECKS_OF_DOWN_PER_S,
     CHECKS_PER_S,
     RELOADS_PER_NODE_S,
+    ROUTER_BACKEND,
     SETTINGS,
     SILENT_S,
     cluster_settings,
     write_script,
 )
+from deployments.no_router import ERROR
 from tests.support.clients.node import run_script
 from tests.support.processes.servers import free_port, serve
 from tests.support.waiting import wait_until
@@ -54,12 +59,14 @@ frontend http_frontend
     http-request return status 200 content-type text/plain string "success" if healthcheck
     {drained}
     http-request set-header x-client-port %[src_port]
-    use_backend router if {{ path_beg /v1 }}
+    use_backend {backend} if {{ path_beg {prefix} }}
     default_backend default_backend
 backend default_backend
     http-request return status 404 content-type text/plain lf-string "Path \\'%[path]\\' not found. Ping /-/routes."
-backend router
-    server replica 127.0.0.1:{replica}
+backend {backend}
+    # Enable HTTP connection reuse for better performance
+    http-reuse always
+    server replica 127.0.0.1:{replica} check inter 100ms fall 1
 """
 
 
@@ -76,9 +83,18 @@ class Proxy:
         self.processes: list[subprocess.Popen[bytes]] = []
         (directory / "500.http").write_text("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
 
-    def start(self, replica: int, keep_alive: int = 120, *, drained: bool = False) -> None:
+    def start(
+        self,
+        replica: int,
+        keep_alive: int = 120,
+        *,
+        drained: bool = False,
+        backend: str = ROUTER_BACKEND,
+        prefix: str = "/v1",
+    ) -> None:
         config = self._directory / "with space.cfg"
         fields = {"directory": self._directory, "port": self.port, "replica": replica, "keep_alive": keep_alive}
+        fields |= {"backend": backend, "prefix": prefix}
         config.write_text(CONFIG.format(**fields, drained=DRAINED if drained else ""))
         last = self.processes[-1:]
         replaced = [it for old in last for it in ("-sf", str(old.pid), "-x", f"{self._directory}/admin.sock")]
@@ -141,15 +157,15 @@ def proxy(directory: Path) -> Iterator[Proxy]:
 def replica(name: str) -> Starlette:
     """Answers with its name and the request's id, or streams its name."""
 
-    async def whole(request: Request) -> PlainTextResponse:
+    async def whole(request: HTTPRequest) -> PlainTextResponse:
         seen = {"x-seen-id": request.headers.get("x-request-id", ""), "x-seen-port": request.headers["x-client-port"]}
         seen["x-seen-sources"] = ", ".join(request.headers.getlist("x-forwarded-for"))
         return PlainTextResponse(name, headers=seen)
 
-    async def stream(request: Request) -> StreamingResponse:
+    async def stream(request: HTTPRequest) -> StreamingResponse:
         return StreamingResponse(iter([f"data: {name}\n\n"]), media_type="text/event-stream")
 
-    return Starlette(routes=[Route("/v1/whole", whole), Route("/v1/stream", stream)])
+    return Starlette(routes=[HTTPRoute("/v1/whole", whole), HTTPRoute("/v1/stream", stream)])
 
 
 def port_of(url: str) -> int:
@@ -158,16 +174,86 @@ def port_of(url: str) -> int:
 
 def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Path) -> None:
     with proxy(tmp_path) as running:
-        running.start(replica=free_port())
+        running.start(replica=free_port(), backend="http-blue")
         status, headers, body = running.get("/v1/whole", {"x-request-id": "mine-1"})
         assert (status, headers["content-type"], headers["x-request-id"]) == (503, "application/json", "mine-1")
-        assert headers[NO_SERVER_HEADER] == "1"
+        assert (headers[NO_SERVER_HEADER], headers["retry-after"]) == ("1", "2")
         error = json.loads(body)["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         assert (error["type"], error["code"]) == ("server_error", "service_unavailable")
+        running.start(replica=free_port())
         status, headers, body = running.get("/nowhere", {"x-request-id": "mine-2"})
         assert (status, headers["x-request-id"], headers[NO_ROUTE_HEADER]) == (404, "mine-2", "1")
         assert b"routes" not in body
+
+
+def expected(method: str, path: str, candidates: Sequence[tuple[Dialect, Route]], query: dict[str, str]) -> Reply:
+    """The router's own error for that call, before it is configured."""
+    request = Request(method, path, query=query, id='mine-"\\%"')
+    claimed = [(dialect, route) for dialect, route in candidates if dialect.claims(route, request)]
+    dialect, route = [*claimed, candidates[-1]][0]
+    return dialect.render_error(ERROR, route.operation, request)
+
+
+def check_answers_for_a_router(running: Proxy) -> None:
+    """Every route of every dialect, other paths, and Azure's query."""
+    calls: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
+    for dialect in DIALECTS:
+        for route in dialect.routes:
+            calls.setdefault((route.method, route.path), []).append((dialect, route))
+    openais = (OpenAI(), Route("GET", "/", "none"))
+    calls |= {
+        ("GET", path): [openais] for path in ("/", "/health", "/ready", "/ui", "/deployments/blue/health", "/nope")
+    }
+    with closing(running.connection()) as connection:
+        for (method, path), candidates in calls.items():
+            called = re.sub(r"\{[^}]+\}", "a-name", path)
+            for query in ({}, {"api-version": "2024-05-01-preview"}):
+                wanted = expected(method, called, candidates, query)
+                where = called + ("?api-version=2024-05-01-preview" if query else "")
+                connection.request(method, where, headers={"x-request-id": 'mine-"\\%"'})
+                response = connection.getresponse()
+                assert (response.status, response.read()) == (503, wanted.body), (method, where)
+                assert response.getheader("content-type") == wanted.media_type
+                assert (response.getheader("retry-after"), response.getheader(NO_ROUTE_HEADER)) == ("2", "1")
+                for name, value in wanted.headers.items():
+                    assert response.getheader(name) == value
+
+
+def test_before_there_is_a_router_every_call_gets_the_routers_own_503(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running:
+        running.start(replica=free_port(), backend="http-blue", prefix="/elsewhere")
+        check_answers_for_a_router(running)
+
+
+def test_while_no_router_takes_requests_every_call_gets_the_routers_own_503(tmp_path: Path) -> None:
+    """Its replicas have ended, but HAProxy still knows the application."""
+    with proxy(tmp_path) as running:
+        running.start(replica=free_port(), prefix="/")
+        running.wait(503, "/v1/models")
+        wait_until(lambda: NO_ROUTE_HEADER in running.get("/v1/models")[1], lambda: "the check has not failed yet")
+        check_answers_for_a_router(running)
+
+
+def test_serves_404_for_an_application_that_is_being_deleted_is_the_routers_own_503(tmp_path: Path) -> None:
+    async def serves(request: HTTPRequest) -> PlainTextResponse:
+        path = request.url.path
+        return PlainTextResponse(f"Path '{path}' not found. Ping http://.../-/routes for available routes.", 404)
+
+    fallback = Starlette(routes=[HTTPRoute("/{path:path}", serves, methods=["GET", "POST", "DELETE", "PUT"])])
+    with proxy(tmp_path) as running, serve(fallback) as url:
+        running.start(port_of(url), prefix="/")
+        check_answers_for_a_router(running)
+
+
+def test_other_404s_pass_unchanged(tmp_path: Path) -> None:
+    async def own(request: HTTPRequest) -> PlainTextResponse:
+        return PlainTextResponse("no such thing", 404)
+
+    with proxy(tmp_path) as running, serve(Starlette(routes=[HTTPRoute("/{path:path}", own)])) as url:
+        running.start(port_of(url))
+        status, headers, body = running.get("/v1/anything")
+        assert (status, body, NO_ROUTE_HEADER in headers) == (404, b"no such thing", False)
 
 
 NOT_HTTP = [
@@ -362,14 +448,14 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path, drained
         has_received_servers=True,
         pass_health_checks=not drained,
     )
-    backend = BackendConfig("router", "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
+    backend = BackendConfig(ROUTER_BACKEND, "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
     path = tmp_path / "haproxy.cfg"
-    HAProxyApi(settings, {"router": backend}, config_file_path=str(path))._generate_config_file_internal()
+    HAProxyApi(settings, {ROUTER_BACKEND: backend}, config_file_path=str(path))._generate_config_file_internal()
     done = subprocess.run([write_script(tmp_path), "-c", "-f", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = path.read_text()
     assert "errorfile" not in written
-    assert "-/routes for available" not in written
+    assert '-/routes for available routes."\n' not in written, "what Serve answers itself"
     assert written.count("if { path /health }") == drained
     assert written.count(DRAINED) == drained
     for line in (

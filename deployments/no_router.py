@@ -1,0 +1,71 @@
+"""The ingress' answers while no router runs: at the start, at the end, and while the router's application is replaced.
+
+A client cannot know that, and must not hear that its route or model does not exist. It gets the error that the router
+itself gives before it is configured: in its dialect's form, with the time after which to try again.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.errors import Unavailable
+
+RETRY_S = 2
+"""Seconds. A start takes longer, and clients that wait twice as long with each attempt get over it."""
+
+ERROR = Unavailable("The server is starting or stopping, and no router takes requests. Repeat the request in a moment")
+"""Without `retry_after`, with which an engine is alive and busy: TGI's health checks would succeed."""
+
+VERSIONED = "?api-version"
+"""The end of a call whose query has that parameter: Azure's clients send it to paths that others have, too."""
+
+ID = "REQUEST-ID"
+"""Stands for the request's id in answers."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One answer. `calls`: expressions for ``METHOD:path``, with `VERSIONED` at its end or not; empty for the answer to
+    all other calls."""
+
+    status: int
+    media_type: str
+    body: str
+    headers: Sequence[tuple[str, str]]
+    calls: Sequence[str] = ()
+
+
+def forms() -> list[Form]:
+    """The answers in all forms, OpenAI's last. An expression of a path without parameters comes before all others that
+    match it, if they are tried in their order."""
+    from app.dialects.base import Dialect, Request, Route  # here: it takes a moment, and only a start needs it
+    from app.dialects.openai.dialect import OpenAI
+    from app.dialects.registry import DIALECTS
+    from app.dialects.unserved import path_pattern
+
+    def answer(dialect: Dialect, operation: str, request: Request) -> Form:
+        reply = dialect.render_error(ERROR, operation, request)
+        return Form(reply.status, reply.media_type, reply.body.decode(), tuple(reply.headers.items()))
+
+    def claimed(candidates: Sequence[tuple[Dialect, Route]], request: Request) -> Form:
+        """As the router does: the first that claims it, else the last one."""
+        dialect, route = next((it for it in candidates if it[0].claims(it[1], request)), candidates[-1])
+        return answer(dialect, route.operation, request)
+
+    shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
+    for dialect in DIALECTS:
+        for route in dialect.routes:
+            shared.setdefault((route.method, route.path), []).append((dialect, route))
+    calls: dict[Form, list[str]] = {}
+    for (method, path), candidates in sorted(shared.items(), key=lambda item: item[0][1].count("{")):
+        bare = claimed(candidates, Request(method, path, id=ID))
+        versioned = claimed(candidates, Request(method, path, query={"api-version": "v"}, id=ID))
+        call, end = f"^{method}:{path_pattern(path)}/?", re.escape(VERSIONED)
+        if bare == versioned:
+            calls.setdefault(bare, []).append(f"{call}(?:{end})?$")
+        else:
+            calls.setdefault(bare, []).append(f"{call}$")
+            calls.setdefault(versioned, []).append(f"{call}{end}$")
+    other = answer(OpenAI(), "none", Request("GET", "/", id=ID))
+    calls.setdefault(other, [])
+    return [replace(form, calls=tuple(found)) for form, found in sorted(calls.items(), key=lambda it: it[0] == other)]
