@@ -218,7 +218,7 @@ $(BIN)/uv:
 	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -c 'from ensurepip import version' 2>/dev/null || \
 		{ echo "$(PYTHON) lacks ensurepip, which creates $(VENV): install $$($(PYTHON) -c '$(VENV_PACKAGE)') (Debian, Ubuntu)" >&2; exit 1; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	@said=$$($(BIN)/python -m pip install --quiet --retries 1 --disable-pip-version-check uv==$(UV_VERSION) 2>&1) || \
 		{ echo "$$said" | grep -v '^WARNING' | tail -n 2 >&2; echo "uv $(UV_VERSION) could not be installed. $(SOURCES)" >&2; exit 1; }
 

@@ -133,6 +133,8 @@ def serve(config: ConfigFile = DEFAULT_FILE, port: Port = 8000) -> None:
       switchyard serve
       switchyard serve my_config.yaml --port 9000
     """
+    if config.exists():
+        typer.echo(f"Checking {config}", err=True)  # what follows takes seconds to import
     from deployments.local import launcher
 
     launcher.serve(config, port)

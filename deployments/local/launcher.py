@@ -33,7 +33,7 @@ from deployments.local.fit import LOGICAL_CPUS, misfits, unknown_packages
 from deployments.local.ports import HOST, free_ports, is_free
 from deployments.local.readiness import wait_until_delivered, wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
-from deployments.local.terminal import announce, output_to, report
+from deployments.local.terminal import StartDisplay, announce, output_to, report
 from deployments.weights.sources import model_sources
 
 SHUTDOWN_S = 60.0
@@ -128,9 +128,11 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
     try:
         with contextlib.suppress(Stopped):
             processes.write_record(directory, run)
-            _prepare_weights(document, stop)
+            with StartDisplay() as display:
+                _prepare_weights(document, stop, display)
+                with output_to(files / "launcher.log"):
+                    _start(document, run, stop, display)
             with output_to(files / "launcher.log"):
-                _start(document, run, stop)
                 processes.write_record(directory, replace(run, phase=processes.Phase.READY))
                 _announce_ready(document, run, config)
                 stop.wait()
@@ -146,19 +148,21 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
             shutil.rmtree(files, ignore_errors=True)
 
 
-def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Event) -> None:
-    report(f"Starting Ray (logs: {run.directory}/ray/session_latest/logs)")
+def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Event, display: StartDisplay) -> None:
+    display.say(f"The logs are in {run.directory}/ray/session_latest/logs")
+    display.step("Starting Ray")
     _start_ray(run, stop)
     raise_if_stopped(stop)
     applied = {**document, "http_options": _http_options(document, run.port)}
+    display.step("Starting Ray Serve")
     try:
         run_in_background(partial(dashboard.deploy, run, applied, wait_s=DASHBOARD_S), stop)
     except Unanswered as error:  # not the answer to a command: this is the run that it would ask for
         raise LaunchError(f"Serve did not start within {DASHBOARD_S:.0f} s: {error}") from None
-    wait_until_ready(document, run, stop)
+    wait_until_ready(document, run, stop, display)
 
 
-def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None:
+def _prepare_weights(document: Mapping[str, Any], stop: threading.Event, display: StartDisplay) -> None:
     names = dict.fromkeys(_packages(document))
     if not names:
         return
@@ -168,7 +172,7 @@ def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None
     cache = Path(os.environ[MODELS_VARIABLE])
     for name in names:
         try:
-            run_in_background(partial(prepare, name, cache), stop)
+            run_in_background(partial(prepare, name, cache, say=display.step), stop)
         except WeightsError as error:
             raise LaunchError(str(error)) from None
 

@@ -34,11 +34,11 @@ DELIVERY_S = 120.0
 """The time in which the routers must apply a change."""
 
 
-def wait_until_ready(document: Mapping[str, Any], run: Run, stop: threading.Event) -> None:
+def wait_until_ready(document: Mapping[str, Any], run: Run, stop: threading.Event, display: StartDisplay) -> None:
     """Returns when every application of `document` runs and answers. Raises LaunchError and Stopped."""
-    with StartDisplay() as display:
-        _wait_until_running(document, run, stop, display)
-        _wait_until_answering(document, run.port, stop)
+    _wait_until_running(document, run, stop, display)
+    display.step("Waiting for the ingress")
+    _wait_until_answering(document, run.port, stop)
 
 
 def wait_until_delivered(routers: Sequence[str], run: Run) -> None:

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,8 +31,15 @@ def default_cache() -> Path:
     return Path(os.environ.get(MODELS_VARIABLE) or ".models").absolute()
 
 
-def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> Path:
-    """The folder of model `name` in `cache`, built if it is missing, damaged, or of another version.
+def _print(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
+def prepare(
+    name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES, say: Callable[[str], None] = _print
+) -> Path:
+    """The folder of model `name` in `cache`, built if it is missing, damaged, or of another version. `say` is told
+    before it is built.
 
     Safe to call from several threads and processes: one builds the folder, the others wait for it.
     Raises WeightsError for an unknown name or a missing package, OSError if the cache cannot be written.
@@ -45,7 +52,7 @@ def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> 
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f".{name}.lock"):
         if not _is_complete(folder, recipe.version):
-            sys.stderr.write(f"Preparing {name} (only the first time)\n")
+            say(f"Preparing {name}, only this time")
             _build(recipe, source, folder)
     return folder
 

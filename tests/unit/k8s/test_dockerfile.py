@@ -164,12 +164,16 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
     assert "serve_config.yaml is missing and no running Serve answers" in found["configuration"]["message"]
     where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
     assert Path(where.strip()).is_relative_to(tmp_path / "app")
-    assert sorted(path.name for path in (tmp_path / "app/bin").iterdir()) == [
+    written = sorted({re.sub(r"-\d+$", "-N", path.name) for path in (tmp_path / "app/bin").iterdir()})
+    assert written == [
         "affinity.lua",
         "haproxy",
+        "haproxy.absent",
         "haproxy.actions",
         "haproxy.defaults",
         "haproxy.drained",
+        "haproxy.form-N",
+        "haproxy.forms",
         "haproxy.keyed",
         "haproxy.no_route",
         "haproxy.rules",
