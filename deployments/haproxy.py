@@ -233,7 +233,8 @@ def _answer(status: int) -> str:
     """The error's content for HAProxy."""
     message, kind, code = _ERRORS[status]
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
-    return f"content-type application/json string '{body}' hdr x-request-id %[var(txn.request_id)]"
+    headers = "hdr x-request-id %[var(txn.request_id)] hdr x-content-type-options nosniff"
+    return f"content-type application/json string '{body}' {headers}"
 
 
 def rules() -> Iterator[str]:

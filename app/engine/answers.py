@@ -1,22 +1,30 @@
 """Whether a deployment's answer is one: a server may send anything after status 200. Pure.
 
-Whole answers and the events of streams must be JSON objects with the members that vLLM's always have, and known members
-must have their types. A stream must say why each of its choices has ended. Contract: vLLM 0.29, `entrypoints`.
+Whole answers and the events of streams must be JSON objects with the members that vLLM's always have, known members
+must have their types, and there must be as many choices, vectors or results as the request makes certain. A stream must
+say why each of its choices has ended. Members that neither vLLM's nor OpenAI's answers have are left out, and so are
+those that vLLM has for requests that ask for them, if this one did not. Contract: vLLM 0.29, `entrypoints`.
 """
 
+import base64
+import math
 import re
+import sys
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Annotated, Any, Generic, TypeVar, Union, cast
+from contextlib import suppress
+from functools import cache
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, cast
 
 import msgspec
 from pydantic_core import CoreSchema, SchemaValidator, core_schema, from_json
 from pydantic_core.core_schema import TypedDictField
 
 from app.engine.errors import MALFORMED_RESPONSE, error_in
+from app.engine.expected import ON_REQUEST, asked_for, count_of, finish_reasons
 from app.errors import MalformedAnswer
 from app.internal_api import EXTENDED_PATH
-from app.sse import Framer, has_comment, split
+from app.sse import Framer, encode, has_comment, split
 
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 """The media types of the engine's streams and whole answers."""
@@ -35,9 +43,22 @@ def _object(**members: CoreSchema | TypedDictField) -> CoreSchema:
     return core_schema.typed_dict_schema(cast(dict[str, TypedDictField], fields))
 
 
+_NAMES: Final = "names"
+
+
+def _closed(names: str, **members: CoreSchema | TypedDictField) -> CoreSchema:
+    """An object with these members, those with these `names`, of any type, and those of ON_REQUEST. Clients get no
+    others."""
+    return {**_object(**members), "metadata": {_NAMES: frozenset(names.split())}}
+
+
 def _may(schema: CoreSchema) -> TypedDictField:
     """A member that may be absent or null."""
     return core_schema.typed_dict_field(core_schema.nullable_schema(schema), required=False)
+
+
+def _one_of(*words: str) -> CoreSchema:
+    return core_schema.literal_schema([*words])
 
 
 def _list(item: CoreSchema, *, least: int = 0) -> CoreSchema:
@@ -45,8 +66,9 @@ def _list(item: CoreSchema, *, least: int = 0) -> CoreSchema:
     return core_schema.list_schema(item, min_length=least, strict=True, fail_fast=True)
 
 
-_TEXT, _COUNT = core_schema.str_schema(strict=True), core_schema.int_schema(strict=True, ge=0, lt=2**53)
-_NUMBER = core_schema.float_schema(strict=True)
+_ANY_COUNT = 2**53
+_TEXT, _COUNT = core_schema.str_schema(strict=True), core_schema.int_schema(strict=True, ge=0, lt=_ANY_COUNT)
+_NUMBER = core_schema.float_schema(strict=True, allow_inf_nan=False)
 _USAGE = _may(
     _object(
         prompt_tokens=_may(_COUNT),
@@ -93,7 +115,8 @@ _PART: Mapping[str, CoreSchema | TypedDictField] = {
         _list(core_schema.nullable_schema(core_schema.dict_schema(_TEXT, _object(logprob=_NUMBER))))
     ),
 }
-_COMPLETION = _object(**_HEAD, choices=_list(_object(**_PART, finish_reason=_TEXT), least=1))
+_OTHERS = "metrics service_tier"
+_COMPLETION = _closed(_OTHERS, **_HEAD, choices=_list(_object(**_PART, finish_reason=_TEXT), least=1))
 _CHAT_CHOICE = _object(index=_may(_COUNT), message=_object(**_CONTENT), finish_reason=_TEXT, logprobs=_may(_LOGPROBS))
 _ITEM = _object(
     id=_may(_TEXT),
@@ -106,95 +129,140 @@ _ITEM = _object(
     call_id=_may(_TEXT),
     arguments=_may(_TEXT),
 )
-_RESPONSE = _object(
+_RESPONSE = _closed(
+    "background billing completed_at conversation error frequency_penalty incomplete_details instructions "
+    "max_output_tokens max_tool_calls metadata output_text parallel_tool_calls presence_penalty previous_response_id "
+    "prompt prompt_cache_key prompt_cache_retention reasoning safety_identifier service_tier store temperature text "
+    "tool_choice tools top_logprobs top_p truncation user",
     **{name: schema for name, schema in _HEAD.items() if name != "created"},
     created_at=_may(_NUMBER),
-    status=_TEXT,
+    status=_one_of("completed", "incomplete", "failed", "in_progress", "queued", "cancelled"),
     output=_list(_ITEM),
 )
 _BLOCK = _object(type=_TEXT, text=_may(_TEXT), thinking=_may(_TEXT), id=_may(_TEXT), name=_may(_TEXT))
-_MESSAGE: Mapping[str, CoreSchema | TypedDictField] = {
-    "id": _may(_TEXT),
-    "type": _may(_TEXT),
-    "role": _may(_TEXT),
-    "model": _may(_TEXT),
-    "content": _list(_BLOCK),
-    "stop_reason": _may(_TEXT),
-    "stop_sequence": _may(_TEXT),
-    "usage": _USAGE,
-}
-_CLASSES = _object(index=_may(_COUNT), label=_may(_TEXT), num_classes=_may(_COUNT), probs=_list(_NUMBER))
-_ANY = SchemaValidator(_object())
-_WHOLE: Mapping[str, SchemaValidator] = {
-    path: SchemaValidator(schema)
-    for path, schema in {
-        "/v1/chat/completions": _object(**_HEAD, choices=_list(_CHAT_CHOICE, least=1)),
-        "/v1/completions": _COMPLETION,
-        EXTENDED_PATH: _COMPLETION,
-        "/v1/embeddings": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT)), least=1)),
-        "/v1/rerank": _object(**_HEAD, results=_list(_object(index=_COUNT, relevance_score=_NUMBER))),
-        "/score": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT), score=_NUMBER))),
-        "/classify": _object(**_HEAD, data=_list(_CLASSES, least=1)),
-        "/v1/responses": _RESPONSE,
-        "/v1/messages": _object(**_MESSAGE),
-        "/v1/messages/count_tokens": _object(input_tokens=_COUNT),
-        "/tokenize": _object(tokens=_list(_COUNT), count=_may(_COUNT), max_model_len=_may(_COUNT)),
-        "/detokenize": _object(prompt=_TEXT),
-        VERSION_PATH: _object(version=_TEXT),
-        TOKENIZER_INFO_PATH: _object(tokenizer_class=_TEXT),
-        "/pooling": _object(**_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT)), least=1)),
-    }.items()
+_STOP_REASON = _may(
+    _one_of(
+        "end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "model_context_window_exceeded"
+    )
+)
+_MESSAGE = _closed(
+    "container context_management",
+    id=_may(_TEXT),
+    type=_may(_TEXT),
+    role=_may(_TEXT),
+    model=_may(_TEXT),
+    content=_list(_BLOCK),
+    stop_reason=_STOP_REASON,
+    stop_sequence=_may(_TEXT),
+    usage=_USAGE,
+)
+_CLASSES = _object(index=_may(_COUNT), label=_may(_TEXT), num_classes=_may(_COUNT), probs=_list(_NUMBER, least=1))
+_RANKED = _object(index=_COUNT, relevance_score=_NUMBER, document=_may(_object(text=_may(_TEXT))))
+_VECTOR = _object(index=_may(_COUNT), object=_may(_TEXT))
+_WHOLE: Mapping[str, CoreSchema] = {
+    "/v1/chat/completions": _closed(_OTHERS, **_HEAD, choices=_list(_CHAT_CHOICE, least=1)),
+    "/v1/completions": _COMPLETION,
+    EXTENDED_PATH: _COMPLETION,
+    "/v1/embeddings": _closed("", **_HEAD, data=_list(_VECTOR, least=1)),
+    "/v1/rerank": _closed("meta", **_HEAD, results=_list(_RANKED)),
+    "/score": _closed("", **_HEAD, data=_list(_object(index=_may(_COUNT), object=_may(_TEXT), score=_NUMBER))),
+    "/classify": _closed("", **_HEAD, data=_list(_CLASSES, least=1)),
+    "/v1/responses": _RESPONSE,
+    "/v1/messages": _MESSAGE,
+    "/v1/messages/count_tokens": _closed("context_management", input_tokens=_COUNT),
+    "/tokenize": _closed("token_strs", tokens=_list(_COUNT), count=_may(_COUNT), max_model_len=_may(_COUNT)),
+    "/detokenize": _closed("", prompt=_TEXT),
+    VERSION_PATH: _object(version=_TEXT),
+    TOKENIZER_INFO_PATH: _object(tokenizer_class=_TEXT),
+    "/pooling": _closed("", **_HEAD, data=_list(_VECTOR, least=1)),
 }
 """Path to the members of every whole answer, and their types; other paths answer with any object."""
+
+_VALIDATORS: Mapping[str, SchemaValidator] = {path: SchemaValidator(schema) for path, schema in _WHOLE.items()}
+_ANY = _object()
+_ANYTHING = SchemaValidator(_ANY)
 
 EMPTY_ANSWERS = frozenset({"/ping"})
 """Paths whose status alone is the answer."""
 
 
-def check_answer(
-    path: str,
-    answer: bytes,
-    media_type: str,
-    *,
-    encoding: str | None = None,
-    request: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Raises MalformedAnswer unless this is a whole answer to a `request` to `path`.
+Request = Mapping[str, Any]
 
-    `encoding`: the request's `encoding_format` of vectors. Only "float" allows no texts; some servers know no other.
+
+def checked_answer(path: str, answer: bytes, media_type: str, request: Request | None = None) -> bytes:
+    """A whole answer from `path`, without the members that such an answer does not have.
+
+    `request`: the body that it answers; None if that is unknown. Raises MalformedAnswer if it does not answer it.
     """
     if path in EMPTY_ANSWERS:
-        return
+        return answer
     if not media_type.endswith("json"):
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
         _check_numbers(answer)
-        whole = _WHOLE.get(path, _ANY).validate_json(answer)
-        if path == "/v1/rerank" and not _has_indices(whole["results"], request):
+        whole = _VALIDATORS.get(path, _ANYTHING).validate_json(answer)
+        if request is not None and not _has_parts(path, whole, request):
             raise MalformedAnswer(MALFORMED_RESPONSE)
         if path in _VECTORS:
-            decoder, form = _VECTORS[path]
-            if not all(_is_vector(item.vector, form, encoding) for item in decoder.decode(answer).data):
-                raise MalformedAnswer(MALFORMED_RESPONSE)
+            _check_vectors(path, answer, request)
+        own = _own_members(given := msgspec.Raw(answer), _WHOLE.get(path, _ANY), asked_for(request or {}))
+        return answer if own is given else bytes(own)
     except ValueError as error:
         raise MalformedAnswer(MALFORMED_RESPONSE) from error
 
 
-def _has_indices(results: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> bool:
-    """Whether each result of a reranking is another document's, and there are as many as were asked for."""
-    documents, top = request.get("documents"), request.get("top_n")
-    if not isinstance(documents, list):
+_PARTS = ("choices", "data", "results")
+
+
+def _has_parts(path: str, whole: Mapping[str, Any], request: Request) -> bool:
+    """Whether there are as many parts as the request asks for, each with an index of its own, and each is right."""
+    if (count := count_of(path, request)) is None:
         return True
-    count = len(documents)
-    wanted = min(top, count) if isinstance(top, int) and top > 0 else count
-    indices = {result["index"] for result in results}
-    return len(results) == len(indices) == wanted and max(indices, default=-1) < count
+    parts: Sequence[Mapping[str, Any]] = next(whole[name] for name in _PARTS if name in whole)
+    indices = {part.get("index") for part in parts}
+    if len(parts) != count or (indices != {None} and len(indices) != count):
+        return False
+    if path == "/v1/rerank":
+        return all(_is_ranked(part, request["documents"]) for part in parts)
+    reasons = finish_reasons(request)
+    return all((part.get("index") or 0) < count and part.get("finish_reason", "stop") in reasons for part in parts)
+
+
+def _is_ranked(result: Mapping[str, Any], documents: Any) -> bool:
+    """Whether a result is about one of the documents, and repeats no other text than that document's."""
+    documents = documents if isinstance(documents, list) else [documents]
+    text = (result.get("document") or {}).get("text")
+    return result["index"] < len(documents) and (text is None or text == documents[result["index"]])
 
 
 def _check_numbers(data: bytes) -> None:
     """Raises ValueError for NaN and infinities, which Python's parsers take for JSON, and clients' do not."""
     if b"NaN" in data or b"Infinity" in data:
         from_json(data, allow_inf_nan=False)
+
+
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NULL = b"null"
+
+
+def _own_members(json: msgspec.Raw, schema: Any, asked: frozenset[str]) -> msgspec.Raw:
+    """A JSON value of a schema without the members that `_closed` objects do not have; the same if it has none.
+
+    Raises ValueError if it is not of that schema.
+    """
+    if schema["type"] == "nullable":
+        return json if bytes(json) == _NULL else _own_members(json, schema["schema"], asked)
+    names = schema.get("metadata", {}).get(_NAMES)
+    if names is None:
+        return json
+    own, members = {}, _MEMBERS.decode(json)
+    for name, value in members.items():
+        if name in schema["fields"]:
+            own[name] = _own_members(value, schema["fields"][name]["schema"], asked)
+        elif name in names or (name in ON_REQUEST and (name in asked or bytes(value) == _NULL)):
+            own[name] = value
+    is_own = all(own.get(name) is value for name, value in members.items())
+    return json if is_own else msgspec.Raw(msgspec.json.encode(own))
 
 
 class _Embedding(msgspec.Struct):
@@ -205,40 +273,75 @@ class _Pooled(msgspec.Struct):
     vector: msgspec.Raw = msgspec.field(name="data")
 
 
-Vector = TypeVar("Vector", _Embedding, _Pooled)
+Item = TypeVar("Item", _Embedding, _Pooled)
 
 
-class _Vectors(msgspec.Struct, Generic[Vector]):
-    data: list[Vector]
+class _Items(msgspec.Struct, Generic[Item]):
+    data: list[Item]
 
 
-_LIST = rb"\[,*+\]"
-_VECTORS: Mapping[str, tuple[msgspec.json.Decoder[_Vectors[Any]], re.Pattern[bytes]]] = {
-    "/v1/embeddings": (msgspec.json.Decoder(_Vectors[_Embedding]), re.compile(_LIST)),
-    "/pooling": (msgspec.json.Decoder(_Vectors[_Pooled]), re.compile(rb"%b|\[%b(?:,%b)*+\]" % (_LIST, _LIST, _LIST))),
+_NOT_EMPTY = msgspec.Meta(min_length=1)
+_Numbers = Annotated[list[float], _NOT_EMPTY]
+_NUMBERS = msgspec.json.Decoder(_Numbers)
+_LISTS = msgspec.json.Decoder(Annotated[list[_Numbers], _NOT_EMPTY])
+_VECTORS: Mapping[str, tuple[msgspec.json.Decoder[_Items[Any]], Sequence[msgspec.json.Decoder[Any]]]] = {
+    "/v1/embeddings": (msgspec.json.Decoder(_Items[_Embedding]), (_NUMBERS,)),
+    "/pooling": (msgspec.json.Decoder(_Items[_Pooled]), (_NUMBERS, _LISTS)),
 }
-"""Path to its vectors, and to what is left of one of them without its numbers: some have a list for each token."""
-
-_BASE64 = re.compile(rb'"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"')
+"""Path to its vectors, and to what one of them may be: some have a list of numbers for each token."""
 
 
-def _is_vector(raw: msgspec.Raw, form: re.Pattern[bytes], encoding: str | None) -> bool:
-    """Whether JSON is lists of numbers of this form, or a text in base64: numbers are not worth an object each."""
-    text = bytes(raw)
-    if text.startswith(b"["):
-        return form.fullmatch(text.translate(None, b"0123456789.eE+- \t\r\n")) is not None
-    return encoding != "float" and _BASE64.fullmatch(text) is not None
+def _check_vectors(path: str, answer: bytes, request: Request | None) -> None:
+    """Raises ValueError unless each vector has finite numbers, and all embeddings have the same length."""
+    items, kinds = _VECTORS[path]
+    # One at a time: the numbers of all of them would take gigabytes.
+    form = {"encoding_format": "any"} if request is None else request
+    lengths = {_length(item.vector, kinds, form) for item in items.decode(answer).data}
+    if path == "/v1/embeddings" and len(lengths) != 1:
+        raise ValueError("vectors of different lengths")
+
+
+def _length(json: msgspec.Raw, kinds: Sequence[msgspec.json.Decoder[Any]], request: Request) -> int:
+    """The length of a vector, which is in base64 only if the request asks for it: some servers know no other.
+
+    Raises ValueError if it is none, or empty.
+    """
+    if bytes(memoryview(json)[:1]) == b"[":
+        return len(_first_of(kinds, json))
+    if request.get("encoding_format", "float") == "float":
+        raise ValueError("a text instead of numbers")
+    data = base64.b64decode(msgspec.json.decode(json, type=str), validate=True)
+    if request.get("embed_dtype", "float32") == "float32":
+        numbers = array("f", data)
+        if request.get("endianness", "native") not in ("native", sys.byteorder):
+            numbers.byteswap()
+        if not math.isfinite(sum(numbers)):
+            raise ValueError("not all numbers are finite")
+    if not data:
+        raise ValueError("no numbers")
+    return len(data)
+
+
+def _first_of(kinds: Sequence[msgspec.json.Decoder[Any]], json: msgspec.Raw) -> Sequence[Any]:
+    """The value as the first kind that it is one of. Raises ValueError."""
+    *others, last = kinds
+    for kind in others:
+        with suppress(msgspec.ValidationError):
+            return cast(Sequence[Any], kind.decode(json))
+    return cast(Sequence[Any], last.decode(json))
 
 
 _EVENT = {
-    "/v1/chat/completions": _object(
+    "/v1/chat/completions": _closed(
+        _OTHERS,
         **_HEAD,
         choices=_list(
             _object(index=_COUNT, delta=_object(**_CONTENT), finish_reason=_may(_TEXT), logprobs=_may(_LOGPROBS))
         ),
     ),
-    "/v1/completions": _object(**_HEAD, choices=_list(_object(**_PART, finish_reason=_may(_TEXT)))),
-    "/v1/responses": _object(
+    "/v1/completions": _closed(_OTHERS, **_HEAD, choices=_list(_object(**_PART, finish_reason=_may(_TEXT)))),
+    "/v1/responses": _closed(
+        "annotation annotation_index code input logprobs message name obfuscation param refusal summary_index",
         type=_TEXT,
         sequence_number=_may(_COUNT),
         output_index=_may(_COUNT),
@@ -251,10 +354,11 @@ _EVENT = {
         part=_may(_object(type=_TEXT, text=_may(_TEXT))),
         response=_may(_RESPONSE),
     ),
-    "/v1/messages": _object(
+    "/v1/messages": _closed(
+        "context_management",
         type=_TEXT,
         index=_may(_COUNT),
-        message=_may(_object(**_MESSAGE)),
+        message=_may(_MESSAGE),
         content_block=_may(_BLOCK),
         delta=_may(
             _object(
@@ -262,48 +366,60 @@ _EVENT = {
                 text=_may(_TEXT),
                 thinking=_may(_TEXT),
                 partial_json=_may(_TEXT),
-                stop_reason=_may(_TEXT),
+                stop_reason=_STOP_REASON,
                 stop_sequence=_may(_TEXT),
             )
         ),
         usage=_USAGE,
     ),
 }
+_EVENT[EXTENDED_PATH] = _EVENT["/v1/completions"]
 _TOKENS = SchemaValidator(_EVENT["/v1/completions"])
 
 
-def _type_of(schema: Any) -> Any:
-    """A schema's type for msgspec, which reads an event twice as fast, and takes no NaN for a number."""
+def _type_of(schema: Any, asked: frozenset[str]) -> Any:
+    """A schema's type for msgspec, which reads an event twice as fast, and takes no NaN for a number.
+
+    A `_closed` object has no members of ON_REQUEST but null, and those `asked` for.
+    """
     match schema["type"]:
         case "typed-dict":
+            names = schema.get("metadata", {}).get(_NAMES)
+            others = () if names is None else (names | ON_REQUEST) - schema["fields"].keys()
             return msgspec.defstruct(
                 "Event",
                 [
-                    (name, _type_of(field["schema"]), *(() if field.get("required", True) else (None,)))
-                    for name, field in schema["fields"].items()
+                    *(
+                        (name, _type_of(field["schema"], asked), *(() if field.get("required", True) else (None,)))
+                        for name, field in schema["fields"].items()
+                    ),
+                    *((name, msgspec.Raw if name in (names or ()) or name in asked else None, None) for name in others),
                 ],
                 kw_only=True,
                 gc=False,
+                forbid_unknown_fields=names is not None,
             )
         case "nullable":
-            return _type_of(schema["schema"]) | None
+            return _type_of(schema["schema"], asked) | None
         case "list":
-            return Annotated[list[_type_of(schema["items_schema"])], msgspec.Meta(min_length=schema["min_length"])]  # type: ignore[misc]
+            item = _type_of(schema["items_schema"], asked)
+            return Annotated[list[item], msgspec.Meta(min_length=schema["min_length"])]  # type: ignore[valid-type]
         case "dict":
-            return dict[_type_of(schema["keys_schema"]), _type_of(schema["values_schema"])]  # type: ignore[misc]
+            return dict[_type_of(schema["keys_schema"], asked), _type_of(schema["values_schema"], asked)]  # type: ignore[misc]
         case "union":
-            return Union[tuple(map(_type_of, schema["choices"]))]  # noqa: UP007
+            return Union[tuple(_type_of(choice, asked) for choice in schema["choices"])]  # noqa: UP007
+        case "literal":
+            return Literal[tuple(schema["expected"])]
         case "int":
             return Annotated[int, msgspec.Meta(ge=schema["ge"], lt=schema["lt"])]
         case kind:
             return {"str": str, "float": float}[kind]
 
 
-_EVENTS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    path: msgspec.json.Decoder(_type_of(schema))
-    for path, schema in {**_EVENT, EXTENDED_PATH: _EVENT["/v1/completions"]}.items()
-}
-"""Path to the members of the events of its streams, and their types."""
+@cache
+def _decoder(path: str, asked: frozenset[str] = frozenset()) -> msgspec.json.Decoder[Any]:
+    """Reads the events of the streams of a path, if the request asks for these members."""
+    return msgspec.json.Decoder(_type_of(_EVENT[path], asked))
 
 
 def token_chunk(data: bytes) -> dict[str, Any]:
@@ -348,16 +464,38 @@ class EventCheck:
     piece of text alone, and in Responses in a number behind it, which `repeats` sees without parsing.
     """
 
-    __slots__ = ("_begun", "_decode", "_finished", "_learned", "_started", "_takes", "ended")
+    __slots__ = (
+        "_asked",
+        "_begun",
+        "_decode",
+        "_finished",
+        "_learned",
+        "_least",
+        "_most",
+        "_path",
+        "_reasons",
+        "_started",
+        "_takes",
+        "ended",
+    )
 
-    def __init__(self, path: str) -> None:
-        self._decode = _EVENTS[path].decode
+    def __init__(self, path: str, request: Request | None = None) -> None:
+        self._path = path
+        self.expect(request)
         self._takes = _TAKES.get(path, EventCheck._take_choices)
         self._learned = _NOTHING
         self._begun: bytes | None = None
         self._started: set[int] = set()
         self._finished: set[int] = set()
         self.ended = False
+
+    def expect(self, request: Request | None) -> None:
+        """Checks the answer to this request: how many choices it has, how they end, and which members it has."""
+        body = request or {}
+        self._asked, self._reasons = asked_for(body), finish_reasons(body)
+        self._decode = _decoder(self._path, self._asked).decode
+        count = None if request is None else count_of(self._path, request)
+        self._least, self._most = (1, _ANY_COUNT) if count is None else (count, count)
 
     def begins(self, frames: bytes) -> bool:
         """Whether the frames that begin a stream are valid. They are not parsed again if `valid` gets them next,
@@ -396,6 +534,17 @@ class EventCheck:
             return True
         self.ended = False  # the caller checks them one by one
         return False
+
+    def own(self, frame: bytes) -> bytes:
+        """A frame without the members that its event does not have; the same if it has no others, or is no event."""
+        if (found := _FRAME.fullmatch(frame.strip(b"\n"))) is None:
+            return frame
+        name, data = found.groups()
+        try:
+            own = _own_members(given := msgspec.Raw(data), _EVENT[self._path], self._asked)
+        except (ValueError, RecursionError):
+            return frame
+        return frame if own is given else encode(bytes(own), type=name.decode() if name else None)
 
     def learn(self, frames: bytes) -> None:
         """Remembers what surrounds the text of a valid event. Frames that are not one event teach nothing."""
@@ -441,11 +590,14 @@ class EventCheck:
 
     @property
     def _is_finished(self) -> bool:
-        return bool(self._finished) and self._started <= self._finished
+        return len(self._finished) >= self._least and self._started <= self._finished
 
     def _take_choices(self, event: Any) -> bool:
         for choice in event.choices:
-            (self._finished if choice.finish_reason else self._started).add(choice.index or 0)
+            index, reason = choice.index or 0, choice.finish_reason
+            if index >= self._most or (reason and reason not in self._reasons):
+                return False
+            (self._finished if reason else self._started).add(index)
         return True
 
     def _take_response(self, event: Any) -> bool:
@@ -481,8 +633,8 @@ class Beginning:
     For a first chunk that is not simply some valid events, as it nearly always is (`EventCheck.begins`).
     """
 
-    def __init__(self, path: str) -> None:
-        self._check = EventCheck(path)
+    def __init__(self, path: str, request: Request | None = None) -> None:
+        self._check = EventCheck(path, request)
         self._framer = Framer()
         self.received = b""
 
@@ -498,7 +650,7 @@ class Beginning:
         frames = self._framer.feed(chunk)
         if frames:
             first = next(split(frames), None) if has_comment(frames) else frames[: frames.index(b"\n\n") + 2]
-            if first is not None and error_in(first) is None and not self._check.valid(first):
+            if first is not None and error_in(first) is None and not self._check.valid(self._check.own(first)):
                 raise MalformedAnswer(MALFORMED_RESPONSE)
         return bool(frames) or len(self.received) > _MOST_BEGINNING
 

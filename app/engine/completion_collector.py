@@ -9,28 +9,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from app.engine.expected import choices_of
 from app.engine.stream_collector import StreamCollector
 
 STREAM_OPTIONS: Mapping[str, bool] = {"include_usage": True, "continuous_usage_stats": True}
 """Requests the counts on every chunk and their sums at the end."""
 
 _LOGPROBS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
-
-
-def prompts_of(body: Mapping[str, Any]) -> int:
-    """The number of prompts in a completion request: texts, lists of token ids, or embeddings."""
-    prompts = (body[name] for name in ("prompt", "prompt_embeds") if name in body)
-    return sum(len(prompt) if _is_batch(prompt) else 1 for prompt in prompts)
-
-
-def _is_batch(prompt: Any) -> bool:
-    return isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt)
-
-
-def choices_of(body: Mapping[str, Any]) -> int:
-    """The number of choices in the answer to a completion request: `n` for each prompt."""
-    n: int = body.get("n", 1)
-    return n * prompts_of(body)
 
 
 class Tally:

@@ -20,7 +20,7 @@ from app.dialects.base import (
     ServingContext,
 )
 from app.dialects.json_body import value_at
-from app.engine.answers import JSON, check_answer
+from app.engine.answers import JSON, checked_answer
 from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
 from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in
@@ -378,9 +378,7 @@ class Forwarder:
                     raise
                 self.writer.fail(error)
                 return answer
-        answer = collector.complete()
-        check_answer(path, answer, JSON)
-        return answer
+        return checked_answer(path, collector.complete(), JSON, collector.request)
 
     def _shared(self, target: Target, path: str, ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """The answer to any request for the same, at most a second old."""

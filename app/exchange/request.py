@@ -10,7 +10,6 @@ from typing import Any
 from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
 from app.dialects.json_size import check_size, outlined, weight
-from app.engine.completion_collector import prompts_of
 from app.engine.constraints import (
     CONSTRAINTS,
     MOST_BYTES,
@@ -21,6 +20,7 @@ from app.engine.constraints import (
     too_repetitive_field,
     unsatisfiable_field,
 )
+from app.engine.expected import prompts_of
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
 from app.exchange.content_coding import STEP, BodyDecoder, body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive

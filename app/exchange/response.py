@@ -16,6 +16,9 @@ from app.telemetry.access_log import Record
 
 REQUEST_ID_HEADER = "x-request-id"
 PLAN_HEADER = "x-switchyard-plan"
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+"""The header with which a browser believes the media type, whatever a caller or a model has written."""
+
 _SLICE = 256 * 1024
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -124,4 +127,5 @@ class ResponseWriter:
         if self.reservation is not None:
             sent |= await self.reservation.headers()
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
+        raw.append(NO_SNIFFING)
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

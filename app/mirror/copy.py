@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.config.schema import Timeouts
-from app.engine.answers import JSON, check_answer
+from app.engine.answers import JSON, checked_answer
 from app.engine.errors import ENDED_EARLY
 from app.engine.promised_output import Promise
 from app.engine.stream_collector import StreamCollector
@@ -164,12 +164,11 @@ class Copy:
             return answer
         if self.collector is not None:
             self.collector.feed(answer)
-            answer = self.collector.complete()
-            check_answer(self.original.path, answer, JSON)
+            answer = checked_answer(self.original.path, self.collector.complete(), JSON)
         elif not result.kept.tail.rstrip().endswith(b"}"):
             raise Incomplete(ENDED_EARLY)
         elif result.kept.is_whole:
-            check_answer(self.original.path, answer, JSON)
+            answer = checked_answer(self.original.path, answer, JSON)
         watch.answer(answer)
         return answer
 

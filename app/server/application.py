@@ -56,7 +56,7 @@ from app.pages import api_page, console, index
 from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
-from app.server.asgi import HTTP10, ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.asgi import HTTP10, ExactPathRouter, NoSniffing, StripTrailingSlash, route_apps
 from app.server.audit.api import AuditApi
 from app.server.audit.keeping import AuditKeeping
 from app.server.audit_log import AuditLog, Change
@@ -218,7 +218,7 @@ class Router:
         )
         starlette.router.redirect_slashes = False
         starlette.router.default = _no_route
-        exact = ExactPathRouter(endpoints, starlette)
+        exact = ExactPathRouter(endpoints, NoSniffing(starlette))
         guarded = BrowserGuard(exact, self._config, self._paths, _refused)
         self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._config))
 
@@ -437,7 +437,7 @@ async def _operation_error(request: HTTPRequest, raised: Exception) -> Response:
 
 async def _refused(error: SwitchyardError, scope: Scope, receive: Receive, send: Send) -> None:
     """The refusal of a request for a page, or for no route at all."""
-    await _error_response(error, HTTPRequest(scope), {})(scope, receive, send)
+    await NoSniffing(_error_response(error, HTTPRequest(scope), {}))(scope, receive, send)
 
 
 def _error_response(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:

@@ -13,6 +13,7 @@ from app.dialects.base import Dialect, Route
 from app.dialects.registry import DIALECTS
 from app.errors import SwitchyardError
 from app.exchange.handler import Candidates
+from app.exchange.response import NO_SNIFFING
 
 
 class Exchange(Protocol):
@@ -76,6 +77,21 @@ class StripTrailingSlash:
         if scope["type"] == "http" and len(path := scope["path"]) > 1 and path.endswith("/"):
             scope = {**scope, "path": path.rstrip("/") or "/"}
         return self._app(scope, receive, send)
+
+
+class NoSniffing:
+    """Adds NO_SNIFFING to the answers that `ResponseWriter` does not write."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        def sent(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start" and NO_SNIFFING not in message["headers"]:
+                message = {**message, "headers": [*message["headers"], NO_SNIFFING]}
+            return send(message)
+
+        return self._app(scope, receive, sent)
 
 
 class HTTP10:

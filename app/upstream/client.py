@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic_core import to_json
 
 from app.config.schema import Timeouts
-from app.engine.answers import QUESTIONS, check_answer
+from app.engine.answers import QUESTIONS, checked_answer
 from app.engine.model import Model
 from app.errors import Rejected, Unavailable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
@@ -75,7 +75,7 @@ class Upstream:
         on_head: OnHead | None = None,
         encode: Encode | None = None,
     ) -> bytes:
-        """The whole response, checked by `check_answer`. `on_head` gets the headers of a response with status 200."""
+        """The whole response, by `checked_answer`. `on_head` gets the headers of a response with status 200."""
         with translated(target):
             async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context, encode)
@@ -92,13 +92,8 @@ class Upstream:
         # A proxy in between can turn a broken response into one that ends in order.
         if response.media_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise incomplete(target)
-        encoding = body.get("encoding_format", "float")
-        check = partial(check_answer, path, answer, response.media_type, encoding=encoding, request=body)
-        if len(answer) > _LONG_ANSWER:
-            await asyncio.to_thread(check)
-        else:
-            check()
-        return answer
+        check = partial(checked_answer, path, answer, response.media_type, body)
+        return await asyncio.to_thread(check) if len(answer) > _LONG_ANSWER else check()
 
     def stream(
         self,
@@ -114,7 +109,8 @@ class Upstream:
     ) -> ResponseStream:
         """The response's chunks as they arrive: see `ResponseStream`. `on_head` as in `unary`."""
         send = partial(self._post, target, path, body, request_id, timeouts, context, encode)
-        return ResponseStream(send, target, path, timeouts.first_byte_s, on_head)
+        request = None if isinstance(body, bytes) else body
+        return ResponseStream(send, target, path, request, timeouts.first_byte_s, on_head)
 
     async def _post(
         self,

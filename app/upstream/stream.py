@@ -1,7 +1,7 @@
 """A deployment's response while it arrives."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 from app.engine.answers import EVENT_STREAM, Beginning, EventCheck
 from app.engine.errors import MALFORMED_RESPONSE, error_in_first_chunk
@@ -23,26 +23,30 @@ class ResponseStream:
     A class rather than generators: those are registered with the event loop, which costs as much as sending a request.
     """
 
-    __slots__ = ("_first_byte_s", "_on_head", "_path", "_response", "_send", "_target")
+    __slots__ = ("_first_byte_s", "_on_head", "_path", "_request", "_response", "_send", "_target")
 
     def __init__(
         self,
         send: Callable[[], Awaitable[Response]],
         target: Target,
         path: str,
+        request: Mapping[str, Any] | None,
         first_byte_s: float,
         on_head: OnHead | None,
     ) -> None:
-        self._send, self._target, self._path = send, target, path
+        """`request`: the body that `send` sends to `path`, if it is known."""
+        self._send, self._target, self._path, self._request = send, target, path, request
         self._first_byte_s, self._on_head = first_byte_s, on_head
         self._response: Response | None = None
 
     async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
         """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
 
-        `check` is that of the events' reader, which then need not be parsed twice.
+        `check` is that of the events' reader, which learns what to expect, and need not parse the first one twice.
         Raises Rejected and UpstreamError: MalformedAnswer for anything but an event.
         """
+        if check is not None:
+            check.expect(self._request)
         with translated(self._target):
             async with within(self._first_byte_s):
                 self._response = response = await self._send()
@@ -64,7 +68,7 @@ class ResponseStream:
         chunk = await response.read()
         if check is not None and chunk.startswith(b"data: {") and chunk.endswith(b"\n\n") and check.begins(chunk):
             return chunk  # nearly always
-        beginning = Beginning(self._path)
+        beginning = Beginning(self._path, self._request)
         while chunk:
             if beginning.feed(chunk):
                 return beginning.received

@@ -74,10 +74,10 @@ def message_answer() -> bytes:
     return _json({**body, "stop_reason": "end_turn", "stop_sequence": None, "usage": usage})
 
 
-def embeddings_answer() -> bytes:
-    """Of a whole batch."""
+def embeddings_answer(count: int) -> bytes:
+    """Of a batch of so many."""
     vector = [round(-0.5 + place / DIMENSIONS, 9) for place in range(DIMENSIONS)]
-    data = [{"index": index, "object": "embedding", "embedding": vector} for index in range(EMBEDDINGS)]
+    data = [{"index": index, "object": "embedding", "embedding": vector} for index in range(count)]
     body = {"id": "embd-1", "object": "list", "created": 1, "model": "tiny-llama", "data": data}
     return _json({**body, "usage": {"prompt_tokens": 35, "total_tokens": 35, "completion_tokens": 0}})
 
@@ -92,12 +92,13 @@ class Answers:
 
     def __init__(self) -> None:
         self._small, self._large = _whole(chat_answer()), _whole(chat_answer(ANSWER_BYTES))
-        self._message, self._embeddings = _whole(message_answer()), _whole(embeddings_answer())
+        self._message = _whole(message_answer())
+        self._embedding, self._embeddings = (_whole(embeddings_answer(count)) for count in (1, EMBEDDINGS))
 
     def of(self, path: bytes, body: bytes) -> bytes:
         """The HTTP response for a request without `stream`."""
         if path == b"/v1/embeddings":
-            return self._embeddings
+            return self._embeddings if b'"input":["' in body else self._embedding
         if path == b"/v1/messages":
             return self._message
         return self._large if b'"logprobs":true' in body else self._small

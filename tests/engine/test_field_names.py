@@ -1,22 +1,43 @@
 """The router's lists of vLLM's field names match the installed vLLM."""
 
 import json
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
-from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
-from vllm.entrypoints.pooling.embed.protocol import EmbeddingChatInputRequest, EmbeddingCompletionRequest
-from vllm.entrypoints.pooling.pooling.protocol import PoolingChatRequest, PoolingCompletionRequest
-from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
-from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest, TokenizeCompletionRequest
+from vllm.entrypoints.anthropic.protocol import (
+    AnthropicCountTokensRequest,
+    AnthropicMessagesRequest,
+    AnthropicMessagesResponse,
+    AnthropicStreamEvent,
+)
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    ChatCompletionStreamResponse,
+)
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest, CompletionResponse, CompletionStreamResponse
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse
+from vllm.entrypoints.pooling.classify.protocol import ClassificationResponse
+from vllm.entrypoints.pooling.embed.protocol import (
+    EmbeddingChatInputRequest,
+    EmbeddingCompletionRequest,
+    EmbeddingResponse,
+)
+from vllm.entrypoints.pooling.pooling.protocol import PoolingChatRequest, PoolingCompletionRequest, PoolingResponse
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
+from vllm.entrypoints.serve.tokenize.protocol import (
+    DetokenizeResponse,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+    TokenizeResponse,
+)
 
 from app.dialects.anthropic import fields as anthropic
 from app.dialects.openai import vllm_fields as openai
 from app.dialects.spelling import request_object
+from app.engine.answers import JSON, EventCheck, checked_answer
+from app.sse import encode
 from tests.support.clients.request_types import samples
 
 pytestmark = pytest.mark.real
@@ -37,6 +58,46 @@ def test_the_names_of_vllms_fields_are_current() -> None:
     assert names(AnthropicMessagesRequest) == anthropic.ENGINE
     assert names(AnthropicCountTokensRequest) == anthropic.ENGINE_COUNT
     assert names(TokenizeChatRequest, TokenizeCompletionRequest) == openai.ENGINE_TOKENIZE
+
+
+CHOICE = {"index": 0, "finish_reason": "stop"}
+VECTOR = {"index": 0, "embedding": [0.5], "data": [0.5], "probs": [0.5], "score": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "valid"),
+    [
+        ("/v1/chat/completions", ChatCompletionResponse, {"choices": [{**CHOICE, "message": {}}]}),
+        ("/v1/completions", CompletionResponse, {"choices": [{**CHOICE, "text": ""}]}),
+        ("/v1/responses", ResponsesResponse, {"status": "completed", "output": []}),
+        ("/v1/messages", AnthropicMessagesResponse, {"content": []}),
+        ("/v1/embeddings", EmbeddingResponse, {"data": [VECTOR]}),
+        ("/pooling", PoolingResponse, {"data": [VECTOR]}),
+        ("/classify", ClassificationResponse, {"data": [VECTOR]}),
+        ("/score", ScoreResponse, {"data": [VECTOR]}),
+        ("/v1/rerank", RerankResponse, {"results": []}),
+        ("/tokenize", TokenizeResponse, {"tokens": []}),
+        ("/detokenize", DetokenizeResponse, {"prompt": ""}),
+    ],
+)
+def test_every_member_of_vllms_answers_is_known(path: str, form: type[BaseModel], valid: dict[str, Any]) -> None:
+    answer = json.dumps({**dict.fromkeys(form.model_fields), **valid}).encode()
+    assert checked_answer(path, answer, JSON) == answer
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "valid"),
+    [
+        ("/v1/chat/completions", ChatCompletionStreamResponse, {"choices": []}),
+        ("/v1/completions", CompletionStreamResponse, {"choices": []}),
+        ("/v1/messages", AnthropicStreamEvent, {"type": "ping"}),
+    ],
+)
+def test_every_member_of_vllms_events_is_known(path: str, form: type[BaseModel], valid: dict[str, Any]) -> None:
+    frame = encode(json.dumps({**dict.fromkeys(set(form.model_fields) - {"error"}), **valid}))
+    check = EventCheck(path)
+    assert check.valid(frame)
+    assert check.own(frame) == frame
 
 
 @pytest.mark.parametrize(

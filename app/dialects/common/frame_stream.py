@@ -47,7 +47,7 @@ class FrameStream(TerminatingStream, ABC):
         try:
             if (error := error_in(frame)) is not None:
                 raise error
-            if self.check.valid(frame):
+            if self.check.valid(frame) or self.check.valid(frame := self.check.own(frame)):
                 return self._frame(frame)
         except SwitchyardError as error:
             self.failure = error

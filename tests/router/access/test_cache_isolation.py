@@ -105,7 +105,9 @@ def engine() -> FakeEngine:
     more: dict[str, Callable[[dict[str, Any]], Response]] = {
         "/v1/rerank": lambda body: JSONResponse(ranked),
         "/pooling": lambda body: JSONResponse({"data": [{"index": 0, "data": [0.5]}], "usage": usage}),
-        "/score": lambda body: JSONResponse({"id": "s", "model": "m", "usage": usage, "data": []}),
+        "/score": lambda body: JSONResponse(
+            {"id": "s", "model": "m", "usage": usage, "data": [{"index": 0, "score": 0.5}]}
+        ),
     }
 
     def answer(body: dict[str, Any]) -> Response:

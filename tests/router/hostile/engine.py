@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from app.dialects.common.vectors import encoded
 from app.internal_api import MODEL_PATH
 from tests.support.clients.samples import MODEL
 from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
@@ -43,7 +44,8 @@ def _completions(body: dict[str, Any]) -> Response:
 def _embeddings(body: dict[str, Any]) -> Response:
     given = body["input"]
     count = len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
-    data = [{"object": "embedding", "index": n, "embedding": [0.6, 0.8, 0.0, 0.0]} for n in range(count)]
+    vector = encoded([0.6, 0.8, 0.0, 0.0], body.get("encoding_format", "float"))
+    data = [{"object": "embedding", "index": n, "embedding": vector} for n in range(count)]
     return JSONResponse({"id": "e", "object": "list", "created": 1, "model": "m", "data": data, "usage": USAGE})
 
 
@@ -90,10 +92,11 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {
 class HostileEngine:
     """It keeps only the headers of the last request: memory that grows is the router's.
 
-    `pieces`: those of every answer, as `media_type`; None for valid answers.
+    `pieces`: those of every answer, as `media_type`; None for valid answers. It takes `pause_s` for each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
         self.pieces: Sequence[bytes] | None = None
         self.media_type = "text/event-stream"
         self.headers: dict[str, str] = {}
@@ -122,6 +125,8 @@ class HostileEngine:
         self.headers = dict(request.headers)
         body = await request.json()
         path = "/" + request.path_params["path"]
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
         if self.pieces is not None:
             return StreamingResponse(self._pieces(self.pieces), media_type=self.media_type)
         # The fake refuses what it cannot do, because its own failure would look like the router's.

@@ -5,7 +5,7 @@ that keeps the interpreter's lock is at work. The clock on the wall tells more t
 the process's CPU time more where a thread runs beside the loop. So the shorter of both counts, which on a quiet machine
 is how long the other request waits. `benchmarks/scale/large.py` measures that wait itself.
 
-    python -m tests.router.hostile.measured ENGINE_URL MAX_BODY_BYTES
+    python -m tests.router.hostile.measured ENGINE_URL MAX_BODY_BYTES MAX_BODIES_BYTES
 
 serves. Its first line of output is the URL; then it answers each line of input with a Cost.
 """
@@ -30,6 +30,9 @@ from tests.support.processes.servers import serve
 
 _MOST_MEMORY = 4 * 1024**3
 """Bytes of address space: a router that breaks the law dies, and not the machine."""
+
+MOST_BODIES = 512 * 1024**2
+"""The default of `max_bodies_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,11 @@ class MeasuredRouter:
 
 
 @contextmanager
-def measured_router(engine_url: str, max_body_bytes: int) -> Iterator[MeasuredRouter]:
-    """A router that takes bodies of that size, in front of the deployment."""
-    command = [sys.executable, "-m", __name__, engine_url, str(max_body_bytes)]
+def measured_router(
+    engine_url: str, max_body_bytes: int, max_bodies_bytes: int = MOST_BODIES
+) -> Iterator[MeasuredRouter]:
+    """A router that takes bodies of that size, and so much of them together, in front of the deployment."""
+    command = [sys.executable, "-m", __name__, engine_url, str(max_body_bytes), str(max_bodies_bytes)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         router = MeasuredRouter(process)
         try:
@@ -101,11 +106,12 @@ class _Meter:
         self.held_s = 0.0
 
 
-def _serve(engine_url: str, max_body_bytes: int) -> None:
+def _serve(engine_url: str, max_body_bytes: int, max_bodies_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     rig = HostileRig(HostileEngine(), engine_url)
     rig.config["endpoints"]["chat"]["content_filter"] = {"patterns": ["(?i)secret project"]}
-    rig.router.reconfigure({**rig.config, "max_body_bytes": max_body_bytes, "timeouts": {}})
+    sizes = {"max_body_bytes": max_body_bytes, "max_bodies_bytes": max_bodies_bytes}
+    rig.router.reconfigure({**rig.config, **sizes, "timeouts": {}})
     meter = _Meter()
     trim = ctypes.CDLL(None).malloc_trim
     with serve(rig.app) as url:
@@ -138,4 +144,4 @@ def _memory(name: str) -> int:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]))
+    _serve(sys.argv[1], *map(int, sys.argv[2:]))

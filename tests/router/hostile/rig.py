@@ -96,6 +96,7 @@ class HostileRig:
         """
         assert not self.defects.found, self.defects.found.pop()
         assert reply.complete
+        assert reply.headers["x-content-type-options"] == "nosniff"
         excused = (impatient and reply.status == 504) or (needs_controller and reply.status == 503)
         assert reply.status < 500 or excused, (reply.status, reply.body)
         if reply.status >= 400:

@@ -22,7 +22,7 @@ from tests.router.hostile.client import Client, Reply
 from tests.router.hostile.engine import ANSWERS, compact
 from tests.router.hostile.errors import dialects, in_events
 from tests.router.hostile.strategies import places
-from tests.support.engine.fake_engine import CARD, CONTEXT, stream
+from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, stream
 from tests.support.processes.servers import serve
 
 SAY: Mapping[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -43,7 +43,7 @@ class Ask:
 
     @property
     def name(self) -> str:
-        return f"{self.path}{' stream' if self.first else ''}"
+        return f"{self.path} {json.dumps(self.body)}"
 
 
 def event(**fields: Any) -> bytes:
@@ -63,10 +63,14 @@ LONG = {"max_tokens": 5}
 A_REGEX = {"type": "regex", "value": "a+"}
 ASKS = [
     Ask("openai", "/v1/chat/completions", SAY, CHAT),
+    Ask("openai", "/v1/chat/completions", {**SAY, "n": 2}, CHAT),
     Ask("openai", "/v1/completions", {"prompt": "hi"}, TEXT),
+    Ask("openai", "/v1/completions", {"prompt": ["hi", "ho"], "n": 2}, TEXT),
     Ask("openai", "/v1/responses", {"input": "hi"}, RESPONSE),
     Ask("openai", "/v1/embeddings", {"model": "embed", "input": "hi"}),
+    Ask("openai", "/v1/embeddings", {"model": "embed", "input": ["hi", "ho"], "encoding_format": "base64"}),
     Ask("openai", "/v1/rerank", {"model": "embed", "query": "a", "documents": ["b"]}),
+    Ask("openai", "/v2/rerank", {"model": "embed", "query": "a", "documents": ["b"], "return_documents": True}),
     Ask("openai", "/score", {"model": "embed", "queries": "a", "documents": ["b"]}),
     Ask("openai", "/v2/embed", {"model": "embed", "texts": ["hi"]}),
     Ask("openai", "/pooling", {"model": "embed", "input": "hi"}),
@@ -98,20 +102,25 @@ ASKS = [
 JSON, EVENTS = "application/json", "text/event-stream"
 VALID: Mapping[str, Callable[[dict[str, Any]], Response]] = {
     **ANSWERS,
-    "/v1/rerank": lambda body: JSONResponse({"id": "r", "results": [{"index": 0, "relevance_score": 0.5}]}),
+    "/v1/rerank": lambda body: JSONResponse(
+        {"id": "r", "results": [{"index": 0, "document": {"text": "b"}, "relevance_score": 0.5}], "usage": USAGE}
+    ),
     "/pooling": lambda body: JSONResponse({"id": "p", "data": [{"index": 0, "object": "pooling", "data": [0.5, 1]}]}),
     "/classify": lambda body: JSONResponse({"id": "c", "data": [{"index": 0, "label": "a", "probs": [0.5, 0.5]}]}),
     "/detokenize": lambda body: JSONResponse({"prompt": "hi"}),
     "/score": lambda body: JSONResponse({"id": "s", "data": [{"index": 0, "object": "score", "score": 0.5}]}),
 }
-WRONG: Sequence[Any] = (5, -1.5, True, "x", [], [5], {}, {"a": 5})
+WRONG: Sequence[Any] = (5, -1.5, True, "x", [], [5], {}, {"a": 5}, 1e999)
+FOREIGN = ("kv_transfer_params", "prompt_logprobs", "internal")
+"""Names of members that no request here asks for."""
 DONE = "[DONE]"
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with a valid answer: at one of its values is another, `wrong`, or in a stream an event is missing
-    or comes after the end. `at`: the place, a share of all of them. None is wrong with the answer of "nothing"."""
+    """What is wrong with a valid answer: at one of its values is another, `wrong`, one of its lists has an item twice
+    or lacks one, an object has a member more, or in a stream an event is missing or comes after the end. `at`: the
+    place, a share of all of them. None is wrong with the answer of "nothing"."""
 
     kind: str = "nothing"
     at: float = 0.0
@@ -121,13 +130,13 @@ class Damage:
         if self.kind == "no route":
             return Response(self.wrong, 404, media_type="text/html" if self.wrong.startswith(b"<") else JSON)
         if not isinstance(valid, StreamingResponse):
-            return JSONResponse(self._value(json.loads(bytes(valid.body))))
+            return Response(_dumped(self._value(json.loads(bytes(valid.body)))), media_type=JSON)
         parts = [part.encode() if isinstance(part, str) else bytes(part) async for part in valid.body_iterator]
         events = b"".join(parts).decode().split("\n\n")[:-1]
         names, datas = zip(*(event.rpartition("data: ")[::2] for event in events), strict=True)
         values = self._value([data if data == DONE else json.loads(data) for data in datas])
         frames = [
-            f"{name}data: {value if value == DONE else json.dumps(value)}\n\n"
+            f"{name}data: {value if value == DONE else _dumped(value)}\n\n"
             for name, value in zip(names, values, strict=False)
         ]
         if self.kind == "missing":
@@ -137,23 +146,71 @@ class Damage:
         return stream(frames)
 
     def _value(self, valid: Any) -> Any:
-        if self.kind != "wrong value":
-            return valid
-        all_places = places(valid)
-        *way, last = all_places[int(self.at * len(all_places))]
-        inner = valid
-        for key in way:
-            inner = inner[key]
-        inner[last] = self.wrong
+        match self.kind:
+            case "wrong value":
+                self._put(valid, places(valid), self.wrong)
+            case "twice" | "one less":
+                lists = [place for place in places(valid) if isinstance(_at(valid, place), list)]
+                if lists:
+                    items = _at(valid, self._choice(lists))
+                    items[-1:] = items[-1:] * 2 if self.kind == "twice" else []
+            case "more":
+                objects = [it for it in (valid if isinstance(valid, list) else [valid]) if isinstance(it, dict)]
+                inner = self._choice(objects)
+                inner = next((inner[name] for name in ("response", "message") if name in inner), inner)
+                inner[FOREIGN[int(self.at * 1000) % len(FOREIGN)]] = {"host": "SECRET"}
         return valid
 
+    def _put(self, valid: Any, ways: Sequence[Sequence[Any]], wrong: Any) -> None:
+        *way, last = self._choice(ways)
+        _at(valid, way)[last] = wrong
 
-def fits(value: Any, sample: Any) -> bool:
-    """Whether a value has the types of a valid one. Members may be missing, and null is a value of unknown type."""
+    def _choice(self, among: Sequence[Any]) -> Any:
+        return among[int(self.at * len(among))]
+
+
+def _dumped(value: Any) -> str:
+    """JSON, with a number that is infinite once it is read."""
+    return json.dumps(value).replace("Infinity", "1e999")
+
+
+def _at(value: Any, way: Sequence[Any]) -> Any:
+    for key in way:
+        value = value[key]
+    return value
+
+
+WORDS = {
+    "finish_reason": {"stop", "length", "tool_calls", "content_filter", "eos_token", "stop_sequence"},
+    "finishReason": {"stop", "length", "tool_calls", "content_filter"},
+    "stop_reason": {"end_turn", "max_tokens", "stop_sequence", "tool_use"},
+}
+"""A member's words, in any dialect. vLLM's `stop_reason` of a choice is any text."""
+COUNTED = {"choices", "data", "results", "embedding", "embeddings", "float", "probs"}
+"""Lists of parts, whose number the request determines, and vectors, which are not empty."""
+
+
+def counts(value: Any, name: str = "data") -> Iterator[int]:
+    """The lengths of a whole answer's lists of COUNTED; of those with numbers, whether they have any."""
+    if isinstance(value, list) and name in COUNTED:
+        yield len(value) if value and isinstance(value[0], dict | list) else bool(value)
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from counts(inner, str(key))
+
+
+def fits(value: Any, sample: Any, name: str | None = None) -> bool:
+    """Whether a value has the types of a valid one and its words, and repeats the client's documents. Members may be
+    missing, and null is a value of unknown type."""
     if isinstance(sample, dict):
-        return isinstance(value, dict) and all(fits(value[name], sample[name]) for name in sample.keys() & value.keys())
+        if name == "document" and value != sample:
+            return value is None or value == {"text": None} or value == {}
+        return isinstance(value, dict) and all(
+            fits(value[name], sample[name], name) for name in sample.keys() & value.keys()
+        )
     if isinstance(sample, list):
         return isinstance(value, list) and (not sample or all(any(fits(it, one) for one in sample) for it in value))
+    if isinstance(sample, str) and name in WORDS and sample in WORDS[name]:
+        return value is None or value in WORDS[name]
     if isinstance(sample, bool) or sample is None or value is None:
         return sample is None or value is None or isinstance(value, bool)
     kinds = (int, float) if isinstance(sample, int | float) else type(sample)
@@ -170,8 +227,11 @@ def is_well_formed(reply: Reply, valid: Reply) -> bool:
     """Whether an answer has the types of the valid one, and ends as that does."""
     if reply.status != 200 or not reply.complete:
         return False
+    if b"SECRET" in reply.body or b"Infinity" in reply.body:
+        return False
     if reply.headers["content-type"].startswith(JSON):
-        return fits(json.loads(reply.body), json.loads(valid.body))
+        whole, sample = json.loads(reply.body), json.loads(valid.body)
+        return fits(whole, sample) and [*counts(whole)] == [*counts(sample)]
     events, samples = events_of(reply), events_of(valid)
     if not events or not (fits(events[-1], samples[-1]) and reasons(events) >= reasons(samples)):
         return False
@@ -415,7 +475,7 @@ def test_a_damaged_answer_is_well_formed_or_an_error(lied: Lied) -> None:
     ats = st.floats(0, 1, exclude_max=True)
     damages = st.one_of(
         st.builds(Damage, st.just("wrong value"), ats, st.sampled_from(WRONG)),
-        st.builds(Damage, st.sampled_from(["wrong value", "missing", "late"]), ats, st.sampled_from(WRONG)),
+        st.builds(Damage, st.sampled_from(["missing", "late", "twice", "one less", "more"]), ats),
     )
     try:
         attempt(st.tuples(st.sampled_from(kinds), damages), SHARE, check)

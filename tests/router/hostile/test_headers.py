@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from tests.router.hostile.budget import attempt
@@ -45,6 +46,14 @@ def test_the_error_for_an_unknown_name_is_small(hostile: HostileRig) -> None:
             assert reply.status == 200 or len(reply.body) < 8 * 1024, path
     reply = hostile.client.request("POST", f"/serving-endpoints/{long[:20_000]}/invocations", compact({"prompt": "a"}))
     assert (reply.status, len(reply.body) < 8 * 1024) == (404, True)
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "identity, gzip", "x", "aws-chunked"])
+def test_an_unknown_content_coding_is_named(hostile: HostileRig, coding: str) -> None:
+    for path, dialects, body in VALID:
+        reply = hostile.client.request("POST", path, compact(body), [(b"content-encoding", coding.encode())])
+        hostile.check(reply, dialects)
+        assert (reply.status, f"'{coding}'".encode() in reply.body) == (415, True), (path, reply)
 
 
 def test_an_invalid_host_header_is_no_defect(hostile: HostileRig) -> None:

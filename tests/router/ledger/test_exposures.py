@@ -235,7 +235,7 @@ def test_a_client_that_leaves_is_recorded(recorded: Rig) -> None:
         (" \n\t ", "stop", Finish.STOP, Flag.EMPTY),
         ("A", "length", Finish.LENGTH, Flag(0)),
         ("", "content_filter", Finish.CONTENT_FILTER, Flag.EMPTY),
-        ('"content":"', "abort", Finish.ABORT, Flag(0)),
+        ('"content":"', "stop", Finish.STOP, Flag(0)),
     ],
 )
 def test_finish_reasons_and_empty_answers(

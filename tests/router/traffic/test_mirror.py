@@ -103,7 +103,7 @@ def test_requests_made_for_the_primarys_tokenizer_are_not_copied(mirrored: Rig, 
     assert (the_pair(mirrored).skipped, mirrored.green.requests) == (Skip.BOUND_TO_MODEL, [])
 
 
-@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2, 3]]])
 def test_prompts_of_tokens_are_not_copied(mirrored: Rig, prompt: Any) -> None:
     mirrored.blue.answer = lambda body: every_route(mirrored.blue)({**body, "prompt": "text"})
     assert post(mirrored, "/v1/completions", {"model": "chat", "prompt": prompt}).status_code == 200

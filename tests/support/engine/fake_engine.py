@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from app.engine.expected import choices_of, count_of
 from app.engine.model import Model
 from app.internal_api import MODEL_PATH
 from app.sse import DONE
@@ -35,9 +36,9 @@ CARD = {
 """The model card of a model application of this project."""
 
 
-def chunk(content: str, *, model: str = "m", finish_reason: str | None = None) -> str:
+def chunk(content: str, *, model: str = "m", finish_reason: str | None = None, index: int = 0) -> str:
     """One frame of a chat stream, spaced as vLLM does."""
-    choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
+    choice = {"index": index, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
     return frame(
         {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
     )
@@ -54,11 +55,13 @@ def chat(body: dict[str, Any]) -> Response:
     """A valid answer, streamed or whole, with the requested model name in its text. A whole one is valid on every route
     that generates text or embeds it."""
     text = ["Hel", "lo ", body["model"]]
+    indices = range(choices_of(body) if "prompt" in body else body.get("n", 1))
     if not body.get("stream"):
         message = {"role": "assistant", "content": "".join(text)}
-        choices: list[dict[str, Any]] = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        choice = {"message": message, "logprobs": None, "finish_reason": "stop"}
         if "prompt" in body:
-            choices[0]["text"] = message["content"]
+            choice["text"] = message["content"]
+        choices = [{"index": index, **choice} for index in indices]
         answer: dict[str, Any] = {
             "id": "c",
             "object": "chat.completion",
@@ -69,9 +72,11 @@ def chat(body: dict[str, Any]) -> Response:
         if "max_tokens" in body:
             answer["content"] = [{"type": "text", "text": message["content"]}]
         if "input" in body:
-            answer |= {"status": "completed", "output": [], "data": [{"index": 0, "embedding": [0.5]}]}
+            vectors = [{"index": index, "embedding": [0.5]} for index in range(count_of("/v1/embeddings", body) or 1)]
+            answer |= {"status": "completed", "output": [], "data": vectors}
         return JSONResponse({**answer, "usage": USAGE})
-    frames = [chunk(part) for part in text] + [chunk("", finish_reason="stop")]
+    frames = [chunk(part, index=index) for part in text for index in indices]
+    frames += [chunk("", finish_reason="stop", index=index) for index in indices]
     if body.get("stream_options", {}).get("include_usage"):
         frames.append(frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}))
     return stream([*frames, "data: [DONE]\n\n"])

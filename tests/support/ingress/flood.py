@@ -23,6 +23,7 @@ BROKEN: Mapping[str, bytes] = {
     "half a request line": b"GET /hea",
     "half a header": b"POST / HTTP/1.1\r\nHost: x\r\nX-a: ",
     "no colon": b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+    "another host": b"GET http://b/health HTTP/1.1\r\nhost: a\r\n\r\n",
     "large headers": GET + b"x-large: " + b"x" * 100_000 + b"\r\n\r\n",
     "two lengths": b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
     "a body that HTTP/1.0 forbids": b"GET / HTTP/1.0\r\ncontent-length: 1\r\n\r\na",

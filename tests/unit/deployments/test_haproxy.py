@@ -178,6 +178,7 @@ def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Pa
         status, headers, body = running.get("/v1/whole", {"x-request-id": "mine-1"})
         assert (status, headers["content-type"], headers["x-request-id"]) == (503, "application/json", "mine-1")
         assert (headers[NO_SERVER_HEADER], headers["retry-after"]) == ("1", "2")
+        assert headers["x-content-type-options"] == "nosniff"
         error = json.loads(body)["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         assert (error["type"], error["code"]) == ("server_error", "service_unavailable")

@@ -245,6 +245,27 @@ def test_http_2_without_an_agreement_is_no_http(strict: Ingress) -> None:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize(
+    ("target", "answered"),
+    [
+        ("http://a/health", 200),
+        ("http://A/health", 200),
+        ("http://a:80/health", 200),
+        ("http://b/health", 400),
+        ("http://a:81/health", 400),
+        ("http://a.b/health", 400),
+        ("https://b/health", 400),
+        ("ftp://b/health", 400),
+    ],
+)
+def test_a_target_with_another_host_than_the_header_is_refused(strict: Ingress, target: str, answered: int) -> None:
+    """The router reads the header alone, which must not decide about a request for another host."""
+    request = f"GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=30) as connection:
+        connection.sendall(request)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 %d " % answered)
+
+
 def opened(port: int, source: str, count: int) -> tuple[int, list[socket.socket]]:
     """The number of connections from this address that the ingress refused, and the others, each after a request."""
     refused, kept = 0, []

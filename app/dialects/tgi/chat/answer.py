@@ -81,7 +81,7 @@ class ChatEvents(TerminatingStream):
         if (error := error_in(frame := encode(data))) is not None:
             self.failure = error
             return b""
-        if not self.check.valid(frame):
+        if not (self.check.valid(frame) or self.check.valid(frame := self.check.own(frame))):
             self.failure = MalformedAnswer(MALFORMED_RESPONSE)
             return b""
         if self.check.ended:
@@ -89,7 +89,7 @@ class ChatEvents(TerminatingStream):
             return DONE
         if _is_text(frame):
             return _completed(frame)
-        chunk = from_json(data)
+        chunk = from_json(frame[6:-2])
         if not chunk["choices"]:
             self.usage = find_usage(data) or self.usage
             if self._hide_usage:

@@ -95,8 +95,11 @@ def completion(text: str, finish_reason: str | None = None, **fields: object) ->
     return encode(compact({"id": "c", "choices": [choice], **fields}))
 
 
+STATUSES = {"response.created": "in_progress", "response.completed": "completed", "response.incomplete": "incomplete"}
+
+
 def response(name: str, **fields: object) -> bytes:
-    output = {"id": "r", "output": [], "status": name.removeprefix("response."), **fields}
+    output = {"id": "r", "output": [], "status": STATUSES[name], **fields}
     return typed(name, response=output)
 
 

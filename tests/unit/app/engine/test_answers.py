@@ -1,6 +1,9 @@
 """Whether answers are answers."""
 
+import base64
 import json
+import math
+import struct
 from itertools import pairwise
 from typing import Any
 
@@ -8,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.answers import JSON, Beginning, EventCheck, check_answer, token_chunk
+from app.engine.answers import JSON, Beginning, EventCheck, checked_answer, token_chunk
 from app.errors import MalformedAnswer
+from app.internal_api import EXTENDED_PATH
 
 TEXTS = st.text() | st.sampled_from(['"', "\\", "\n", "é", "日本", "😀", "\x7f", "data: {", "}\n\n"])
 
@@ -138,12 +142,12 @@ def test_a_stream_ends_once_it_has_said_why(path: str, events: tuple[Any, ...], 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_no_number_in_json_is_malformed(number: str) -> None:
-    choice = '{"choices":[{"index":0,"message":{"content":"NaN"},"delta":{},"finish_reason":"stop"}],"x":%s}'
+    choice = '{"choices":[{"index":0,"message":{"content":"NaN"},"delta":{},"finish_reason":"stop"}],"service_tier":%s}'
     assert EventCheck(CHAT).valid(b"data: %b\n\n" % (choice % 5).encode())
     assert not EventCheck(CHAT).valid(b"data: %b\n\n" % (choice % number).encode())
-    check_answer(CHAT, (choice % 5).encode(), JSON)
+    checked_answer(CHAT, (choice % 5).encode(), JSON)
     with pytest.raises(MalformedAnswer):
-        check_answer(CHAT, (choice % number).encode(), JSON)
+        checked_answer(CHAT, (choice % number).encode(), JSON)
 
 
 VALUES = st.recursive(
@@ -163,14 +167,14 @@ CHOICES = st.fixed_dictionaries(
     {"text": TEXTS | VALUES},
     optional={
         "index": st.integers(-1, 2**53) | VALUES,
-        "finish_reason": st.none() | TEXTS | VALUES,
+        "finish_reason": st.sampled_from([None, "stop", "length", 5, [], {}]),
         "stop_reason": TEXTS | st.integers() | VALUES,
         "logprobs": st.none() | LOGPROBS | VALUES,
     },
 )
 COMPLETIONS = st.fixed_dictionaries(
     {"choices": st.lists(CHOICES, max_size=2) | VALUES},
-    optional={"id": TEXTS, "usage": st.none() | VALUES, "x": VALUES},
+    optional={"id": TEXTS, "usage": st.none() | VALUES, "service_tier": VALUES},
 )
 
 
@@ -194,7 +198,7 @@ def test_the_two_readers_of_completions_agree(event: Any, ascii: bool, cut: tupl
 
 @pytest.mark.parametrize("depth", [50, 100_000])
 def test_a_deep_event_is_read_or_refused(depth: int) -> None:
-    frame = b'data: {"choices":[],"x":%b%b}\n\n' % (b"[" * depth, b"]" * depth)
+    frame = b'data: {"choices":[],"service_tier":%b%b}\n\n' % (b"[" * depth, b"]" * depth)
     assert EventCheck(CHAT).valid(frame) is (depth < 1000)
 
 
@@ -252,14 +256,160 @@ def test_a_comment_and_an_error_begin_a_stream() -> None:
 def test_a_long_answer_with_many_faults_is_refused_with_one() -> None:
     many = b'{"choices":[' + b"{}," * 1_000_000 + b"{}]}"
     with pytest.raises(MalformedAnswer):
-        check_answer("/v1/chat/completions", many, JSON)
+        checked_answer("/v1/chat/completions", many, JSON)
 
 
 @pytest.mark.parametrize("media_type", ["", "text/html", "text/event-stream"])
 def test_a_whole_answer_is_json_by_its_type(media_type: str) -> None:
-    check_answer("/v1/x", b"{}", JSON)
+    checked_answer("/v1/x", b"{}", JSON)
     with pytest.raises(MalformedAnswer):
-        check_answer("/v1/x", b"{}", media_type)
+        checked_answer("/v1/x", b"{}", media_type)
+
+
+def chosen(*indices: int | None, **more: Any) -> dict[str, Any]:
+    choice = {"message": {}, "delta": {}, "text": "", "finish_reason": "stop", **more}
+    return {"choices": [{"index": index, **choice} for index in indices]}
+
+
+def vectors(*values: Any) -> dict[str, Any]:
+    return {"data": [{"index": index, "embedding": value} for index, value in enumerate(values)]}
+
+
+def base64_of(*numbers: float) -> str:
+    return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
+
+
+EMBEDDINGS, TWO = "/v1/embeddings", {"input": ["a", "b"]}
+ONE, BASE64 = {"input": [1, 2]}, {"input": "a", "encoding_format": "base64"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer", "is_valid"),
+    [
+        (CHAT, {}, chosen(0), True),
+        (CHAT, {}, chosen(None), True),
+        (CHAT, {}, chosen(1), False),
+        (CHAT, {}, chosen(0, 1), False),
+        (CHAT, {"n": 2}, chosen(1, 0), True),
+        (CHAT, {"n": 2}, chosen(0), False),
+        (CHAT, {"n": 2}, chosen(0, 0), False),
+        (CHAT, {"n": 2}, chosen(0, 2), False),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2}, chosen(0, 1, 2, 3), True),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2}, chosen(0, 1), False),
+        (EXTENDED_PATH, {"prompt": [1, 2], "seeds": [5, 6]}, chosen(0, 1), True),
+        (EXTENDED_PATH, {"prompt": [1, 2], "seeds": [5, 6]}, chosen(0), False),
+        (CHAT, {}, chosen(0, finish_reason="tool_calls"), True),
+        (CHAT, {}, chosen(0, finish_reason="abort"), False),
+        (CHAT, {}, chosen(0, finish_reason="because"), False),
+        (CHAT, {}, chosen(0, finish_reason="repetition"), False),
+        (CHAT, {"repetition_detection": {"max_pattern_size": 3}}, chosen(0, finish_reason="repetition"), True),
+        (EMBEDDINGS, ONE, vectors([0.5, 1, -2e-9]), True),
+        (EMBEDDINGS, ONE, vectors([]), False),
+        (EMBEDDINGS, ONE, vectors([0.5], [0.5]), False),
+        (EMBEDDINGS, ONE, vectors([[0.5]]), False),
+        (EMBEDDINGS, ONE, vectors([math.inf]), False),
+        (EMBEDDINGS, ONE, vectors([None]), False),
+        (EMBEDDINGS, ONE, vectors(base64_of(0.5)), False),
+        (EMBEDDINGS, TWO, vectors([0.5], [0.25]), True),
+        (EMBEDDINGS, TWO, vectors([0.5], [0.25, 1]), False),
+        (EMBEDDINGS, TWO, vectors([0.5]), False),
+        (EMBEDDINGS, BASE64, vectors(base64_of(0.5, -1)), True),
+        (EMBEDDINGS, BASE64, vectors([0.5]), True),
+        (EMBEDDINGS, BASE64, vectors(base64_of()), False),
+        (EMBEDDINGS, BASE64, vectors(base64_of(0.5, math.nan)), False),
+        (EMBEDDINGS, BASE64, vectors(base64_of(-math.inf)), False),
+        (EMBEDDINGS, BASE64, vectors("AAAA"), False),
+        (EMBEDDINGS, BASE64, vectors("A,=="), False),
+        (EMBEDDINGS, {**BASE64, "embed_dtype": "float16"}, vectors("AAA="), True),
+        (EMBEDDINGS, {**BASE64, "endianness": "big"}, vectors(base64.b64encode(b"\x7f\x80\0\0").decode()), False),
+        ("/pooling", ONE, {"data": [{"data": [[0.5], [1, 2]]}]}, True),
+        ("/pooling", ONE, {"data": [{"data": [[0.5], []]}]}, False),
+        ("/pooling", ONE, {"data": [{"data": []}]}, False),
+        ("/classify", TWO, {"data": [{"index": 0, "probs": [1]}, {"index": 1, "probs": [1]}]}, True),
+        ("/classify", TWO, {"data": [{"index": 0, "probs": [1]}, {"index": 1, "probs": []}]}, False),
+        ("/score", {"queries": "a", "documents": ["b", "c"]}, {"data": [{"score": 1}, {"score": 0}]}, True),
+        ("/score", {"queries": "a", "documents": ["b", "c"]}, {"data": [{"score": 1}]}, False),
+        ("/score", {"queries": "a", "documents": "b"}, {"data": [{"score": math.inf}]}, False),
+        (MESSAGES, {}, {"content": [], "stop_reason": "end_turn"}, True),
+        (MESSAGES, {}, {"content": [], "stop_reason": "because"}, False),
+        (RESPONSES, {}, {"output": [], "status": "done"}, False),
+    ],
+)
+def test_an_answer_answers_its_request(path: str, body: Any, answer: Any, is_valid: bool) -> None:
+    data = json.dumps(answer).replace("Infinity", "1e999").encode()
+    if is_valid:
+        assert json.loads(checked_answer(path, data, JSON, body)).keys() == answer.keys()
+    else:
+        with pytest.raises(MalformedAnswer):
+            checked_answer(path, data, JSON, body)
+
+
+@given(asked=st.integers(1, 3), sent=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=9))
+def test_a_stream_has_as_many_choices_as_its_bodyasks_for(asked: int, sent: list[tuple[int, bool]]) -> None:
+    check = EventCheck(CHAT)
+    check.expect({"n": asked})
+    events = [frames(part(index, "stop" if ends else None)) for index, ends in sent]
+    assert all(check.valid(event) is (index < asked) for event, (index, _) in zip(events, sent, strict=True))
+    ended = {index for index, ends in sent if ends and index < asked}
+    assert check.valid(b"data: [DONE]\n\n") is (ended == set(range(asked)))
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "because", "repetition", "x"])
+def test_a_stream_ends_with_a_word_of_its_api(reason: str) -> None:
+    assert not EventCheck(CHAT).valid(frames(part(0, reason)))
+    check = EventCheck(CHAT)
+    check.expect({"repetition_detection": {"max_pattern_size": 3}})
+    assert check.valid(frames(part(0, reason))) is (reason == "repetition")
+
+
+FOREIGN = {"internal": {"host": "a"}, "kv_transfer_params": {"remote_host": "b"}, "prompt_logprobs": [None]}
+
+
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [
+        (CHAT, chosen(0)),
+        ("/v1/completions", chosen(0)),
+        (RESPONSES, {"type": "response.completed", "response": {**WHOLE, "id": "r"}}),
+        (MESSAGES, {"type": "message_start", "message": {"content": [], "id": "m"}}),
+    ],
+)
+def test_what_no_answer_has_does_not_reach_the_client(path: str, event: dict[str, Any]) -> None:
+    inner = next((name for name in ("response", "message") if name in event), None)
+    whole = event if inner is None else event[inner]
+    with_more = {**whole, **FOREIGN, "prompt_token_ids": None}
+    more = with_more if inner is None else {**event, inner: with_more, "internal": 5}
+    check = EventCheck(path)
+    assert not check.valid(frames(more))
+    own = check.own(frames(more))
+    assert check.valid(own)
+    kept = json.loads(own.removeprefix(b"data: "))
+    assert (kept if inner is None else kept[inner]) == {**whole, "prompt_token_ids": None}
+    assert kept.keys() - {"prompt_token_ids"} == event.keys()
+    assert check.own(own) is own
+    answer = checked_answer(path, json.dumps(with_more).encode(), JSON, {"prompt": "a"})
+    assert json.loads(answer) == {**whole, "prompt_token_ids": None}
+
+
+def test_what_the_bodyasks_for_reaches_the_client() -> None:
+    asked = {"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}, "prompt_logprobs": 0}
+    whole = {**chosen(0), **{name: FOREIGN[name] for name in ("kv_transfer_params", "prompt_logprobs")}}
+    for path in (CHAT, "/v1/completions"):
+        assert json.loads(checked_answer(path, json.dumps({**whole, **FOREIGN}).encode(), JSON, asked)) == whole
+        check = EventCheck(path)
+        check.expect(asked)
+        assert check.valid(frames(whole))
+
+
+@pytest.mark.parametrize(("text", "is_valid"), [("b", True), (None, True), ("a", False), ("", False)])
+def test_a_result_repeats_no_other_text_than_its_documents(text: str | None, is_valid: bool) -> None:
+    results = [{"index": 1, "relevance_score": 1, "document": {"text": text}}, {"index": 0, "relevance_score": 0}]
+    answer, request = json.dumps({"results": results}).encode(), {"documents": ["a", "b"]}
+    if is_valid:
+        assert checked_answer("/v1/rerank", answer, JSON, request) == answer
+    else:
+        with pytest.raises(MalformedAnswer):
+            checked_answer("/v1/rerank", answer, JSON, request)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +427,7 @@ def test_a_whole_answer_is_json_by_its_type(media_type: str) -> None:
 def test_each_result_is_another_documents(asked: dict[str, Any], indices: list[int], is_valid: bool) -> None:
     answer = json.dumps({"results": [{"index": index, "relevance_score": 0.5} for index in indices]}).encode()
     try:
-        check_answer("/v1/rerank", answer, JSON, request={"documents": ["a", "b"], **asked})
+        checked_answer("/v1/rerank", answer, JSON, request={"documents": ["a", "b"], **asked})
     except MalformedAnswer:
         assert not is_valid
     else:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.completion_collector import CompletionCollector, choices_of
+from app.engine.completion_collector import CompletionCollector
+from app.engine.expected import choices_of
 from app.errors import Broken, Rejected
 
 BODY = {"prompt": ["a", "b"], "n": 2, "max_tokens": 5}
