@@ -89,7 +89,7 @@ async def test_a_line_marks_since_when_the_verdict_holds(compared: Compared, ope
     place = float((await latched.evaluate("(it) => it.style.left")).removesuffix("%"))
     assert place == pytest.approx(100 * (primary.since - first) / (NOW - first), abs=0.5)
     caption = page.locator("figcaption").first
-    await expect(caption).to_contain_text("The verdict “better” has held since 13 Nov, 01:17 (solid line).")
+    await expect(caption).to_contain_text("The verdict “better” has held since 13 Nov 2025, 01:17 (solid line).")
     await page.get_by_label("Metric", exact=True).select_option(label=f"First token, p95, {GREEN}")
     await expect(latched).to_be_hidden()
     await expect(caption).not_to_contain_text("has held since")
@@ -110,6 +110,15 @@ async def test_the_chart_draws_the_history(compared: Compared, open_page: OpenPa
     await expect(page.locator(".readout")).to_contain_text("between")
     await page.get_by_label("Metric", exact=True).select_option(label=f"thumbs, {GREEN}")
     await expect(page.get_by_text("higher is better").first).to_be_visible()
+
+
+async def test_the_chart_draws_in_a_browser_whose_language_no_library_knows(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    page, _ = await open_page(compared.url)
+    await page.add_init_script("Object.defineProperty(Navigator.prototype, 'language', { get: () => 'en-US@posix' })")
+    await page.goto(EXPERIMENT)
+    await expect(page.locator(".plot canvas")).to_be_visible()
 
 
 async def test_distributions_are_drawn_and_described_in_words(compared: Compared, open_page: OpenPage) -> None:

@@ -6,6 +6,7 @@ const digits = (most) => new Intl.NumberFormat("en-GB", { maximumFractionDigits:
 const WHOLE = digits(0), ONE = digits(1), TWO = digits(2), SMALL = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 2 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const FAR = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
 
 export function number(value) {
   if (value === null || value === undefined) return null;
@@ -56,11 +57,12 @@ export function unbroken(text) {
   return text.replace(/(\d) (?=%|(?:ms|s|min|h|days)\b)/g, "$1\u00a0");
 }
 
-/** Unix seconds as a time of day, with the date if it is not today. */
+/** Unix seconds as a time of day, with the date if it is not today, and the year if it is not this one. */
 export function moment(at) {
   if (at === null || at === undefined) return null;
-  const when = new Date(at * 1000);
-  return when.toDateString() === new Date().toDateString() ? CLOCK.format(when) : MOMENT.format(when);
+  const when = new Date(at * 1000), now = new Date();
+  if (when.toDateString() === now.toDateString()) return CLOCK.format(when);
+  return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
 }
 
 export function time(at) {

@@ -2,7 +2,7 @@
 // and every key's end and last use.
 
 import { h, morph } from "../dom.js";
-import { list } from "../format.js";
+import { list, moment } from "../format.js";
 import { cell, table } from "../parts.js";
 
 export const title = "Keys";
@@ -74,10 +74,9 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
 }
 
 function everybody({ since, callers, view, keys }) {
-  const start = new Date(1000 * since).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
   const row = (it) => {
-    const values = [...[it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map(number), new Date(1000 * it.last_at).toLocaleTimeString(undefined, { timeStyle: "short" })];
+    const values = [...[it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map(number), moment(it.last_at)];
     return h(
       "tr",
       { key: JSON.stringify([it.caller, it.endpoint]) },
@@ -88,7 +87,7 @@ function everybody({ since, callers, view, keys }) {
   };
   return [
     h("h2", {}, "Usage by caller"),
-    h("p", { class: "hint" }, `Since ${start}, counted by ${view}.`),
+    h("p", { class: "hint" }, `Since ${moment(since)}, counted by ${view}.`),
     callers.length
       ? table("Usage by caller", ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))], callers.map(row), { class: "stacked" })
       : h("p", { class: "empty" }, "No calls yet."),
@@ -97,8 +96,6 @@ function everybody({ since, callers, view, keys }) {
 }
 
 function keyRow({ caller, expires, last_used, previous }) {
-  const old = previous ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used)}` : "none";
-  return h("tr", { key: caller }, cell("", caller, { header: true }), cell("Ends", moment(expires)), cell("Last used", moment(last_used)), cell("Previous secret", old));
+  const old = previous ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used) ?? "never"}` : "none";
+  return h("tr", { key: caller }, cell("", caller, { header: true }), cell("Ends", moment(expires) ?? "never"), cell("Last used", moment(last_used) ?? "never"), cell("Previous secret", old));
 }
-
-const moment = (at) => (at === null ? "never" : new Date(1000 * at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }));

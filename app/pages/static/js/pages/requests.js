@@ -1,6 +1,7 @@
 // One request by its id: which deployment answered, why, and how it went.
 
 import { h, svg } from "../dom.js";
+import { moment } from "../format.js";
 import { seconds } from "../playground/card.js";
 
 export const title = "Requests";
@@ -102,7 +103,7 @@ function card(exposure, id, me, context) {
     ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
     ["Plan", `${plan.id}: ${Object.entries(plan.weights).map(([name, weight]) => `${name} ${weight}\u00a0%`).join(", ")}`],
     ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
-    ["Arrived", new Date(1000 * exposure.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" })],
+    ["Arrived", moment(exposure.at)],
     ["Feedback", scores(exposure.feedback)],
     ...(exposure.flags.length ? [["Remarks", exposure.flags.map((it) => FLAGS[it] ?? it).join("; ")]] : []),
   ];
