@@ -33,6 +33,7 @@ from app.config.access import ANONYMOUS, KEY, TOKEN, CallerName, Limits
 from app.config.base import ConfigError, Section, problems_of
 from app.config.files import parse_yaml
 from app.errors import Unauthorized
+from app.moments import shown
 
 DEFAULT_PREFIX = "sk-sy-"
 _ALPHABET = string.ascii_letters + string.digits
@@ -110,7 +111,7 @@ def rotated(
     the past, and if another secret is being replaced already.
     """
     if record.previous is not None and record.previous.expires > now:
-        end = record.previous.expires.isoformat(timespec="seconds")
+        end = shown(record.previous.expires.timestamp())
         raise ConfigError([f"'{record.name}' has two valid keys until {end}; remove `previous` from its line first"])
     ends = expires or record.expires
     if ends is not None and ends <= now:

@@ -4,10 +4,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
+from app import moments
 from app.errors import BadRequest
 from app.experiments.acting.decisions import Request
 
@@ -56,8 +56,7 @@ def unix_seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        read = datetime.fromisoformat(text)
-    return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
+        return moments.read(text).timestamp()
 
 
 def decision(body: bytes) -> Request:

@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from app.config.access import Limits
 from app.config.base import ConfigError
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from app.internal_keys import Purpose, derived, listed
+from app.moments import read, shown
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 from deployments.cli.table import table
@@ -99,7 +100,7 @@ def _row(key: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _time(at: float | None) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%MZ") if at is not None else "never"
+    return shown(at) if at is not None else "never"
 
 
 def internal_keys(masters: str | None) -> Iterator[str]:
@@ -117,11 +118,10 @@ def expiry(text: str, now: datetime, option: str = "--expires") -> datetime:
     if days := re.fullmatch(r"(\d{1,5})d", text):
         return (now + timedelta(days=int(days[1]))).replace(microsecond=0)
     try:
-        moment = datetime.fromisoformat(text)
+        moment = read(text)
     except ValueError:
         message = f"{option} '{text}': expected a number of days, a date or a time: 90d, 2030-01-31"
         raise CommandError(message, ExitCode.USAGE) from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     if moment <= now:
         raise CommandError(f"{option} '{text}' has passed; name a later date", ExitCode.USAGE)
     return moment

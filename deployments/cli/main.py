@@ -417,6 +417,7 @@ def rotate(
     Example:
       switchyard keys rotate --name team-search --file keys.yaml --overlap 14d
     """
+    from app.moments import shown
     from deployments.cli.keys import expiry, rotate_key
 
     now = datetime.now(UTC)
@@ -429,7 +430,7 @@ def rotate(
         now=now,
     )
     typer.echo(key)
-    old = f"the old key works until {end.isoformat(timespec='seconds')}" if end is not None else "the old key has ended"
+    old = f"the old key works until {shown(end.timestamp())}" if end is not None else "the old key has ended"
     typer.echo(f"The key is shown only this once; {old}.", err=True)
 
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
+from app.moments import shown
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 from deployments.cli.table import table
@@ -78,4 +78,4 @@ def history_table(plans: Sequence[Mapping[str, Any]]) -> str:
 
 def moment(at: float | None) -> str:
     """A time (Unix seconds) in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at is not None else "-"
+    return shown(at) if at is not None else "-"

@@ -21,6 +21,7 @@ LAYERS = [
         "app.internal_keys",
         "app.long_json",
         "app.misspellings",
+        "app.moments",
         "app.private_files",
         "app.sse",
         "app.time_limit",

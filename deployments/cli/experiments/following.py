@@ -3,9 +3,9 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from app.moments import shown
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 
@@ -71,7 +71,6 @@ def is_about(event: dict[str, Any], name: str, endpoint: str) -> bool:
 
 
 def line_of(event: dict[str, Any]) -> str:
-    """``2026-11-12 14:02:11  no-prefix-cache: smollm2-green exceeds the guardrail error``, in UTC."""
+    """``2026-11-12 14:02:11 UTC  no-prefix-cache: smollm2-green exceeds the guardrail error``"""
     about = event.get("experiment") or event.get("endpoint")
-    at = datetime.fromtimestamp(event["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{at}  {f'{about}: ' if about else ''}{event['text']}"
+    return f"{shown(event['at'])}  {f'{about}: ' if about else ''}{event['text']}"

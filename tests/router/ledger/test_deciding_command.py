@@ -166,9 +166,9 @@ def test_events_are_followed_until_ctrl_c(running: DecidingCommand, monkeypatch:
     assert main(["experiments", "watch", NAME, "--since", "2025-11-12", "--url", running.url]) == 0
     later.join()
     assert printed == [
-        "2025-11-12 14:05:00  The controller of experiments started",
-        "2025-11-12 14:05:01  green-float32: Too many errors.",
-        "2025-11-12 14:05:03  green-float32: green is better",
+        "2025-11-12 14:05:00 UTC  The controller of experiments started",
+        "2025-11-12 14:05:01 UTC  green-float32: Too many errors.",
+        "2025-11-12 14:05:03 UTC  green-float32: green is better",
     ]
 
 
