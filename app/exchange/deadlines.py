@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from app.background import Callbacks
 from app.errors import DeadlinePassed, TimedOut
 from app.time_limit import TimeLimit
 
@@ -24,29 +25,32 @@ class while_connected:
     client stays, and the rest of the block (settling limits) must continue.
     """
 
-    __slots__ = ("_disconnected", "_is_answered", "_receive", "_watcher", "_work")
+    __slots__ = ("_disconnected", "_is_answered", "_receive", "_watch", "_work")
 
     def __init__(self, receive: Receive, is_answered: Callable[[], bool] = lambda: False) -> None:
         self._receive, self._is_answered = receive, is_answered
+        self._work: asyncio.Task[Any] | None = None
         self._disconnected = False
 
     async def __aenter__(self) -> None:
-        work = asyncio.current_task()
-        assert work is not None, "a coroutine of a task"
-        self._work, self._watcher = work, asyncio.create_task(self._watch())
+        self._watch = Callbacks(self._disconnect())
+        if self._disconnected:
+            raise ClientDisconnected
+        self._work = asyncio.current_task()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
-        self._watcher.cancel()
-        if self._disconnected and isinstance(error, asyncio.CancelledError):
+        self._watch.end()
+        if self._disconnected and self._work is not None and isinstance(error, asyncio.CancelledError):
             self._work.uncancel()
             raise ClientDisconnected from None
 
-    async def _watch(self) -> None:
+    async def _disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if not self._is_answered():
             self._disconnected = True
-            self._work.cancel()
+            if self._work is not None:
+                self._work.cancel()
 
 
 class until(TimeLimit):

@@ -1,10 +1,10 @@
-"""Tasks that run in the background of a `with` block."""
+"""What runs in the background of a block."""
 
 import asyncio
 
 import pytest
 
-from app.background import run_in_background
+from app.background import Callbacks, run_in_background
 
 
 async def test_work_runs_while_the_block_runs_and_ends_with_it() -> None:
@@ -31,3 +31,55 @@ async def test_an_error_of_the_task_is_raised_at_the_end() -> None:
     with pytest.raises(ValueError, match="broken"):
         async with run_in_background(broken()):
             await asyncio.sleep(0)
+
+
+class Waits:
+    """Work for callbacks: it counts what it waits for."""
+
+    def __init__(self) -> None:
+        self.future = asyncio.get_running_loop().create_future()
+        self.steps: list[str] = []
+
+    async def run(self) -> None:
+        self.steps.append("begun")
+        try:
+            self.steps.append(await self.future)
+            await asyncio.sleep(0)
+            self.steps.append("slept")
+        finally:
+            self.steps.append("over")
+
+
+async def _turns() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_callbacks_begin_at_once_and_continue_whenever_the_wait_is_over() -> None:
+    waits = Waits()
+    Callbacks(waits.run())
+    assert waits.steps == ["begun"]
+    waits.future.set_result("woken")
+    await _turns()
+    assert waits.steps == ["begun", "woken", "slept", "over"]
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+async def test_ended_callbacks_do_not_continue(is_woken: bool) -> None:
+    waits = Waits()
+    callbacks = Callbacks(waits.run())
+    if is_woken:
+        waits.future.set_result("woken")
+    callbacks.end()
+    assert waits.steps == ["begun", "over"]
+    await _turns()
+    callbacks.end()
+    assert waits.steps == ["begun", "over"]
+
+
+async def test_an_error_of_the_first_step_is_raised() -> None:
+    async def broken() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        Callbacks(broken())
