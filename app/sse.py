@@ -52,35 +52,31 @@ class Framer:
     """Passes on whole frames only, with LF line ends: a broken upstream never leaves half a frame on the wire.
 
     `feed` returns the bytes up to the last frame boundary seen so far, and keeps the rest. A chunk that ends on a
-    boundary, the usual case, is returned as it came, without a copy.
+    boundary, the usual case, is returned as it came, without a copy. `pending` is the part of an incomplete frame that
+    has arrived.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.pending = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        if self._rest:
-            chunk = self._rest + chunk
-            self._rest = b""
+        if self.pending:
+            chunk = self.pending + chunk
+            self.pending = b""
         if _CR in chunk:
             # JSON holds no raw CR, so every one is a line end. One at the very end may be half of CRLF.
             held = chunk.endswith(b"\r")
             chunk = chunk[:-1] if held else chunk
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            self._rest = b"\r" if held else b""
-        if not self._rest and chunk.endswith(_BOUNDARY):
+            self.pending = b"\r" if held else b""
+        if not self.pending and chunk.endswith(_BOUNDARY):
             return chunk
         cut = chunk.rfind(_BOUNDARY)
         if cut < 0:
-            self._rest = chunk + self._rest
+            self.pending = chunk + self.pending
             return b""
-        self._rest = chunk[cut + 2 :] + self._rest
+        self.pending = chunk[cut + 2 :] + self.pending
         return chunk[: cut + 2]
-
-    @property
-    def pending(self) -> bytes:
-        """The part of an incomplete frame that has arrived."""
-        return self._rest
 
 
 def datas(frames: bytes) -> list[bytes]:

@@ -446,10 +446,11 @@ _BEGINNINGS = (b"data:", b"event:", b":")
 _DIFFERS = re.compile(rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)":"((?:[^"\\]|\\.)*+)"')
 _SEQUENCE = re.compile(rb'"sequence_number":(\d+)')
 
-# What surrounds a text, and the number behind it: before, between them, after; the least length of the whole, and where
-# its middle begins and ends. No event begins with a line end.
-_Learned = tuple[bytes, bytes, bytes, int, int, int]
-_NOTHING: _Learned = (b"\n", b"", b"", 1, 1, 1)
+Learned = tuple[bytes, bytes, bytes, int, int, int]
+"""What surrounds a text, and the number behind it: before, between them, after; the least length of the whole, and
+where what varies begins and ends."""
+
+_NOTHING: Learned = (b"\n", b"", b"", 1, 1, 1)  # no event begins with a line end
 
 # Characters of a JSON string that need no escape.
 _PLAIN = bytes(set(range(0x20, 0x80)) - set(b'"\\'))
@@ -461,7 +462,8 @@ class EventCheck:
     `ended` is set by the last event, which is not valid before every choice, or the message, has a reason for its end.
 
     Parsing every event would cost 3 % of the router's work. But most events of a stream differ from the one before in a
-    piece of text alone, and in Responses in a number behind it, which `repeats` sees without parsing.
+    piece of text alone, and in Responses in a number behind it, which `repeats` sees without parsing. Of the frames
+    that it saw last, `varying` is the text, up to the number; None if they do not repeat the `learned` event.
     """
 
     __slots__ = (
@@ -469,7 +471,6 @@ class EventCheck:
         "_begun",
         "_decode",
         "_finished",
-        "_learned",
         "_least",
         "_most",
         "_path",
@@ -477,13 +478,16 @@ class EventCheck:
         "_started",
         "_takes",
         "ended",
+        "learned",
+        "varying",
     )
 
     def __init__(self, path: str, request: Request | None = None) -> None:
         self._path = path
         self.expect(request)
         self._takes = _TAKES.get(path, EventCheck._take_choices)
-        self._learned = _NOTHING
+        self.learned = _NOTHING
+        self.varying: bytes | None = None
         self._begun: bytes | None = None
         self._started: set[int] = set()
         self._finished: set[int] = set()
@@ -509,17 +513,21 @@ class EventCheck:
 
     def repeats(self, frames: bytes) -> bool:
         """Whether frames are one event, and differ from the learned one in a text without escapes and the number."""
-        before, middle, after, least, start, end = self._learned
+        before, middle, after, least, start, end = self.learned
+        self.varying = None
         if not (frames.startswith(before) and frames.endswith(after) and len(frames) >= least):
             return False
-        text = frames[start:end]
+        text = varying = frames[start:end]
         if middle:
             text, found, number = text.rpartition(middle)
             if not (found and number.isdigit()) or number.startswith(b"0"):
                 return False
         # No regular expression: their machinery is cold in the caches when the next token comes.
         others = text.translate(None, _PLAIN)
-        return not others or _is_utf8(others, text)
+        if others and not _is_utf8(others, text):
+            return False
+        self.varying = varying
+        return True
 
     def valid(self, frames: bytes) -> bool:
         """Whether whole frames, without comments, are all valid events."""
@@ -528,7 +536,8 @@ class EventCheck:
             if frames == begun:
                 return True
             self._restart()  # they come in other pieces
-        if frames.find(b"\n\n") == len(frames) - 2:  # nearly always
+        end = len(frames) - 2
+        if frames.find(b"\n") == end or frames.find(b"\n\n") == end:  # one event: nearly always, of one line
             return self._is_event(frames[:-2])
         if all(map(self._is_event, frames[:-2].split(b"\n\n"))):
             return True
@@ -553,11 +562,11 @@ class EventCheck:
             number = _SEQUENCE.search(frames, end)
             middle, last = (b"", end) if number is None else (frames[end : number.start(1)], number.end(1))
             rest = len(frames) - last
-            self._learned = frames[:start], middle, frames[last:], start + len(middle) + rest, start, -rest
+            self.learned = frames[:start], middle, frames[last:], start + len(middle) + rest, start, -rest
 
     def forget(self) -> None:
         """Nothing repeats, until the next event is learned."""
-        self._learned = _NOTHING
+        self.learned = _NOTHING
 
     def _restart(self) -> None:
         self._started.clear()

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pydantic_core import from_json
 
 from app.dialects.json_body import dump
+from app.engine.answers import EventCheck, Learned
 from app.upstream.target import Target
 
 _HEAD, _PIECE = 1024, 1024 * 1024
@@ -75,6 +76,33 @@ class DeploymentNames:
         """Whether the answer's own name comes before any nested object, as nearly always: then it is the first."""
         at = body.find(self._engine_model, 0, _HEAD)
         return at >= 0 and body.count(b"{", 0, at) == 1 and body.find(b"[", 0, at) < 0
+
+
+class EventNames:
+    """Does what `DeploymentNames.in_events` does, for one stream with its `check`: of events that differ in a text
+    alone, what surrounds it is searched once."""
+
+    def __init__(self, names: DeploymentNames, check: EventCheck | None) -> None:
+        self._names, self._check = names, check
+        self._learned: Learned | None = None
+        self._before = self._after = b""
+
+    def renamed(self, frames: bytes, *, are_checked: bool) -> bytes:
+        """Whole frames with the deployment's names. `are_checked`: they are what the check has seen last."""
+        check = self._check
+        if check is None or not are_checked or check.varying is None:
+            return self._names.in_events(frames)
+        if check.learned is not self._learned and not self._learn(check.learned):
+            return self._names.in_events(frames)
+        return self._before + check.varying + self._after
+
+    def _learn(self, learned: Learned) -> bool:
+        """Whether no name is in the part that varies. No name begins or ends in a text without quotes."""
+        before, between, after = map(self._names.in_events, learned[:3])
+        if between != learned[1]:
+            return False
+        self._learned, self._before, self._after = learned, before, after
+        return True
 
 
 @lru_cache(_MOST)

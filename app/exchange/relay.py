@@ -12,7 +12,7 @@ from app.engine.errors import ENDED_EARLY
 from app.engine.forced_calls import CutCalls
 from app.errors import Incomplete, SwitchyardError
 from app.exchange.deadlines import IdleTimeout
-from app.exchange.deployment_names import DeploymentNames
+from app.exchange.deployment_names import DeploymentNames, EventNames
 from app.exchange.failures import StreamAborted, malformed_answers
 from app.exchange.observation import Observation
 from app.exchange.response import ResponseWriter
@@ -32,7 +32,8 @@ class Relay:
         cut: CutCalls | None,
     ) -> None:
         """`cut` corrects the deployment's stream before anything else reads it."""
-        self._stream, self._names, self._writer, self._cut = stream, names, writer, cut
+        self._stream, self._writer, self._cut = stream, writer, cut
+        self._names = EventNames(names, stream.check)
         self._exposure, self._original = observation.exposure, observation.original
         self._span = observation.trace.span if observation.trace is not None else None
         self._clock = asyncio.get_running_loop().time
@@ -63,7 +64,7 @@ class Relay:
             if self._rest:
                 await self._writer.send_chunk(self._rest)
             raise StreamAborted
-        await self._writer.end_stream(self._rest, self._names.in_events(end))
+        await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False))
 
     def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         data = self._translated(chunk)
@@ -84,4 +85,4 @@ class Relay:
         self._idle.last = now = self._clock()
         if self._exposure is not None:
             self._exposure.chunk(now, chunk)
-        return self._names.in_events(data) if data else b""
+        return self._names.renamed(data, are_checked=data is chunk) if data else b""

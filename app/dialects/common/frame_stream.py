@@ -29,11 +29,15 @@ class FrameStream(TerminatingStream, ABC):
         self.usage: Usage | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        frames = self._framer.feed(chunk)
-        if not frames or self._ended or self.failure is not None:
+        if self._ended or self.failure is not None:
             return b""
-        # Only frames that pass are learned.
-        return frames if self.check.repeats(frames) else self._translated(frames)
+        # Only frames that pass are learned. A chunk that repeats one is a whole frame.
+        if not self._framer.pending and self.check.repeats(chunk):
+            return chunk
+        frames = self._framer.feed(chunk)
+        if not frames or self.check.repeats(frames):
+            return frames
+        return self._translated(frames)
 
     def _translated(self, frames: bytes) -> bytes:
         if self._passes(frames) and self.check.valid(frames):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.json_body import dump
+from app.engine.answers import EventCheck
 from app.exchange import deployment_names
-from app.exchange.deployment_names import DeploymentNames
+from app.exchange.deployment_names import DeploymentNames, EventNames
 from app.sse import Decoder, encode
 
 NAMES = DeploymentNames("blue", "org/M-1")
@@ -35,6 +36,32 @@ def test_so_do_events_and_answers_of_servers_that_put_spaces_into_their_json(chu
         body = json.dumps(chunk).encode()
         assert json.loads(NAMES.in_answer(body)) == expected
         assert json.loads(b"".join(NAMES.in_long_answer(body))) == expected
+
+
+MEMBERS = st.dictionaries(
+    st.sampled_from(["model", "system_fingerprint", "content", "sequence_number", "x", "delta"]),
+    TEXTS | st.just("org/M-1") | st.integers(0, 9) | st.fixed_dictionaries({"text": TEXTS}),
+)
+"""An event's members: names before, in and behind its text."""
+
+
+@given(MEMBERS, st.lists(TEXTS | MEMBERS), st.booleans())
+def test_events_that_repeat_each_other_get_the_same_names(
+    first: dict[str, Any], others: list[str | dict[str, Any]], with_spaces: bool
+) -> None:
+    check = EventCheck("/v1/chat/completions")
+    names = EventNames(NAMES, check)
+
+    def frame(event: dict[str, Any]) -> bytes:
+        return encode(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace") if with_spaces else dump(event))
+
+    for event in (first, *({**first, "delta": other} if isinstance(other, str) else other for other in others)):
+        frames = frame(event)
+        is_repeated = check.repeats(frames)
+        assert names.renamed(frames, are_checked=True) == NAMES.in_events(frames)
+        assert names.renamed(frames, are_checked=False) == NAMES.in_events(frames)
+        if not is_repeated:
+            check.learn(frames)
 
 
 @given(TEXTS)
