@@ -12,8 +12,10 @@ chosen, and as `ServingContext` after.
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+
+import msgspec
 
 from app.config.schema import Config, Deployment, Task
 from app.dialects.openapi_schemas import Body
@@ -32,8 +34,7 @@ MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeErr
 """Exceptions that translations may raise on a malformed answer of the engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """An HTTP request as dialects see it. Header names are lower-case; `params` are the path's.
 
     `configured_at` is when the configuration in force was applied here, in Unix seconds; 0 for requests without one.
@@ -42,9 +43,9 @@ class Request:
     method: str
     path: str
     body: bytes = b""
-    params: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
     id: str = ""
     configured_at: int = 0
 
@@ -53,16 +54,14 @@ class Request:
         return Request(self.method, self.path, body, self.params, self.query, self.headers, self.id, self.configured_at)
 
 
-@dataclass(frozen=True, slots=True)
-class ParseContext:
+class ParseContext(msgspec.Struct, frozen=True):
     """The input of `parse` besides the request: the configuration in force, and the source of random seeds."""
 
     config: Config
     random: Random
 
 
-@dataclass(frozen=True, slots=True)
-class ServingContext:
+class ServingContext(msgspec.Struct, frozen=True):
     """The deployment that serves a call.
 
     `model` is set if the translation `needs_model`. `total_s` are the seconds since the request's arrival, `engine_s`
@@ -82,8 +81,7 @@ class ServingContext:
         return self.model
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
+class EngineRequest(msgspec.Struct, frozen=True):
     """A POST to a deployment: path below its base URL, and body. The upstream client sets the body's `model`.
 
     `app.engine.answers.QUESTIONS` are GETs, without the body.
@@ -93,14 +91,13 @@ class EngineRequest:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A whole HTTP response."""
 
     body: bytes
     status: int = 200
     media_type: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     usage: Usage | None = None
     """The usage for replies of `Translation.engine_requests`: no engine answer reports their tokens."""
 
@@ -184,8 +181,7 @@ class Translation(ABC):
         raise AssertionError("this operation does not stream")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A parsed request: what routing, limits and filters need, and its translation.
 
     `body` is the request in vLLM's fields as far as it is known before a deployment is chosen; limits, content filters
@@ -204,7 +200,7 @@ class Call:
     user: str | None = None
     cache_key: str | None = None
     timeout_s: float | None = None
-    field_names: Mapping[str, str] = field(default_factory=dict)
+    field_names: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ Besides its own API, Friendli has OpenAI's Responses and Anthropic's Messages th
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from app.dialects.base import Call, Request, Route
 

@@ -1,13 +1,13 @@
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _USAGE = re.compile(rb'"usage": ?\{')
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d{1,18})(?!\d)')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d{1,18})(?!\d)')
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Token counts as the engine reports them."""
 
     prompt_tokens: int

@@ -5,10 +5,11 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+from msgspec.structs import replace
 from pydantic_core import from_json
 
 from app.config.schema import Timeouts
@@ -75,8 +76,7 @@ _MAX_ROLE_BYTES = 64 * 1024
 _NO_LIMIT = nullcontext()
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarder:
+class Forwarder(msgspec.Struct, frozen=True):
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
     `caller` is the caller's id, `observation` records what happens, `place` selects the replica. `deadline` is in the

@@ -1,6 +1,6 @@
 """Observes requests: exposures for experiments, copies for shadows, lines of recordings, traces."""
 
-from dataclasses import dataclass
+import msgspec
 
 from app.access.caller import Caller
 from app.dialects.base import Call
@@ -16,8 +16,7 @@ from app.routing.traffic import Assignment
 from app.telemetry.tracing.request import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """The observers of one request. Each is None where the endpoint, or the request, is not observed in that way."""
 
     exposure: Exposure | None

@@ -7,8 +7,9 @@ In this order: the deployment that the header names; the decision of the endpoin
 import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
+
+import msgspec
 
 from app.config.schema import Config, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
@@ -46,8 +47,7 @@ Decide = Callable[[str, str | None], Decision | None]
 """Called with an endpoint and the request's sticky key, if it has one. None: the weights alone decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte.
 
     `key` is the sticky key that decided, if one did. `unstopped` and `unknown` as in `Decision`.

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 from starlette.routing import Route as Path

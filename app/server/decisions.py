@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request as HTTPRequest
 

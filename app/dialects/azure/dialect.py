@@ -6,8 +6,9 @@ Model Inference API reference, and what `azure-ai-inference` and its LangChain w
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from app.config.schema import Config
 from app.dialects.azure.errors import error_reply

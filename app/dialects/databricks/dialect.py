@@ -5,8 +5,9 @@ Contract: https://docs.databricks.com/aws/en/machine-learning/foundation-model-a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route

@@ -8,8 +8,9 @@ The routes are below `/serverless/v1` and `/dedicated/v1`; its container's are b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route

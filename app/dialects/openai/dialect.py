@@ -4,8 +4,9 @@ Contract: OpenAI's API reference, and what the official SDKs send and expect.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route

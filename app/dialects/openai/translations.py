@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
 from pydantic_core import from_json
 
 from app.config.base import nearest

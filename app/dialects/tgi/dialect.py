@@ -10,9 +10,10 @@ ignored, as TGI does.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route

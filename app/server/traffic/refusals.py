@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.requests import Request as HTTPRequest
 
 from app.dialects.base import Reply
