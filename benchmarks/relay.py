@@ -5,18 +5,21 @@ as `switchyard router` runs it, and this one, the clients. The pace leaves the r
 forwarded separately: under load, several come in one read and cost less. Short and long answers separate the cost of a
 request from that of a token.
 
-    python -m benchmarks.relay        prints the router's CPU time per request and per token
+    python -m benchmarks.relay                        prints the router's CPU time per request and per token
+    python -m benchmarks.relay --against CHECKOUT     prints the ratio to another version's, with its 95 % interval
 """
 
 import argparse
 import asyncio
 import json
 import os
+import random
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,9 @@ STEP_S = 0.005
 """Between an engine's steps."""
 ANSWERS = {1: 960, TOKENS: 320}
 """The number of answers by length: those of one token take so little time that fewer would not be repeatable."""
+
+PAIRS = 16
+"""Measurements of each of two versions, in turn, before both are started anew; each has a tenth of `ANSWERS`."""
 
 TOKEN = (
     b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
@@ -97,15 +103,15 @@ async def serve_upstream(port: int, step_s: float) -> None:
 
 
 @contextmanager
-def running(port: int, *command: str) -> Iterator[psutil.Process]:
-    """A Python module's process that listens on `port`."""
+def running(port: int, *command: str, checkout: Path = ROOT) -> Iterator[psutil.Process]:
+    """The process of a Python module in `checkout`, which listens on `port`."""
     with tempfile.TemporaryDirectory() as folder:
         process = programs.launch(
             [sys.executable, "-m", *command],
             Path(folder) / "log",
             lambda: programs.listens(port),
             environment=os.environ,
-            cwd=ROOT,
+            cwd=checkout,
         )
         try:
             yield psutil.Process(process.pid)
@@ -113,15 +119,15 @@ def running(port: int, *command: str) -> Iterator[psutil.Process]:
             programs.end(process)
 
 
-async def cpu_us(router: psutil.Process, *, streams: int, tokens: int, endpoint: str = "chat") -> float:
+async def cpu_us(router: psutil.Process, port: int, *, streams: int, tokens: int, answers: int) -> float:
     """The router's CPU time for an answer of `tokens` tokens, in microseconds, with `streams` of them at once."""
-    sent = request(Way("router", "ours", "", endpoint), "", tokens=tokens)
+    sent = request(Way("router", "ours", "", "chat"), "", tokens=tokens)
 
     async def one() -> None:
-        _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, ROUTER_PORT)
+        _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, port)
         await stream.done
 
-    clock, answers = cpu_clock(router.pid), ANSWERS[tokens]
+    clock = cpu_clock(router.pid)
     before = time.clock_gettime(clock)
     for _ in range(answers // streams):
         await asyncio.gather(*(one() for _ in range(streams)))
@@ -135,9 +141,17 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--port", type=int, default=UPSTREAM_PORT, help="the upstream's")
     parser.add_argument("--step-s", type=float, default=STEP_S, help="between two chunks of a stream; 0: no pause")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another version to compare this one with")
+    parser.add_argument("--starts", type=int, default=4, help="of both versions, for --against")
     arguments = parser.parse_args()
     if arguments.upstream:
         uvloop.run(serve_upstream(arguments.port, arguments.step_s))
+        return 0
+    if arguments.against is not None:
+        for tokens, pairs in compared(arguments.against, arguments.streams, arguments.starts).items():
+            ours, theirs = (statistics.median(pair[side] for start in pairs for pair in start) for side in (0, 1))
+            ratio, low, high = median_ratio(pairs)
+            print(f"answers of {tokens}: {ours:.0f} us against {theirs:.0f}, ratio {ratio:.3f} [{low:.3f}, {high:.3f}]")
         return 0
     request_us, token_us = costs(arguments.streams)
     print(f"CPU per request: {request_us:.0f} us, per token: {token_us:.1f} us")
@@ -146,6 +160,65 @@ def main() -> int:
 
 def costs(streams: int = 16) -> tuple[float, float]:
     """The router's CPU time per request and per token, in microseconds."""
+    with _upstream(), _router(ROUTER_PORT) as process:
+        short, long = (
+            uvloop.run(cpu_us(process, ROUTER_PORT, streams=streams, tokens=tokens, answers=answers))
+            for tokens, answers in ANSWERS.items()
+        )
+    return separated(short, long)
+
+
+Pairs = Sequence[Sequence[tuple[float, float]]]
+"""For each start of both versions: the CPU time for an answer of this one and of the other, in microseconds."""
+
+
+def compared(other: Path, streams: int, starts: int) -> Mapping[int, Pairs]:
+    """The pairs by length of the answers. What disturbs the machine disturbs both versions, which take turns in both
+    orders; each start has its own places in memory, which alone make some percent."""
+    pairs: dict[int, list[list[tuple[float, float]]]] = {tokens: [] for tokens in ANSWERS}
+    for start in range(starts):
+        with ExitStack() as stack:
+            stack.enter_context(_upstream())
+            sides = [(ROUTER_PORT, ROOT), (ROUTER_PORT + 1, other)]
+            routers = {port: stack.enter_context(_router(port, checkout)) for port, checkout in sides}
+            for measured in pairs.values():
+                measured.append([])
+            for number in range(-1, PAIRS):  # the first one warms up
+                for tokens, answers in ANSWERS.items():
+                    ports = sorted(routers, reverse=(number + start) % 2 == 1)
+                    costs_us = {
+                        port: uvloop.run(
+                            cpu_us(routers[port], port, streams=streams, tokens=tokens, answers=answers // 10)
+                        )
+                        for port in ports
+                    }
+                    if number >= 0:
+                        pairs[tokens][start].append((costs_us[ROUTER_PORT], costs_us[ROUTER_PORT + 1]))
+    return pairs
+
+
+def median_ratio(pairs: Pairs, samples: int = 2000) -> tuple[float, float, float]:
+    """The median of the pairs' ratios, and its 95 % interval by a bootstrap of starts and of the pairs in each."""
+    draw = random.Random(1)
+    ratios = [[ours / theirs for ours, theirs in start] for start in pairs]
+    medians = sorted(
+        statistics.median(
+            ratio for start in draw.choices(ratios, k=len(ratios)) for ratio in draw.choices(start, k=len(start))
+        )
+        for _ in range(samples)
+    )
+    whole = statistics.median(ratio for start in ratios for ratio in start)
+    return whole, medians[round(samples * 0.025)], medians[round(samples * 0.975) - 1]
+
+
+@contextmanager
+def _upstream() -> Iterator[None]:
+    with running(UPSTREAM_PORT, "benchmarks.relay", "--upstream"):
+        yield
+
+
+@contextmanager
+def _router(port: int, checkout: Path = ROOT) -> Iterator[psutil.Process]:
     document = {
         "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"url": f"http://{HOST}:{UPSTREAM_PORT}", "model": "tiny-llama"}},
@@ -153,13 +226,8 @@ def costs(streams: int = 16) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "relay.yaml"
         config.write_text(yaml.safe_dump(document))
-        router = ("deployments", "router", str(config), "--port", str(ROUTER_PORT))
-        with (
-            running(UPSTREAM_PORT, "benchmarks.relay", "--upstream"),
-            running(ROUTER_PORT, *router) as process,
-        ):
-            short, long = (uvloop.run(cpu_us(process, streams=streams, tokens=tokens)) for tokens in (1, TOKENS))
-    return separated(short, long)
+        with running(port, "deployments", "router", str(config), "--port", str(port), checkout=checkout) as process:
+            yield process
 
 
 def separated(short: float, long: float) -> tuple[float, float]:
