@@ -29,7 +29,7 @@ import yaml
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from app.access.caller import Caller
-from app.config.access import ANONYMOUS, KEY, TOKEN, CallerName, Limits
+from app.config.access import ANONYMOUS, KEY, TOKEN, CallerName, GroupName, Limits
 from app.config.base import ConfigError, Section, problems_of
 from app.config.files import parse_yaml
 from app.errors import Unauthorized
@@ -62,6 +62,7 @@ class KeyRecord(Section):
     endpoints: tuple[str, ...] | None = Field(default=None, min_length=1)
     expires: AwareDatetime | None = None
     limits: Limits | None = None
+    group: GroupName | None = None
     previous: PreviousSecret | None = None
 
     @field_validator("name")
@@ -89,12 +90,13 @@ def create(
     endpoints: Sequence[str] = (),
     expires: datetime | None = None,
     limits: Limits | None = None,
+    group: str | None = None,
 ) -> tuple[str, KeyRecord]:
     """A new key and its record. Raises ConfigError if the arguments are invalid."""
     id = secrets.token_hex(6)
     key, hash = _new_secret(prefix, id)
     required = {"id": id, "name": name, "hash": hash}
-    optional = {"endpoints": tuple(endpoints) or None, "expires": expires, "limits": limits}
+    optional = {"endpoints": tuple(endpoints) or None, "expires": expires, "limits": limits, "group": group}
     try:
         record = KeyRecord.model_validate(required | {k: v for k, v in optional.items() if v is not None})
     except ValidationError as error:
@@ -247,7 +249,8 @@ def _minute(used: Mapping[str, float], secret: _Secret) -> float | None:
 
 def _entry(record: KeyRecord) -> _Entry:
     endpoints = None if record.endpoints is None else frozenset(record.endpoints)
-    caller = Caller(record.name, f"key-{record.id}", endpoints, record.limits)
+    groups = () if record.group is None else (record.group,)
+    caller = Caller(record.name, f"key-{record.id}", endpoints, record.limits, groups=groups)
     previous = record.previous
     return _Entry(
         _secret(record.hash, record.expires),

@@ -98,7 +98,13 @@ def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
     principal = claims.get(oidc.principal_claim)
     if not isinstance(principal, str) or not _is_name(principal):
         raise Unauthorized(f"The bearer token does not name its owner in the claim '{oidc.principal_claim}'")
-    return Caller(principal, token_caller_id(principal), _endpoints(claims, oidc.endpoints_claim), credential="token")
+    return Caller(
+        principal,
+        token_caller_id(principal),
+        None if oidc.endpoints_claim is None else frozenset(_words(claims, oidc.endpoints_claim)),
+        credential="token",
+        groups=() if oidc.groups_claim is None else _words(claims, oidc.groups_claim),
+    )
 
 
 def token_caller_id(principal: str) -> str:
@@ -111,13 +117,11 @@ def _is_name(principal: str) -> bool:
     return principal.isprintable() and 0 < len(principal) <= 200 and principal != ANONYMOUS
 
 
-def _endpoints(claims: Mapping[str, Any], name: str | None) -> frozenset[str] | None:
-    """The names in the claim `name`; a token without the claim may use none. None, all, if no claim is configured."""
-    if name is None:
-        return None
+def _words(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The words in the claim `name`; none if the token does not have it."""
     value = claims.get(name)
     words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
-    return frozenset(word for word in words if isinstance(word, str))
+    return tuple(word for word in words if isinstance(word, str))
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -17,7 +17,8 @@ class Caller:
 
     `name` is for log lines and messages; `id` is unique, and limits are counted under it. `endpoints` are the names
     that it may use (of deployments too), None for all. `limits` are its key's own. `credential`: what it has shown;
-    a key and a token may have the same name and are two callers.
+    a key and a token may have the same name and are two callers. `groups`: those that it claims, of which experiments
+    tell apart the first that `access.groups` lists.
     """
 
     name: str
@@ -25,6 +26,11 @@ class Caller:
     endpoints: frozenset[str] | None = None
     limits: Limits | None = field(default=None, repr=False)
     credential: Literal["key", "token", "none"] = "key"
+    groups: tuple[str, ...] = ()
+
+    def group(self, known: Collection[str]) -> str:
+        """Its group among the `known` ones; empty if it is in none."""
+        return next((it for it in self.groups if it in known), "") if known else ""
 
     @property
     def principal(self) -> str:

@@ -23,6 +23,11 @@ Principal = CallerName
 """A caller among the roles: `key:` and a key's name, or `oidc:` and a token's principal. Without either it is of the
 one kind of credentials that is configured; where both are, it would be ambiguous, and is refused."""
 
+GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+"""A group of callers that experiments tell apart; no name of a caller, since the ledger holds it."""
+
+MOST_GROUPS = 16
+
 KEY, TOKEN = "key:", "oidc:"
 
 
@@ -165,6 +170,12 @@ class Oidc(Section):
         description="The claim with the endpoints that the caller may use: a list, or words separated by spaces. "
         "Default: all endpoints.",
     )
+    groups_claim: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The claim with the caller's groups: a list, or words separated by spaces. The first that `groups` "
+        "lists counts.",
+    )
     leeway_s: float = Field(default=30.0, ge=0, le=300, description="How far clocks may differ, in seconds.")
     console: ConsoleSignIn | None = Field(
         default=None, description="Sign-in at the console's page, `/ui`. Default: keys and tokens are pasted there."
@@ -210,6 +221,20 @@ class AccessSettings(Section):
         description="`restricted`: metrics need credentials, and show only the reader's endpoints.",
     )
     limits: Limiting = Limiting()
+    groups: tuple[GroupName, ...] = Field(
+        default=(),
+        max_length=MOST_GROUPS,
+        description="Groups of callers that experiments tell apart: by a key's `group`, or `oidc.groups_claim`. The "
+        "ledger records their names.",
+    )
+
+    @model_validator(mode="after")
+    def _groups_are_known(self) -> Self:
+        if self.oidc is not None and self.oidc.groups_claim is not None and not self.groups:
+            raise ValueError("`oidc.groups_claim` needs `groups`, which lists those that experiments tell apart")
+        if self.groups and not self.knows_callers:
+            raise ValueError("`groups` needs `keys_file` or `oidc`: otherwise no caller belongs to one")
+        return self
 
     @model_validator(mode="after")
     def _roles_can_be_identified(self) -> Self:

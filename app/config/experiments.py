@@ -15,8 +15,8 @@ Action = Literal["alert", "pause", "rollback"]
 Statistic = Literal["geometric_mean", "mean", "p50", "p90", "p95", "p99", "ratio", "proportion"]
 Event = Literal["error", "slow", "empty", "truncated", "stalled", "invalid_output", "client_gone", "unfinished"]
 EVENTS: tuple[Event, ...] = get_args(Event)
-Stratum = Literal["prompt_bytes", "hour", "dialect", "stream"]
-Covariate = Literal["history"]
+Stratum = Literal["prompt_bytes", "hour", "dialect", "stream", "group"]
+Covariate = Literal["history", "first_prompt"]
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -214,8 +214,9 @@ class Experiment(Section):
     )
     covariates: tuple[Covariate, ...] = Field(
         default=("history",),
-        description="What adjusts results for differences between units that were known before the run: `history`, "
-        "the same metric's values of a unit in the week before. []: nothing.",
+        description="What adjusts results for differences between units that were known before they met their arm: "
+        "`history`, the same metric's values of a unit in the week before the run; `first_prompt`, the size of its "
+        "first prompt. []: nothing.",
     )
     min_duration_s: Positive = Field(
         default=86400.0,

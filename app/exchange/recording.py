@@ -40,6 +40,7 @@ def drawn(
         prompt_bytes,
         call.body,
         record.started,
+        caller.group(snapshot.config.access.groups),
     )
     return ledger.start(scope, arrival)
 

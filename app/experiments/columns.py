@@ -28,7 +28,9 @@ Bool = npt.NDArray[np.bool_]
 
 DTYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("router", "seq", "request", "answer", "unit", "caller"), np.uint64),
-    **dict.fromkeys(("plan", "assigned", "served", "dialect", "task", "metric", "primary", "shadow"), np.int32),
+    **dict.fromkeys(
+        ("plan", "assigned", "served", "dialect", "task", "metric", "primary", "shadow", "group"), np.int32
+    ),
     **dict.fromkeys(("arrived", "at", "above_s", "value"), np.float64),
     **dict.fromkeys(("max_tokens", "prompt_tokens", "completion_tokens", "tokens"), np.float64),
     **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s", "tokens_per_s", "cosine"), np.float32),
@@ -41,7 +43,7 @@ DTYPES: dict[str, type[np.generic]] = {
 }
 """The type of each column by name: the same in every table."""
 
-NAMES = ("assigned", "served", "dialect", "task", "metric", "primary", "shadow")
+NAMES = ("assigned", "served", "dialect", "task", "metric", "primary", "shadow", "group")
 """The columns that hold codes into `Tables.names`; `plan` holds codes into `Tables.plans`."""
 
 
@@ -125,7 +127,7 @@ class StartColumns(_Requests):
 
 @dataclass(frozen=True, slots=True)
 class RowColumns(_Requests):
-    """`Row` records. `served` is -1 where no deployment answered."""
+    """`Row` records. `served` is -1 where no deployment answered, `group` where the caller is in none."""
 
     request: U64
     answer: U64
@@ -150,6 +152,7 @@ class RowColumns(_Requests):
     turn: U16
     in_flight: U16
     cold: Bool
+    group: I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +309,7 @@ def _arrays(
     arrays = {name: _array(column, DTYPES[name]) for name, column in zip(names, columns, strict=True)}
     for name in NAMES:
         if name in arrays:
-            arrays[name] = _codes(arrays[name], name_codes, missing=name == "served")
+            arrays[name] = _codes(arrays[name], name_codes, missing=name in ("served", "group"))
     arrays["plan"] = _codes(arrays["plan"], plan_codes)
     return arrays | _source(source, len(records))
 

@@ -227,7 +227,7 @@ class SubgroupEffect(msgspec.Struct, frozen=True, kw_only=True):
     attribute: Stratum
     """What is known of a unit's first request."""
     name: str
-    """The subgroup: a dialect, a size, streams or whole answers."""
+    """The subgroup: a dialect, a size, streams or whole answers, a group of callers."""
     metric: str
     treatment: str
     scale: Scale

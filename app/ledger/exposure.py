@@ -64,7 +64,8 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
     """A request whose arm has been drawn.
 
     `key` is its sticky key, None: the request is its own unit. `reason` is a `routing.traffic.Reason`. `caller` is the
-    caller's id. `body` is the request in vLLM's fields. `started` is the arrival in seconds of `time.perf_counter`.
+    id of the caller, `group` its group, "" if it is in none. `body` is the request in vLLM's fields. `started` is the
+    arrival in seconds of `time.perf_counter`.
     """
 
     request_id: str
@@ -78,6 +79,7 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
     prompt_bytes: int
     body: Mapping[str, Any]
     started: float
+    group: str = ""
 
 
 class Identity(msgspec.Struct, frozen=True, eq=False):

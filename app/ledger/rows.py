@@ -80,4 +80,5 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[ob
         in_flight if in_flight < _MAX_U16 else _MAX_U16,
         exposure.is_cold,
         flags,
+        names[arrival.group] if arrival.group else -1,
     )

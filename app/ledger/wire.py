@@ -132,6 +132,8 @@ class Row(NamedTuple):
     cold: bool
     """The replica was younger than 60 s."""
     flags: int
+    group: int = -1
+    """The caller's group, an index like `endpoint`'s; -1: it is in none."""
 
 
 class Late(NamedTuple):

@@ -38,11 +38,17 @@ def create_key(
     endpoints: list[str],
     expires: datetime | None,
     limits: dict[str, int],
+    group: str | None = None,
 ) -> NewKey:
     """Creates a key and appends its record to `file`, which running routers reread. Raises CommandError."""
     try:
         key, record = create(
-            name, prefix=prefix, endpoints=endpoints, expires=expires, limits=Limits(**limits) if limits else None
+            name,
+            prefix=prefix,
+            endpoints=endpoints,
+            expires=expires,
+            limits=Limits(**limits) if limits else None,
+            group=group,
         )
         if file is not None:
             append(file, record.line)

@@ -360,6 +360,9 @@ def create(
     ] = None,
     expires: Annotated[str | None, typer.Option(metavar="WHEN", help="A date, a time, or days: 90d.")] = None,
     prefix: Annotated[str, typer.Option(help="What the key starts with, such as dapi or flp_.")] = "sk-sy-",
+    group: Annotated[
+        str | None, typer.Option(help="The group that experiments count it in, one of `access.groups`.")
+    ] = None,
     requests_per_minute: Count = None,
     tokens_per_minute: Count = None,
     concurrent_requests: Count = None,
@@ -387,6 +390,7 @@ def create(
         endpoints=endpoint or [],
         expires=expiry(expires, datetime.now(UTC)) if expires is not None else None,
         limits={limit: number for limit, number in numbers.items() if number is not None},
+        group=group,
     )
     typer.echo(created.key)
     if file is not None:

@@ -216,7 +216,7 @@ def _warnings(
         warnings += [
             f"{name} has no units." for name, units in zip(watched.arms.names, counts, strict=True) if not units
         ]
-    if lacking := {name: records for name, records in watched.lacking.items() if name != "arrived"}:
+    if lacking := {name: records for name, records in watched.lacking.items() if name not in ("arrived", "group")}:
         columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(lacking.items()))
         warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
     if feedback.late:

@@ -94,7 +94,7 @@ def _strata(report: Report) -> str:
 def _adjusted(report: Report) -> str:
     ratios = {it.metric: it.variance_ratio for it in report.primary if it.variance_ratio is not None}
     each = ", ".join(f"{metric} {ratio:.2f}" for metric, ratio in ratios.items())
-    return f"Adjusted for what units did before the run; variance by what it would be: {each}." if ratios else ""
+    return f"Adjusted for what was known of units before; variance by what it would be: {each}." if ratios else ""
 
 
 def _thinned(report: Report) -> str:
@@ -189,7 +189,13 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
         yield f"{metric}: without the minutes of cold replicas {change}, {between}."
 
 
-_ATTRIBUTES = {"dialect": "dialect", "prompt_bytes": "first prompt", "stream": "first answer", "hour": "first hour"}
+_ATTRIBUTES = {
+    "dialect": "dialect",
+    "prompt_bytes": "first prompt",
+    "stream": "first answer",
+    "hour": "first hour",
+    "group": "group",
+}
 
 
 def _subgroups(report: Report) -> Iterator[Block]:

@@ -78,6 +78,10 @@ def says(body: dict[str, Any]) -> Response:
     return stream([part.replace('"chatcmpl-1"', f'"{id}"') for part in [*parts, "data: [DONE]\n\n"]])
 
 
+GROUPS = {"team a": "customers", "team b": "unlisted"}
+"""The groups of those keys that have one."""
+
+
 class LedgerRig:
     """A router with an experiment, two teams that share it, and their manager."""
 
@@ -86,7 +90,7 @@ class LedgerRig:
         self.keys: dict[str, str] = {}
         file = directory / "keys.yaml"
         for name, endpoints in (("boss", []), ("team a", ["chat"]), ("team b", ["chat"]), ("embed team", ["embed"])):
-            self.keys[name], record = create(name, endpoints=endpoints)
+            self.keys[name], record = create(name, endpoints=endpoints, group=GROUPS.get(name))
             append(file, record.line)
         endpoints = rig.config["endpoints"]
         chat = {**endpoints["chat"], "traffic": {"blue": 50, "green": 50}, "sticky": {"by": "conversation"}}
@@ -94,7 +98,7 @@ class LedgerRig:
             **rig.config,
             "endpoints": {**endpoints, "chat": chat},
             "experiments": {NAME: EXPERIMENT},
-            "access": {"keys_file": str(file), "managers": ["boss"]},
+            "access": {"keys_file": str(file), "managers": ["boss"], "groups": ["customers", "staff"]},
         }
         self.here = LocalController(directory, self.config)
         environment = RuntimeEnvironment(internal_key="internal")
@@ -155,6 +159,13 @@ def test_a_request_is_found_by_its_id_and_by_the_answers(live: LedgerRig) -> Non
     assert (exposure["status"], exposure["finish"], exposure["plan"]["endpoint"]) == (200, "stop", "chat")
     assert live.call("GET", "/api/requests/chatcmpl-1").json()["exposures"][0]["request"] == exposure["request"]
     assert live.call("GET", f"/api/requests/{id}", "team b").status_code == 404
+
+
+def test_a_request_has_the_group_of_its_caller_if_experiments_tell_it_apart(live: LedgerRig) -> None:
+    ids = [live.ask(number, key) for number, key in enumerate(("team a", "team b", "boss"))]
+    live.report(3)
+    found = [live.call("GET", f"/api/requests/{id}").json()["exposures"][0]["group"] for id in ids]
+    assert found == ["customers", None, None]
 
 
 def test_feedback_counts_once_its_window_is_over(live: LedgerRig) -> None:

@@ -158,6 +158,7 @@ class World:
             "turn": 0,
             "in_flight": 2,
             "cold": False,
+            "group": -1,
         } | columns
         return {name: np.broadcast_to(value, count).astype(DTYPES[name]) for name, value in values.items()}
 

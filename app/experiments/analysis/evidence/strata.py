@@ -9,6 +9,7 @@ The recorded stratum holds the plan's weights; the share follows from them for e
 same share are one stratum. With many shares, neighbours are merged.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,8 +24,11 @@ MAX_SHARES = 12
 """The most bands: more different shares than this are merged into as many bands, of equal numbers of requests."""
 
 _PROMPT_BYTES = np.array([256, 1024, 4096, 16384])
-_BITS = {"prompt_bytes": 3, "hour": 5, "dialect": 20, "stream": 1}
-_WEIGHTS_SHIFT = sum(_BITS.values())
+_BITS = {"prompt_bytes": 3, "hour": 5, "dialect": 16, "stream": 1, "group": 16}
+_DECLARED_BITS = sum(_BITS.values())
+_SIZES = 256
+_SIZES_PER_DOUBLING = 8
+_WEIGHTS_SHIFT = _DECLARED_BITS + 8
 
 
 CodesOf = Callable[[Hashes], I32]
@@ -32,10 +36,10 @@ CodesOf = Callable[[Hashes], I32]
 
 
 class FirstRequests:
-    """The declared strata of each unit's first request."""
+    """The declared strata of each unit's first request, and the size of its prompt."""
 
     def __init__(self, declared: tuple[Stratum, ...]) -> None:
-        self._strata = Strata(declared)
+        self._strata = Strata(declared, sizes=True)
         self._first = FirstSeen(1)
 
     def add(self, rows: RowColumns) -> None:
@@ -45,12 +49,17 @@ class FirstRequests:
 
     def codes(self, units: Hashes) -> I32:
         """The code of each unit's strata: 0 for a unit that is not known."""
-        return self._first.groups(units)
+        of_group = self._strata.without_sizes
+        return of_group[self._first.groups(units)] if len(of_group) else np.zeros(len(units), np.int32)
+
+    def sizes(self, units: Hashes) -> Floats:
+        """ln of the bytes of each unit's first prompt, to within 5 %; NaN for a unit that is not known."""
+        return np.append(self._strata.sizes, np.nan)[self._first.groups(units, unknown=-1)]
 
     @property
     def used(self) -> int:
         """The number of different codes."""
-        return int((self._first.counts > 0).sum())
+        return len(np.unique(self._strata.without_sizes[np.flatnonzero(self._first.counts[:, 0] > 0)]))
 
 
 def within(stratum: I32, units: Hashes, codes: CodesOf | None) -> I32:
@@ -64,10 +73,12 @@ def within(stratum: I32, units: Hashes, codes: CodesOf | None) -> I32:
 
 
 class Strata:
-    """Gives every combination of weights and declared strata a small number, in the order in which they come."""
+    """Gives every combination of weights and declared strata a small number, in the order in which they come. With
+    `sizes`, prompts of different sizes have different numbers, too.
+    """
 
-    def __init__(self, declared: tuple[Stratum, ...]) -> None:
-        self._declared = declared
+    def __init__(self, declared: tuple[Stratum, ...], *, sizes: bool = False) -> None:
+        self._declared, self._with_sizes = declared, sizes
         self._known: dict[int, int] = {}
         self._weights = Growing(np.int32)
         self._rest = Growing(np.int64)
@@ -83,6 +94,9 @@ class Strata:
             if name in self._declared:
                 packed |= _code(name, rows) << shift
             shift += bits
+        if self._with_sizes:
+            doublings = np.log2(np.maximum(rows.prompt_bytes, 1))
+            packed |= np.minimum(np.round(_SIZES_PER_DOUBLING * doublings), _SIZES - 1).astype(np.int64) << shift
         distinct, inverse = np.unique(packed, return_inverse=True)
         return np.array([self._number(value) for value in distinct.tolist()], np.int32)[inverse]
 
@@ -97,6 +111,18 @@ class Strata:
         """For each recorded stratum, the value of a declared one, as `value_name` has it."""
         shift = sum(list(_BITS.values())[: list(_BITS).index(name)])
         return np.asarray((self._rest.values >> shift) & ((1 << _BITS[name]) - 1))
+
+    @property
+    def without_sizes(self) -> I32:
+        """For each recorded stratum, a code of the declared ones, in the order in which they came."""
+        declared = self._rest.values & ((1 << _DECLARED_BITS) - 1)
+        _, first, code = np.unique(declared, return_index=True, return_inverse=True)
+        return first.argsort().argsort()[code.reshape(-1)].astype(np.int32)
+
+    @property
+    def sizes(self) -> Floats:
+        """For each recorded stratum, ln of its prompts' bytes."""
+        return (self._rest.values >> _DECLARED_BITS) * (math.log(2) / _SIZES_PER_DOUBLING)
 
     def for_treatment(self, treatment: int, weights: Ints, requests: Floats) -> I32:
         """For each recorded stratum, the one in which control and `treatment` are compared: codes from 0.
@@ -133,6 +159,8 @@ def value_name(stratum: Stratum, value: int, names: Sequence[str]) -> str:
         return names[value]
     if stratum == "hour":
         return f"{value}:00 UTC"
+    if stratum == "group":
+        return names[value - 1] if value else "none"
     return "streams" if value else "whole answers"
 
 
@@ -144,6 +172,8 @@ def _code(name: str, rows: RowColumns) -> Ints:
         return (rows.at // 3600 % 24).astype(np.int64)  # of the day, UTC
     if name == "dialect":
         return rows.dialect.astype(np.int64) & ((1 << _BITS["dialect"]) - 1)
+    if name == "group":
+        return (rows.group.astype(np.int64) + 1) & ((1 << _BITS["group"]) - 1)
     return rows.stream.astype(np.int64)
 
 

@@ -18,7 +18,7 @@ from app.experiments.analysis.evidence.strata import Strata
 from app.experiments.columns import I32, RowColumns
 from app.experiments.statistics.look import Lines, Moments
 
-ATTRIBUTES: tuple[Stratum, ...] = ("dialect", "prompt_bytes", "stream")
+ATTRIBUTES: tuple[Stratum, ...] = ("dialect", "prompt_bytes", "stream", "group")
 
 
 class Subgroup(NamedTuple):

@@ -27,6 +27,17 @@ def test_a_key_is_recognised_by_its_stored_record() -> None:
         Limits(requests_per_minute=3),
     )
     assert caller.id == f"key-{record.id}"
+    assert caller.group(("staff",)) == ""
+
+
+def test_a_key_belongs_to_its_group_if_that_is_known_and_rotation_keeps_it() -> None:
+    key, record = create("team", group="staff")
+    _, after = rotated(record, now=NOW, until=NOW + timedelta(days=1), expires=None)
+    for kept in (record, after):
+        caller = KeyRing.parse(kept.line).caller(key, NOW.timestamp())
+        assert (caller.group(("staff", "beta")), caller.group(("beta",))) == ("staff", "")
+    with pytest.raises(ConfigError, match="group"):
+        create("other", group="a b")
 
 
 def test_the_secret_is_not_stored() -> None:

@@ -71,6 +71,19 @@ def test_the_claims_of_owner_and_endpoints_are_configurable() -> None:
         verify(ISSUER.token(), KEYS["first"], oidc)
 
 
+def test_a_token_belongs_to_the_first_of_its_groups_that_is_known() -> None:
+    oidc = Oidc(issuer=ISSUER.url, audience=AUDIENCE, groups_claim="groups")
+    for claim, known, group in (
+        (["everyone", "staff", 3], ("staff", "everyone"), "everyone"),
+        ("staff beta", ("beta",), "beta"),
+        (["staff"], (), ""),
+        ({"staff": 1}, ("staff",), ""),
+    ):
+        assert verify(ISSUER.token(groups=claim), KEYS["first"], oidc).group(known) == group
+    assert verify(ISSUER.token(groups=["staff"]), KEYS["first"], OIDC).group(("staff",)) == ""
+    assert verify(ISSUER.token(), KEYS["first"], oidc).group(("staff",)) == ""
+
+
 def test_clocks_may_differ_a_little() -> None:
     token = ISSUER.token(exp=int(time.time()) - 10)
     assert verify(token, KEYS["first"], OIDC).name == "alice"

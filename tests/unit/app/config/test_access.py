@@ -31,10 +31,27 @@ def with_access(**access: Any) -> dict[str, Any]:
         {"oidc": {"issuer": "http://127.0.0.1:9000/realm", "audience": "x"}},
         {"limits": {"default": {"requests_per_minute": 60, "tokens_per_minute": None}, "endpoints": {"chat": {}}}},
         {"limits": {"callers": {"auth0|62": {"concurrent_requests": 1}}, "store": {"url": "rediss://cache:6379/1"}}},
+        {"keys_file": "keys.yaml", "groups": ["staff", "customers-eu"]},
+        {"oidc": {**OIDC, "groups_claim": "groups"}, "groups": ["staff"]},
     ],
 )
 def test_a_valid_access_section_is_accepted(access: dict[str, Any]) -> None:
     parse(with_access(**access))
+
+
+@pytest.mark.parametrize(
+    ("access", "problem"),
+    [
+        ({"oidc": {**OIDC, "groups_claim": "groups"}}, "`oidc.groups_claim` needs `groups`"),
+        ({"allow_anonymous": True, "groups": ["staff"]}, "`groups` needs `keys_file` or `oidc`"),
+        ({"keys_file": "keys.yaml", "groups": [f"g{number}" for number in range(17)]}, "at most 16"),
+        ({"keys_file": "keys.yaml", "groups": ["the staff"]}, "groups"),
+    ],
+)
+def test_groups_are_few_and_somebody_may_belong_to_them(access: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(with_access(**access))
+    assert problem in "\n".join(caught.value.problems)
 
 
 def test_the_section_in_the_docs_is_valid() -> None:

@@ -14,7 +14,7 @@ const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
-const ATTRIBUTES = { dialect: "Dialect", prompt_bytes: "First prompt", stream: "First answer", hour: "First hour" };
+const ATTRIBUTES = { dialect: "Dialect", prompt_bytes: "First prompt", stream: "First answer", hour: "First hour", group: "Group" };
 const SHARES = new Set(["proportion"]);
 
 export async function mount(root, context) {

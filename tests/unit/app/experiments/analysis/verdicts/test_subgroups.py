@@ -63,6 +63,25 @@ def test_an_effect_on_one_subgroup_is_named_with_its_interval(sticky: str | None
     assert {it.attribute for it in by_name.values()} == {"dialect", "prompt_bytes"}, "all answers are streams"
 
 
+@pytest.mark.parametrize("sticky", ["user", None])
+def test_an_effect_on_one_group_of_callers_is_named(sticky: str | None) -> None:
+    world = World()
+    analysis = analysis_of(sticky, world)
+    user = np.arange(1200)
+    group = np.array([-1, world.tables.name("staff"), world.tables.name("customers")])[user % 3]
+    green = world.rng.random(1200) < 0.5
+    ttft = np.exp(world.rng.normal(-1, 0.3, 1200)) * np.where(green & (user % 3 == 1), 1.5, 1.0)
+    at = START + np.sort(world.rng.random(1200)) * DAY_S / 2
+    world.answered(at, user, green, ttft_s=ttft, group=group).tell(analysis)
+    found = {it.name: it for it in effects(analysis)}
+    assert {(it.attribute, name) for name, it in found.items()} == {
+        ("group", it) for it in ("none", "staff", "customers")
+    }
+    assert found["staff"].differs
+    assert found["staff"].difference.lower is not None
+    assert found["staff"].difference.lower > 0
+
+
 def test_a_unit_stays_in_the_subgroup_of_its_first_request() -> None:
     world = World()
     analysis = analysis_of("user", world)
