@@ -42,7 +42,7 @@ class Run:
     @property
     def evidence_since(self) -> float:
         """Unix seconds from which records count: also those of units' history, if that adjusts the results."""
-        return self.started_at - (HISTORY_S if self.experiment.covariates and self.unit else 0.0)
+        return self.started_at - (HISTORY_S if "history" in self.experiment.covariates and self.unit else 0.0)
 
     def covers(self, at: F64) -> Bool | None:
         """The mask of the arrival times that belong to it; None: all from its start on, which the analysis checks."""

@@ -1,5 +1,6 @@
 """The design's second table: requests until the verdict, compared with a test that looks once, and coverage at all
-looks. And users' history as a covariate: how much sooner a verdict comes, and that none is false.
+looks. As covariates, what was known of users before, their history and first prompts: how much sooner a verdict comes,
+and that none is false.
 """
 
 import math
@@ -9,10 +10,11 @@ from functools import partial
 
 import numpy as np
 
+from app.experiments.statistics.look import Covariates, Lines, look
 from tests.simulation.false_positives import NOMINAL
 from tests.simulation.looks import Estimates, found, misses, runs, spaced
-from tests.simulation.pool import spread
-from tests.simulation.worlds import RAMP, Kind, World
+from tests.simulation.pool import generator, spread
+from tests.simulation.worlds import PROMPT_BUCKETS, RAMP, Kind, World
 
 POWER_80 = 0.841621
 
@@ -192,3 +194,107 @@ def adjusted(executor: Executor, row: HistoryRow, count: int) -> Adjusted:
         missed=missed[0],
         missed_without=missed[1],
     )
+
+
+# First prompts: strata of their sizes, regression on their sizes, and both.
+
+_REQUESTS = 6_000
+_PROMPT_LOOKS = 20
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """The time grows with the prompt's length to the power of `slope`."""
+
+    name: str
+    slope: float = 0.6
+    users: int | None = None
+    """None: every request is a unit."""
+    alike: float = 1.0
+    """The share of the variance of ln of prompts' lengths that lies between units."""
+    user_sd: float = 0.0
+    noise: float = 0.7
+    activity: float = 1.0
+    shares: tuple[float, ...] = (0.5,)
+
+
+PROMPT_ROWS = (
+    PromptRow("single requests, slope 0.3", slope=0.3),
+    PromptRow("single requests, slope 0.6"),
+    PromptRow("single requests, slope 1", slope=1.0),
+    PromptRow("single requests, slope 0.6, ramp", shares=RAMP),
+    PromptRow("800 users", users=800, alike=0.7, user_sd=0.3),
+    PromptRow("800 users, very unequal", users=800, alike=0.7, user_sd=0.3, activity=0.23),
+    PromptRow("1,500 conversations", users=1500, alike=0.8, user_sd=0.3, noise=0.4),
+)
+
+ESTIMATORS = ("none", "strata", "covariate", "both", "by requests")
+
+
+def _prompts(row: PromptRow, effect: float, rng: np.random.Generator, ends: list[int]) -> np.ndarray:
+    """(est, se, nu) of each of `ESTIMATORS` at each look: shape (estimators, looks, 3). *By requests* regresses without
+    strata, and each unit counts as often as it has come.
+    """
+    count, users = _REQUESTS, row.users or _REQUESTS
+    activity = rng.gamma(row.activity, size=users)
+    unit = np.arange(count) if row.users is None else rng.choice(users, count, p=activity / activity.sum())
+    share = np.array(row.shares)[np.minimum(np.arange(count) // 1500, len(row.shares) - 1)]
+    arm, band = (rng.random(users)[unit] < share).astype(np.intp), np.unique(share, return_inverse=True)[1]
+    between, within = math.sqrt(row.alike), math.sqrt(1 - row.alike)
+    prompt = 7.0 + 1.2 * (between * rng.normal(size=users)[unit] + within * rng.normal(size=count))
+    time = row.slope * (prompt - 7) + rng.normal(0, row.user_sd, users)[unit] + rng.normal(0, row.noise, count)
+    time += math.log(effect) * arm
+    _, begins, code = np.unique(unit, return_index=True, return_inverse=True)
+    first = prompt[begins]
+    stratum = (len(PROMPT_BUCKETS) + 1) * band + np.searchsorted(PROMPT_BUCKETS, first)[code]
+    found = np.full((len(ESTIMATORS), len(ends), 3), np.nan)
+    for place, end in enumerate(ends):
+        here, ones, none = begins[begins < end], np.ones(end), np.zeros(end, np.intp)
+        known = code[here]
+        size, sizes = (first[it] - first[it].mean() for it in (known, code[:end]))
+        plain = Lines(code[:end], band[:end] + none, arm[:end], ones, time[:end], ones)
+        inside = plain._replace(stratum=stratum[:end])
+        looks = (
+            look(plain, "difference"),
+            look(inside, "difference"),
+            look(plain, "difference", Covariates(known, band[here], arm[here], size[:, None])),
+            look(inside, "difference", Covariates(known, stratum[here], arm[here], size[:, None])),
+            look(plain, "difference", Covariates(code[:end], band[:end], arm[:end], sizes[:, None])),
+        )
+        for number, it in enumerate(looks):
+            if it is not None and it.enough:
+                found[number, place] = it.est, it.se, it.nu
+    return found
+
+
+def _prompts_part(row: PromptRow, effect: float, ends: list[int], seeds: range) -> np.ndarray:
+    return np.array([_prompts(row, effect, generator(f"{row.name} {effect}", seed), ends) for seed in seeds])
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """Of one estimator: the variance by that without prompts at the last look, requests until the verdict (a median),
+    power, and the share of runs without a difference in which one is found.
+    """
+
+    variance: float
+    requests: float
+    power: float
+    false: float
+
+
+def prompted(executor: Executor, row: PromptRow, count: int) -> list[Prompted]:
+    """Of `count` runs with an effect of -10 %, and as many without one, for each of `ESTIMATORS`."""
+    ends = [round(end) for end in np.geomspace(200, _REQUESTS, _PROMPT_LOOKS)]
+    at = np.array(ends, np.float64)
+    true, null = (
+        np.moveaxis(np.concatenate(spread(executor, partial(_prompts_part, row, effect, ends), count)), (1, 3), (0, 1))
+        for effect in (0.9, 1.0)
+    )
+    rows = []
+    for number in range(len(ESTIMATORS)):
+        decided, wrong = (found(Estimates(*it[number]), 0.05) for it in (true, null))
+        variance = float(np.median(np.square(true[number][1][:, -1] / true[0][1][:, -1])))
+        requests = float(np.median(_first(decided, at)))
+        rows.append(Prompted(variance, requests, float(decided.any(axis=1).mean()), float(wrong.any(axis=1).mean())))
+    return rows

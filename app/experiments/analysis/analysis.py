@@ -73,6 +73,7 @@ class Analysis:
             self._arms,
             facts_of(config, tables),
             experiment.strata,
+            experiment.covariates,
             returning=returning,
             first_exposures=self._watched.sample_ratio.first_exposures,
         )
@@ -140,7 +141,7 @@ class Analysis:
 
     def _count_earlier(self, rows: RowColumns) -> None:
         """Counts what units did before the run."""
-        if not (self.experiment.covariates and self._returning):
+        if not ("history" in self.experiment.covariates and self._returning):
             return
         early = self._arms.before(rows) & _analysed(rows)
         if early.any():

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.config.experiments import LATENCIES, Stratum
+from app.config.experiments import LATENCIES, Covariate, Stratum
 from app.experiments.analysis.evidence.arms import Arms, FirstExposures, Placement
-from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
+from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints
 from app.experiments.analysis.evidence.arrivals import HORIZON_S, Held
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
@@ -17,7 +17,7 @@ from app.experiments.analysis.evidence.feedback import MaturedExposures
 from app.experiments.analysis.evidence.history import History
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
-from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata, bands_of
+from app.experiments.analysis.evidence.strata import CodesOf, FirstRequests, Strata, bands_of, within
 from app.experiments.analysis.evidence.subgroups import Subgroup, Subgroups, events_of
 from app.experiments.analysis.watch.rare_events import FEW
 from app.experiments.columns import I32, RowColumns
@@ -41,7 +41,8 @@ _SAMPLED_REQUESTS = 50_000
 
 class Collected:
     """The evidence of one experiment. `returning`: units come back, and results are clustered by them; else every
-    request is a separate unit. `first_exposures`: with it, results are adjusted for what units did before the run.
+    request is a separate unit. `first_exposures`: with it, results are adjusted for what units did before the run, and
+    by what `covariates` says.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Collected:
         arms: Arms,
         facts: Facts,
         strata: tuple[Stratum, ...],
+        covariates: tuple[Covariate, ...] = (),
         *,
         returning: bool,
         first_exposures: Callable[[], FirstExposures | None] = lambda: None,
@@ -57,7 +59,8 @@ class Collected:
         self.measures = measures
         self.strata = Strata(() if returning else strata)
         """Recorded strata: the plans' weights, and the declared strata where every request is a unit."""
-        self._first = FirstRequests(strata) if returning and strata else None
+        self._by_size = returning and "first_prompt" in covariates
+        self._first = FirstRequests(strata) if returning and (strata or self._by_size) else None
         self._subgroups = Subgroups(len(measures), len(arms.names), returning=returning)
         self.requests: Ints = np.zeros(len(arms.names), np.int64)
         """Analysed requests of each arm."""
@@ -124,17 +127,31 @@ class Collected:
         return None if measure.feedback or measure.kind == "quantile" else values_of(measure, rows, self._facts)
 
     def _covariates(self, column: int, treatment: int) -> Covariates | None:
-        """What is known from before the run of the units that have met either arm; None if nothing is."""
-        exposures = self._first_exposures() if len(self._history) else None
+        """What was known of the units that have met either arm, before they did; None if nothing was."""
+        exposures = self._first_exposures() if len(self._history) or self._by_size else None
         if exposures is None:
             return None
         unit = self._cells.codes_of(exposures.unit)
-        which = np.flatnonzero((unit >= 0) & ((exposures.arm == 0) | (exposures.arm == treatment)))
-        values = self._history.covariates(column, exposures.unit[which])
+        among = (unit >= 0) & ((exposures.arm == 0) | (exposures.arm == treatment))
+        if self._by_size and self._first is not None:  # counted in the order of arrival: no arm decides who is known
+            among &= np.isfinite(self._first.sizes(exposures.unit))
+        which = np.flatnonzero(among)
+        values = self._before(column, exposures.unit[which])
         if values is None:
             return None
-        band = bands_of(treatment, self._arms.weights, exposures.weights[which])
-        return Covariates(unit[which], band, (exposures.arm[which] != 0).astype(np.int64), values)
+        stratum = bands_of(treatment, self._arms.weights, exposures.weights[which]).astype(np.int32)
+        if self._by_size:
+            stratum = within(stratum, exposures.unit[which], self._codes)
+        return Covariates(unit[which], stratum, (exposures.arm[which] != 0).astype(np.int64), values)
+
+    def _before(self, column: int, units: Hashes) -> Floats | None:
+        """The covariates of units: shape (units, covariates)."""
+        values = self._history.covariates(column, units)
+        if not self._by_size or self._first is None or not len(units):
+            return values
+        sizes = self._first.sizes(units)[:, None]
+        sizes = np.nan_to_num(sizes - np.nanmean(sizes)) if np.isfinite(sizes).any() else np.zeros_like(sizes)
+        return sizes if values is None else np.hstack([values, sizes])
 
     def _count_missing(self, values: Sequence[Values | None], arm: NDArray[np.int8]) -> None:
         for column, known in enumerate(values):
@@ -255,7 +272,7 @@ class Collected:
         for column, measure in enumerate(self.measures):
             if measure.kind != "quantile" and not measure.guard:
                 lines, hashes = self._cells.recorded(column, strata, most, self._codes)
-                values, nothing = self._history.covariates(column, hashes), np.zeros(len(hashes), np.int64)
+                values, nothing = self._before(column, hashes), np.zeros(len(hashes), np.int64)
                 known = None if values is None else Covariates(np.arange(len(hashes)), nothing, nothing, values)
                 yield measure, _scale(measure), lines, hashes, known
 

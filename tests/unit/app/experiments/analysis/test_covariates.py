@@ -103,6 +103,30 @@ def test_what_an_arm_may_have_caused_is_no_history(kind: str) -> None:
     assert compared_after(earlier, world=world, run=run) != without
 
 
+def test_the_first_prompts_size_narrows_the_interval_beyond_its_stratum_and_alone() -> None:
+    world, rng = World(seed=8, users=1500), np.random.default_rng(8)
+    user = np.repeat(np.arange(1500), 4)
+    order = np.argsort(rng.random(1500)[user] + 0.01 * np.tile(np.arange(4), 1500), kind="stable")
+    first = rng.normal(7, 1.2, 1500)
+    size = np.exp(first[user] + np.tile(np.arange(4), 1500) * 0.2)
+    green = rng.random(1500) < 0.5
+    ttft = np.exp(0.6 * first[user] - 6 + rng.normal(0, 0.3, 1500)[user] + rng.normal(0, 0.3, 6000))
+    ttft = np.where(green[user], 1.1, 1.0) * ttft
+    at = START + np.arange(6000) * 10.0
+    run = world.answered(at, user[order], green[user[order]], prompt_bytes=size[order], ttft_s=ttft[order])
+    none, alone, strata, both = (
+        compared_after(world=world, run=run, strata=declared, covariates=covariates)
+        for declared in ([], ["prompt_bytes"])
+        for covariates in ([], ["first_prompt"])
+    )
+    assert width(both) < 0.95 * width(strata)
+    assert width(alone) < 0.75 * width(none)
+    for compared in (none, strata, alone, both):
+        assert (compared.effect.lower or 0.0) < 0.1 < (compared.effect.upper or 0.0)
+    assert both.variance_ratio is not None
+    assert strata.variance_ratio is None
+
+
 def test_nothing_of_the_run_is_history() -> None:
     """Under a plan that gives control everything, after the start: as when a ramp is halted."""
     world = World(seed=6)

@@ -2,6 +2,7 @@ from random import Random
 from typing import get_args
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ LATER = {
 def test_nothing_after_a_units_first_request_changes_its_strata(
     later: list[tuple[int, dict[str, object]]], random: Random
 ) -> None:
-    """For every declared stratum: a later request comes after the unit has met its arm."""
+    """For every declared stratum, and the prompt's size: a later request comes after the unit has met its arm."""
     recorder = Recorder()
     first = [
         {"unit": unit, "at": 0.0, "prompt_bytes": 300 * unit, "dialect": unit % len(NAMES)} for unit in (1, 2, 3, 4)
@@ -87,6 +88,9 @@ def test_nothing_after_a_units_first_request_changes_its_strata(
     after.add(recorder.rows(*rows))
     units = np.array([1, 2, 3, 4], np.uint64)
     assert after.codes(units).tolist() == alone.codes(units).tolist()
+    assert after.sizes(units).tolist() == alone.sizes(units).tolist()
+    assert alone.sizes(units) == pytest.approx(np.log(300 * np.arange(1, 5)), abs=0.05)
+    assert np.isnan(alone.sizes(np.array([9], np.uint64)))
 
 
 def test_prompts_that_hold_the_arms_own_answers_are_no_stratum() -> None:
