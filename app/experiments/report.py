@@ -343,6 +343,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     """Units of both arms together, from the start."""
     units_so_far: int
+    """Those in strata that both arms have."""
     units_per_day: float | None = None
     days: float | None = None
     """The time from now, at the present rate of new units; 0 if there are enough."""

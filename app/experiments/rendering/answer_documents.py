@@ -67,7 +67,7 @@ def plan_document(name: str, comparison: Comparison, planned: Planned) -> Iterat
         f"To find an effect of {effect} with {100 * planned.power:.4g} % power: "
         f"{words.count(planned.units)} units in both arms together, "
         f"{words.percent(planned.treatment_share)} of them on the treatment.",
-        f"So far {words.count(planned.units_so_far)}; {words.count(more)} more.",
+        f"So far {words.count(planned.units_so_far)} can be compared; {words.count(more)} more.",
     ]
     if more and planned.units_per_day and planned.days is not None:
         lines.append(

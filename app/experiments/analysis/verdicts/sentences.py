@@ -158,8 +158,9 @@ def _counts(report: Report, units: str) -> str:
     parts = [f"{words.count(report.units[first])} {units} on {first}"]
     parts += [f"{words.count(report.units[name])} on {name}" for name in others]
     running = sum(report.running.values())
-    open_ = f" ({words.count(running)} more are still running)" if running else ""
-    parts.append(f"{words.count(sum(report.requests.values()))} requests{open_}")
+    open_ = f" ({words.count(running)} more {'is' if running == 1 else 'are'} still running)" if running else ""
+    ended = sum(report.requests.values())
+    parts.append(f"{words.count(ended)} request{'' if ended == 1 else 's'}{open_}")
     if report.started_at is not None:
         parts.append(f"since {words.moment(report.started_at, report.at)}")
     return f"{', '.join(parts)}."

@@ -699,10 +699,17 @@ def test_scores_of_content_users_who_answer_more_on_one_arm_have_no_verdict() ->
     assert report.decision == "keep_going"
 
 
-def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named() -> None:
+@pytest.mark.parametrize(
+    ("on_green", "reason"),
+    [
+        (100, "100 units on green so far, 12 of them in strata that both arms have, where 30 are needed"),
+        (20, "20 units on green so far, 30 are needed"),
+    ],
+)
+def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named(on_green: int, reason: str) -> None:
     world = World(users=200)
-    user = np.arange(200)
-    green = user < 100
+    user = np.arange(100 + on_green)
+    green = user < on_green
     hour = np.where(green, np.where(user < 12, 4, 3), 4)
     analysis = analysis_of(world, config(strata=["hour"]))
     begin = START - START % DAY_S + DAY_S
@@ -710,4 +717,4 @@ def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named() -> No
     analysis.tick(NOW)
     (ttft,) = analysis.report(NOW).primary
     assert ttft.verdict == "too_early"
-    assert ttft.reason == "100 units on green so far, 12 of them in strata that both arms have, where 30 are needed"
+    assert ttft.reason == reason

@@ -171,7 +171,7 @@ def test_the_report_says_by_how_much_history_reduces_the_variance() -> None:
     assert "before the run" not in as_markdown(SHIP)
     primary = [msgspec.structs.replace(it, variance_ratio=0.314) for it in SHIP.primary]
     shown = as_markdown(msgspec.structs.replace(SHIP, primary=primary))
-    assert "Adjusted for what units did before the run; variance by what it would be: ttft 0.31." in shown
+    assert "Adjusted for what was known of units before; variance by what it would be: ttft 0.31." in shown
 
 
 def test_thinned_units_are_reported_with_what_guardrails_and_the_split_keep() -> None:
