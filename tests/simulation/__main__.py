@@ -324,7 +324,8 @@ def prompt_table(executor: Executor, count: int) -> Iterator[str]:
     yield (
         f"## First prompts\n\n{count} runs of 6,000 requests, ln TTFT -10 %, and as many without a difference; the "
         "prompts' lengths vary by 1.2 in ln, and the time grows with the length to the power of the slope, 0.6 if none "
-        "is named. Strata: five sizes of the unit's first prompt. Covariate: its ln in the regression, each unit once. "
+        "is named.\n\nStrata: five sizes of the unit's first prompt. Covariate: its ln in the regression, each unit "
+        "once. "
         "Both: the covariate within the strata. By requests: the covariate alone, each unit as often as it has come. "
         "Variance by that without prompts, after all requests; requests until the verdict, medians; in brackets the "
         "share of runs that found a difference where there is none (alpha is 5 %).\n"

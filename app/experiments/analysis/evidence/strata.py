@@ -117,12 +117,12 @@ class Strata:
         """For each recorded stratum, a code of the declared ones, in the order in which they came."""
         declared = self._rest.values & ((1 << _DECLARED_BITS) - 1)
         _, first, code = np.unique(declared, return_index=True, return_inverse=True)
-        return first.argsort().argsort()[code.reshape(-1)].astype(np.int32)
+        return np.asarray(first.argsort().argsort()[code.reshape(-1)], np.int32)
 
     @property
     def sizes(self) -> Floats:
         """For each recorded stratum, ln of its prompts' bytes."""
-        return (self._rest.values >> _DECLARED_BITS) * (math.log(2) / _SIZES_PER_DOUBLING)
+        return np.asarray((self._rest.values >> _DECLARED_BITS) * (math.log(2) / _SIZES_PER_DOUBLING), np.float64)
 
     def for_treatment(self, treatment: int, weights: Ints, requests: Floats) -> I32:
         """For each recorded stratum, the one in which control and `treatment` are compared: codes from 0.

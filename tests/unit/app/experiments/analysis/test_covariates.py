@@ -112,7 +112,7 @@ def test_the_first_prompts_size_narrows_the_interval_beyond_its_stratum_and_alon
     green = rng.random(1500) < 0.5
     ttft = np.exp(0.6 * first[user] - 6 + rng.normal(0, 0.3, 1500)[user] + rng.normal(0, 0.3, 6000))
     ttft = np.where(green[user], 1.1, 1.0) * ttft
-    at = START + np.arange(6000) * 10.0
+    at = START + 10.0 * np.arange(6000, dtype=np.float64)
     run = world.answered(at, user[order], green[user[order]], prompt_bytes=size[order], ttft_s=ttft[order])
     none, alone, strata, both = (
         compared_after(world=world, run=run, strata=declared, covariates=covariates)
