@@ -94,6 +94,7 @@ def test_an_events_experiment_and_endpoint_are_matched(about: dict[str, str], is
 
 def test_a_line() -> None:
     answer = {"at": 1762956300.5, "text": "green is better"}
-    assert line_of({**answer, "experiment": "exp", "endpoint": "chat"}) == "2025-11-12 14:05:00 UTC  exp: green is better"
-    assert line_of({**answer, "endpoint": "chat"}) == "2025-11-12 14:05:00 UTC  chat: green is better"
-    assert line_of(answer) == "2025-11-12 14:05:00 UTC  green is better"
+    at = "2025-11-12 14:05:00 UTC  "
+    assert line_of({**answer, "experiment": "exp", "endpoint": "chat"}) == f"{at}exp: green is better"
+    assert line_of({**answer, "endpoint": "chat"}) == f"{at}chat: green is better"
+    assert line_of(answer) == f"{at}green is better"
