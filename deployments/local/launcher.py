@@ -216,6 +216,8 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
         )
     except SystemExit:  # a SIGTERM arrived while Ray's own handler was installed
         stop.set()
+    except Exception as error:  # noqa: BLE001  (Ray raises it bare, as where its own processes start too slowly)
+        raise LaunchError(f"Ray did not start: {error}") from None
     finally:
         handle_signals(stop)  # ray.init replaces the handlers
 

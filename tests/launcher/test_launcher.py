@@ -65,6 +65,16 @@ def test_a_wrong_configuration_is_refused_at_once(config: Path, tmp_path: Path) 
     assert "traffic sums to 99 (minilm 99), it must be 100: add 1" in refused.stderr
 
 
+def test_a_ray_that_does_not_start_is_said_without_a_stack_trace(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
+    refused = launch("serve", str(config), "--port", str(free_port()), directory=tmp_path)
+    assert refused.returncode == 1
+    assert re.search(r"^Ray did not start: RAY_AUTH_TOKEN_PATH .*/gone", refused.stderr, re.MULTILINE)
+    assert "Traceback" not in refused.stderr
+
+
 CALLS = [
     ("POST", "/v1/embeddings"),
     ("POST", "/endpoints/embed/embeddings?api-version=2024-05-01-preview"),
