@@ -2,7 +2,8 @@
 
 Conversations whose later prompts hold the arm's own answers: green is 15 % faster for a prompt of the same size, and
 writes twice as much, so that its users wait longer. Whole answers of which some are still running at each look, or are
-lost. Effects that change during the run. And many secondary metrics without a difference.
+lost. Effects that change during the run. Many secondary metrics without a difference. And scores that content users of
+one arm send more often.
 """
 
 import math
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arrays import Floats
-from app.ledger.wire import FeedbackItem
+from app.ledger.wire import Failure, FeedbackItem
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import DAY_S, START, Recorded, World, analysis_of, config
 
@@ -123,6 +124,8 @@ class Answers:
     """The standard deviation of ln of time between a user's answers."""
     lost: float = 0.0
     """The share of the treatment's rows, its slowest, that no router sends."""
+    failed: float = 0.0
+    """The share of either arm's answers that fail: control's any, the treatment's slowest."""
     statistic: str = "geometric_mean"
 
     @property
@@ -144,6 +147,7 @@ ANSWERS = (
     Answers("280 s on 8 % of both", hanging=(0.08, 0.08)),
     Answers("alike, the slowest 0.5 % of the treatment's rows lost", spread=1.0, lost=0.005, statistic="mean"),
     Answers("alike, the slowest 1 % of the treatment's rows lost", spread=1.0, lost=0.01, statistic="mean"),
+    Answers("alike, 3 % of either fail: the treatment's slowest, any of control's", failed=0.03),
     Answers("20 % faster", faster=0.8),
 )
 
@@ -159,9 +163,12 @@ def _answered(world: World, answers: Answers, rng: np.random.Generator) -> tuple
     duration = np.where(rng.random(count) < np.where(green, *answers.hanging[::-1]), HANGING_S, duration)
     slowest = green & (duration > np.quantile(duration[green], 1 - answers.lost))
     at = START + np.sort(rng.random(count)) * OBSERVED_S
-    recorded = world.answered(
-        at, user, green, stream=False, ttft_s=np.nan, itl_mean_s=np.nan, itl_max_s=np.nan, duration_s=duration
+    failed = np.where(
+        green, duration > np.quantile(duration[green], 1 - answers.failed), rng.random(count) < answers.failed
     )
+    nothing = {"stream": False, "ttft_s": np.nan, "itl_mean_s": np.nan, "itl_max_s": np.nan}
+    status, error = np.where(failed, 502, 200), np.where(failed, Failure.BROKEN, Failure.NONE)
+    recorded = world.answered(at, user, green, duration_s=duration, status=status, error=error, **nothing)
     return recorded, ~slowest
 
 
@@ -355,3 +362,42 @@ def _shouts_part(seeds: range) -> int:
 def false_directions(executor: Executor, count: int) -> float:
     """The share of `count` runs in which any secondary metric without a difference ever has a direction."""
     return sum(spread(executor, _shouts_part, count)) / count
+
+
+# Scores that come from different people.
+
+
+def biased(seed: int) -> str:
+    """The verdict on scores in one run: users of both arms are equally content, and content ones of the treatment send
+    half as many again.
+    """
+    rng = generator("content users answer more", seed)
+    world, count = World(seed=seed, users=1500), 9000
+    primary = [{"metric": "thumbs", "minimal_effect": 0.1}]
+    analysis = analysis_of(world, config(feedback={"thumbs": {"window_s": 60}}, primary=primary))
+    user = rng.integers(0, world.users, count)
+    green = (rng.random(world.users) < 0.5)[user]
+    at = START + np.sort(rng.random(count)) * DAY_S
+    recorded = world.answered(at, user, green)
+    content = rng.random(count) < 0.5
+    given = rng.random(count) < np.where(green & content, 0.45, 0.3)
+    recorded.tell(analysis)
+    rows = recorded.rows
+    analysis.add_feedback(
+        [
+            FeedbackItem(float(at[n]) + 10, int(rows.request[n]), int(rows.caller[n]), "thumbs", float(content[n]))
+            for n in np.flatnonzero(given)
+        ]
+    )
+    now = START + DAY_S + 100
+    analysis.tick(now)
+    return analysis.standing(now).primary[0].verdict
+
+
+def _biased_part(seeds: range) -> int:
+    return sum(biased(seed) in ("better", "worse") for seed in seeds)
+
+
+def biased_verdicts(executor: Executor, count: int) -> float:
+    """The share of `count` runs with a verdict on such scores."""
+    return sum(spread(executor, _biased_part, count)) / count

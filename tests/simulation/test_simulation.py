@@ -79,7 +79,7 @@ def test_the_true_effect_is_covered_and_found_about_as_soon_as_by_a_single_look(
         assert found.power <= 0.07
         assert found.peeked_power >= 0.3
     else:
-        assert found.ratio <= 1.6
+        assert found.ratio <= (1.6 if row.minimal_effect >= 0.05 else 2.5)
         assert found.power >= 0.75
 
 
@@ -269,6 +269,10 @@ def test_nothing_false_is_said_while_the_effect_changes(executor: Executor, worl
 
 def test_none_of_fifty_secondary_metrics_has_a_direction_where_nothing_differs(executor: Executor) -> None:
     assert reports.false_directions(executor, 12) <= 0.05
+
+
+def test_scores_that_content_users_send_more_often_on_one_arm_have_no_verdict(executor: Executor) -> None:
+    assert reports.biased_verdicts(executor, 20) <= 0.05
 
 
 @pytest.mark.parametrize("answers", reports.ANSWERS, ids=lambda answers: answers.name)

@@ -42,6 +42,7 @@ ROWS = (
     Row("ln TTFT -5 %", _times(0.95), (15_690, 0.83, 13_012, 2_414)),
     Row("ln TTFT -10 %", _times(0.90), (2_651, 1.0, 2_651, 715)),
     Row("ln TTFT -20 %", _times(0.80), (715, 1.0, 492, 212)),
+    Row("ln TTFT -20 %, smallest effect 1 %", _times(0.80), (math.nan,) * 4, minimal_effect=0.01),
     Row("mean TTFT -10 %", _kind("mean_ttft", 0.90), (4_233, 1.0, 3_855, 593)),
     Row("tokens/s +5 %", _kind("tokens_per_second", 1.05), (14_288, 0.77, 14_288, 1_198)),
     Row("tokens/s +10 %", _kind("tokens_per_second", 1.10), (2_198, 1.0, 2_002, 492)),
