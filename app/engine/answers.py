@@ -9,6 +9,7 @@ those that vLLM has for requests that ask for them, if this one did not. Contrac
 import base64
 import math
 import re
+import secrets
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -200,13 +201,18 @@ def checked_answer(path: str, answer: bytes, media_type: str, request: Request |
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
         _check_numbers(answer)
-        whole = _VALIDATORS.get(path, _ANYTHING).validate_json(answer)
+        mark = secrets.token_hex(16)  # no engine can know it
+        is_long = path == "/v1/embeddings" and len(answer) > _LONG
+        json = _outlined(answer, mark) if is_long else answer
+        whole = _VALIDATORS.get(path, _ANYTHING).validate_json(json)
         if request is not None and not _has_parts(path, whole, request):
             raise MalformedAnswer(MALFORMED_RESPONSE)
         if path in _VECTORS:
-            _check_vectors(path, answer, request)
-        own = _own_members(given := msgspec.Raw(answer), _WHOLE.get(path, _ANY), asked_for(request or {}))
-        return answer if own is given else bytes(own)
+            _check_vectors(path, json, request, mark)
+        schema, asked = _WHOLE.get(path, _ANY), asked_for(request or {})
+        if _own_members(given := msgspec.Raw(json), schema, asked) is given:
+            return answer
+        return bytes(_own_members(msgspec.Raw(answer), schema, asked))
     except ValueError as error:
         raise MalformedAnswer(MALFORMED_RESPONSE) from error
 
@@ -291,26 +297,52 @@ _VECTORS: Mapping[str, tuple[msgspec.json.Decoder[_Items[Any]], Sequence[msgspec
 """Path to its vectors, and to what one of them may be: some have a list of numbers for each token."""
 
 
-def _check_vectors(path: str, answer: bytes, request: Request | None) -> None:
-    """Raises ValueError unless each vector has finite numbers, and all embeddings have the same length."""
+_LONG = 256 * 1024
+"""Bytes. A call that reads a longer answer at once would hold the interpreter's lock for too long."""
+
+_VECTOR_BEGINS = b'"embedding":['
+
+
+def _outlined(answer: bytes, mark: str) -> bytes:
+    """Embeddings with a text in place of each vector: the mark, and the vector's length.
+
+    Inside a text there is no such beginning, because its quotes would be escaped. Raises ValueError for a vector that
+    is none.
+    """
+    parts: list[bytes] = []
+    at, view = 0, memoryview(answer)
+    while (found := answer.find(_VECTOR_BEGINS, at)) >= 0:
+        start = found + len(_VECTOR_BEGINS) - 1
+        end = answer.find(b"]", start) + 1
+        parts += [answer[at:start], b'"%b%d"' % (mark.encode(), len(_NUMBERS.decode(view[start:end])))]
+        at = end
+    return b"".join([*parts, answer[at:]])
+
+
+def _check_vectors(path: str, answer: bytes, request: Request | None, mark: str) -> None:
+    """Raises ValueError unless each vector has finite numbers, and all embeddings have the same length. `mark` is that
+    of an outline."""
     items, kinds = _VECTORS[path]
     # One at a time: the numbers of all of them would take gigabytes.
     form = {"encoding_format": "any"} if request is None else request
-    lengths = {_length(item.vector, kinds, form) for item in items.decode(answer).data}
+    lengths = {_length(item.vector, kinds, form, mark) for item in items.decode(answer).data}
     if path == "/v1/embeddings" and len(lengths) != 1:
         raise ValueError("vectors of different lengths")
 
 
-def _length(json: msgspec.Raw, kinds: Sequence[msgspec.json.Decoder[Any]], request: Request) -> int:
+def _length(json: msgspec.Raw, kinds: Sequence[msgspec.json.Decoder[Any]], request: Request, mark: str) -> int:
     """The length of a vector, which is in base64 only if the request asks for it: some servers know no other.
 
     Raises ValueError if it is none, or empty.
     """
     if bytes(memoryview(json)[:1]) == b"[":
         return len(_first_of(kinds, json))
+    text = msgspec.json.decode(json, type=str)
+    if text.startswith(mark):
+        return int(text.removeprefix(mark))
     if request.get("encoding_format", "float") == "float":
         raise ValueError("a text instead of numbers")
-    data = base64.b64decode(msgspec.json.decode(json, type=str), validate=True)
+    data = base64.b64decode(text, validate=True)
     if request.get("embed_dtype", "float32") == "float32":
         numbers = array("f", data)
         if request.get("endianness", "native") not in ("native", sys.byteorder):

@@ -344,6 +344,38 @@ def test_an_answer_answers_its_request(path: str, body: Any, answer: Any, is_val
             checked_answer(path, data, JSON, body)
 
 
+@pytest.mark.parametrize("colon", [":", ": "])
+@pytest.mark.parametrize(
+    ("damage", "is_valid"),
+    [
+        (("", ""), True),
+        (("0.25]", "]"), False),
+        (("0.25]", "0.25,1]"), False),
+        (("0.25]", "1e999]"), False),
+        (("0.25]", '"a"]'), False),
+        (("0.25]", "0.25"), False),
+        (("[0.5,", '["'), False),
+        (("]}]", "]}"), False),
+        (('"index":1,', '"index":0,'), False),
+        (('"index":1,', '"index":1,"note":"\\"embedding\\":[1]",'), True),
+        (('"index":1,', '"index":1,"a\\"embedding":[1],'), True),
+    ],
+)
+def test_a_long_answer_is_read_in_pieces_and_checked_as_a_short_one(
+    damage: tuple[str, str], is_valid: bool, colon: str
+) -> None:
+    for count in (3, 40_000):
+        vectors = ",".join(f'{{"index":{index},"embedding":[0.5,0.25]}}' for index in range(count))
+        answer = f'{{"data":[{vectors}]}}'.replace(*damage, 1) if damage[0] else f'{{"data":[{vectors}]}}'
+        data = answer.replace('"embedding":', f'"embedding"{colon}').encode()
+        try:
+            assert checked_answer(EMBEDDINGS, data, JSON, {"input": ["a"] * count}) == data
+        except MalformedAnswer:
+            assert not is_valid
+        else:
+            assert is_valid
+
+
 @given(asked=st.integers(1, 3), sent=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=9))
 def test_a_stream_has_as_many_choices_as_its_bodyasks_for(asked: int, sent: list[tuple[int, bool]]) -> None:
     check = EventCheck(CHAT)
