@@ -571,10 +571,13 @@ class EventCheck:
         end = len(frames) - 2
         if frames.find(b"\n") == end or frames.find(b"\n\n") == end:  # one event: nearly always, of one line
             return self._is_event(frames[:-2])
-        if all(map(self._is_event, frames[:-2].split(b"\n\n"))):
-            return True
-        self.ended = False  # the caller checks them one by one
-        return False
+        are_valid = all(
+            (not self.ended and self.repeats(frame + b"\n\n")) or self._is_event(frame)
+            for frame in frames[:-2].split(b"\n\n")
+        )
+        self.varying = None  # of the last one
+        self.ended = self.ended and are_valid  # the caller checks them one by one
+        return are_valid
 
     def own(self, frame: bytes) -> bytes:
         """A frame without the members that its event does not have; the same if it has no others, or is no event."""

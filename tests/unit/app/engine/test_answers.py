@@ -44,6 +44,24 @@ def test_events_that_differ_in_their_text_are_valid(first: str, second: str, asc
     assert check.repeats(frame) or check.valid(frame)
 
 
+@given(texts=st.lists(TEXTS, min_size=2, max_size=4), ascii=st.booleans(), is_last=st.booleans(), bad=st.booleans())
+def test_events_that_arrive_together_are_as_valid_as_alone(
+    texts: list[str], ascii: bool, is_last: bool, bad: bool
+) -> None:
+    frames = [chunk(text, ascii=ascii) for text in texts]
+    if is_last:
+        frames.insert(1, chunk("", ascii=ascii).replace(b'"finish_reason":null', b'"finish_reason":"stop"'))
+        frames.insert(2, b"data: [DONE]\n\n")
+    if bad:
+        frames.insert(1, b"data: {}\n\n")
+    alone, together = EventCheck("/v1/chat/completions"), EventCheck("/v1/chat/completions")
+    for check in (alone, together):
+        assert check.valid(frames[0])
+        check.learn(frames[0])
+    assert together.valid(b"".join(frames[1:])) == all(map(alone.valid, frames[1:]))
+    assert together.varying is None
+
+
 def test_most_events_of_a_text_are_recognised_without_parsing() -> None:
     check = EventCheck("/v1/chat/completions")
     check.learn(chunk(" river"))
