@@ -10,8 +10,10 @@ random bodies. Nightly runs try all combinations, and new random bodies.
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, product
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,9 +27,11 @@ from tests.router.hostile.engine import HostileEngine, compact
 from tests.router.hostile.measured import MeasuredRouter, measured_router
 from tests.support.processes.servers import serve
 
+Other = TypeVar("Other")
+
 HELD_S = 0.05
 MEASUREMENTS = 4
-"""At most so many: other programs that want the cores only ever add to the time between two turns of the loop."""
+"""At most so many: other programs that want the cores and their caches only ever add to the times."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 8, 32 * 1024**2
 """The memory: a multiple of the decoded body, and what the most values in a body take."""
@@ -59,16 +63,17 @@ def router_for_images() -> Iterator[MeasuredRouter]:
 
 
 def keeps_the_law(router: MeasuredRouter, bomb: Bomb, *, is_served: bool = False) -> None:
+    most_cpu_s = ANSWER_S + ANSWER_S_PER_MIB * bomb.size / 1024**2
     for _ in range(MEASUREMENTS):
         reply, cost = router.measured(bomb.method, bomb.path, bomb.body, list(bomb.headers))
-        if cost.held_s <= HELD_S:
+        if cost.held_s <= HELD_S and cost.cpu_s <= most_cpu_s:
             break
     told = (bomb, cost, reply.status, reply.body[:300])
     assert reply.complete, told
     assert reply.status == 200 or not is_served, told
     assert reply.status < 500 or (reply.status == 503 and bomb.path.startswith("/api/")), told
     assert cost.held_s <= HELD_S, told
-    assert cost.cpu_s <= ANSWER_S + ANSWER_S_PER_MIB * bomb.size / 1024**2, told
+    assert cost.cpu_s <= most_cpu_s, told
     assert cost.memory <= MEMORY_FACTOR * bomb.size + 2 * len(reply.body) + MEMORY_BYTES, told
 
 
@@ -84,19 +89,24 @@ def test_no_body_costs_more_where_images_are_taken(router_for_images: MeasuredRo
     keeps_the_law(router_for_images, bomb)
 
 
+def by_turns(names: Iterable[str], others: Sequence[Other]) -> list[tuple[str, Other]]:
+    """All pairs in nightly runs; else each name with one of the others, in turn."""
+    turns = zip(names, cycle(others), strict=False)
+    return list(product(names, others)) if NIGHTLY else list(turns)
+
+
 def _legitimate(name: str, largest: int) -> Bomb:
     path, body = LEGITIMATE[name]
     sent = body(largest - 4096)
     return Bomb("POST", path, sent, ((b"content-type", b"application/json"),), len(sent), name)
 
 
-@pytest.mark.parametrize("name", LEGITIMATE)
+@pytest.mark.parametrize(("name", "with_images"), by_turns(LEGITIMATE, (True, False)))
 def test_large_bodies_of_honest_clients_are_served(
-    router: MeasuredRouter, router_for_images: MeasuredRouter, name: str
+    router: MeasuredRouter, router_for_images: MeasuredRouter, name: str, with_images: bool
 ) -> None:
-    if NIGHTLY:
-        keeps_the_law(router, _legitimate(name, MAX_BODY_BYTES), is_served=True)
-    keeps_the_law(router_for_images, _legitimate(name, WITH_IMAGES), is_served=True)
+    largest, its_router = (WITH_IMAGES, router_for_images) if with_images else (MAX_BODY_BYTES, router)
+    keeps_the_law(its_router, _legitimate(name, largest), is_served=True)
 
 
 _LARGEST = SIZES[-1]
@@ -186,18 +196,7 @@ KNOWN_WITH_IMAGES: dict[str, bytes] = {
 """What held the event loop for longer at 32 MiB."""
 
 
-CODINGS = ("identity", "gzip")
-
-
-@pytest.mark.parametrize(
-    ("name", "coding"),
-    [
-        (name, coding)
-        for number, name in enumerate(KNOWN)
-        for turn, coding in enumerate(CODINGS)
-        if NIGHTLY or turn == number % len(CODINGS)
-    ],
-)
+@pytest.mark.parametrize(("name", "coding"), by_turns(KNOWN, ("identity", "gzip")))
 def test_known_bombs(router: MeasuredRouter, name: str, coding: str) -> None:
     path, body = KNOWN[name]
     headers = ((b"content-encoding", coding.encode()), (b"extra-parameters", b"drop"))
