@@ -171,7 +171,7 @@ class Management:
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, Config]:
         """The endpoint in the path, and the configuration that has it. Raises NotFound, and Forbidden."""
         name, views = request.path_params["name"], self._views()
-        find_endpoint(name, views.config)
+        find_endpoint(name, views.config, views.of(context.caller).endpoints)
         views.require_access(context.caller, name)
         context.record.manage(name)
         return name, views.config

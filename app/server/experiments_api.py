@@ -34,6 +34,7 @@ from app.experiments.summary import Summary
 from app.ledger.controller_client import ControllerClient
 from app.ledger.units import Hashes, request_hash, unit_key
 from app.ledger.wire import FeedbackItem
+from app.misspellings import question
 from app.routing.overrides import Overrides
 from app.routing.recent_keys import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext, read_json
@@ -218,7 +219,8 @@ class ExperimentsApi:
         name, views = request.path_params["endpoint"], self._views()
         views.require_access(context.caller, name)
         if (endpoint := views.config.endpoints.get(name)) is None:
-            raise NotFound(f"No endpoint '{name}'", param="endpoint")
+            meant = question(name, views.of(context.caller).endpoints)
+            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
         context.record.manage(name)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         roles = self._access.roles
@@ -322,7 +324,9 @@ class ExperimentsApi:
         seen = views.of(context.caller)
         if (experiment := views.config.experiments.get(name)) is None:
             known = _visible(views.config, seen)
-            raise NotFound(f"No experiment '{name}'; known: {', '.join(known) or 'none'}", param="name")
+            raise NotFound(
+                f"No experiment '{name}'{question(name, known)}; known: {', '.join(known) or 'none'}", param="name"
+            )
         if experiment.endpoint not in seen.endpoints:
             message = f"'{context.caller.name}' may not use the endpoint of the experiment '{name}'"
             raise Forbidden(message, param="name")

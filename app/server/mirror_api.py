@@ -10,6 +10,7 @@ from app.access.guard import Access
 from app.dialects.base import Reply
 from app.errors import NotFound, Unavailable
 from app.ledger.controller_client import ControllerClient
+from app.misspellings import question
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.controller_answers import ask
 from app.server.openapi import Operation
@@ -47,7 +48,8 @@ class MirrorApi:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         views.require_access(context.caller, name)
         if name not in views.config.endpoints:
-            raise NotFound(f"No endpoint '{name}'", param="endpoint")
+            meant = question(name, views.of(context.caller).endpoints)
+            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
         context.record.manage(name)
         answer = await ask(self._controller, "GET", f"/endpoints/{name}/mirror", dict(request.query_params))
         return Reply(answer.body, answer.status, answer.media_type)

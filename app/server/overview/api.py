@@ -23,6 +23,7 @@ from app.dialects.base import Reply
 from app.dialects.json_body import dump
 from app.errors import NotFound, Unavailable
 from app.ledger.controller_client import ControllerClient
+from app.misspellings import question
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.openapi import Operation
 from app.server.overview.document import Present, endpoints_document
@@ -111,7 +112,7 @@ class OverviewApi:
         seen = self._seen(context)
         name = request.query_params.get("model")
         if name is not None and name not in seen.endpoints:
-            raise NotFound(f"There is no endpoint '{name}'", param="model")
+            raise NotFound(f"There is no endpoint '{name}'{question(name, seen.endpoints)}", param="model")
         names = seen.endpoints if name is None else [name]
         working = in_flight(self._telemetry)
         return Reply(

@@ -46,6 +46,7 @@ from app.exchange.snapshot_builder import LiveRouting
 from app.experiments.questions import choice
 from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of
+from app.misspellings import question
 from app.routing.recent_keys import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.audit_log import AuditLog
@@ -243,7 +244,8 @@ class TrafficApi:
         name, views = request.path_params["endpoint"], self._views()
         views.require_access(context.caller, name)
         if name not in views.config.endpoints:
-            raise NotFound(f"No endpoint '{name}'", param="endpoint")
+            meant = question(name, views.of(context.caller).endpoints)
+            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
         context.record.manage(name)
         return name, views
 

@@ -214,6 +214,24 @@ def test_a_misspelt_model_of_a_list_is_a_404_that_names_the_nearest_one(rig: Rig
             assert (answer.status_code, "(did you mean 'chat'?)" in answer.text) == (404, meant), answer.text
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/2.0/serving-endpoints/caht",
+        "/api/endpoints/caht/traffic",
+        "/api/endpoints/caht/mirror",
+        "/api/endpoints/caht/assignment?key=a",
+        "/load?model=caht",
+    ],
+)
+def test_a_misspelt_endpoint_of_the_management_names_the_nearest_one_that_the_caller_may_use(
+    rig: Rig, keys: Keys, path: str
+) -> None:
+    for key, meant in ((keys.chat, True), (keys.embed, False)):
+        answer = httpx.get(rig.url + path, headers=bearer(key))
+        assert (answer.status_code, "(did you mean 'chat'?)" in answer.text) == (404, meant), answer.text
+
+
 def test_what_anybody_may_ask_names_no_endpoint_that_was_not_asked_about(rig: Rig, keys: Keys) -> None:
     for path in ("", "/health", "/ping", "/info", "/v1/models"):
         answer = httpx.get(f"{rig.url}/tgi/caht{path}")

@@ -6,7 +6,7 @@ can be changed over HTTP (`traffic_update`).
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from app.dialects.databricks.dialect import TASKS
 from app.dialects.databricks.errors import NO_SUCH_RESOURCE, NOT_OFFERED
 from app.dialects.json_body import dump
 from app.errors import BadRequest, NotFound
+from app.misspellings import question
 
 CREATOR = "serve_config.yaml"
 
@@ -79,10 +80,11 @@ class View:
     may_manage: bool = True
 
 
-def find_endpoint(name: str, config: Config) -> Endpoint:
-    """The endpoint; raises NotFound."""
+def find_endpoint(name: str, config: Config, visible: Iterable[str] = ()) -> Endpoint:
+    """The endpoint; raises NotFound, which asks for the nearest of the names that the caller may see."""
     if (endpoint := config.endpoints.get(name)) is None:
-        raise NotFound(f"Endpoint with name '{name}' does not exist.", param="name", code=NO_SUCH_RESOURCE)
+        message = f"Endpoint with name '{name}' does not exist{question(name, visible)}."
+        raise NotFound(message, param="name", code=NO_SUCH_RESOURCE)
     return endpoint
 
 
