@@ -20,6 +20,7 @@
     │   ├── LimitExceeded           429   one of the caller's limits is reached
     │   │   └── TooManyRefusals     429   too many requests without valid credentials from one address
     │   └── Rejected                4xx   the engine rejected the request
+    │       └── ContextExceeded     4xx   the model's context is too short for the prompt, or it and the answer
     ├── UpstreamError               5xx   the deployment failed
     │   ├── Unavailable             503   no connection, no replica, or no capacity
     │   │   └── Unreachable         503   no connection could be made
@@ -35,6 +36,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 _LONGEST_PARAM = 100
+
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code for a prompt, or a prompt and an answer, that the model's context cannot hold."""
 
 
 def shortened(text: str, longest: int) -> str:
@@ -237,6 +241,50 @@ class Rejected(ClientError):
     def __init__(self, message: str, *, status: int, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, param=param, code=code)
         self.status = status
+
+
+class ContextExceeded(Rejected):
+    """The prompt, or the prompt and the tokens that the answer may have, exceed the model's context.
+
+    In tokens: the `context`; the `prompt`, None if that is unknown; `wanted` for the answer. `is_exact`: `prompt` is no
+    lower bound. The message has OpenAI's words, and so has the code.
+    """
+
+    def __init__(self, context: int, prompt: int | None, wanted: int, *, is_exact: bool, status: int = 400) -> None:
+        self.context, self.prompt, self.wanted, self.is_exact = context, prompt, wanted, is_exact
+        super().__init__(self._sentence("messages"), status=status, code=CONTEXT_EXCEEDED)
+
+    @property
+    def is_prompt_too_long(self) -> bool:
+        """Whether the prompt alone leaves no room for an answer's first token, as far as is known."""
+        return self.prompt is not None and self.prompt >= self.context
+
+    def named(self, param: str) -> None:
+        """Sets the field with the text, also in the message."""
+        self.param, self.message = param, self._sentence(param)
+
+    def _sentence(self, field: str) -> str:
+        about, limit = (
+            "" if self.is_exact else "at least ",
+            f"This model's maximum context length is {self.context} tokens",
+        )
+        if self.prompt is None and not self.wanted:
+            return f"{limit}. Please reduce the length of the {field}."
+        if self.is_prompt_too_long or not self.wanted:
+            return (
+                f"{limit}. However, your {field} resulted in {about}{self.prompt} tokens. Please reduce the length of "
+                f"the {field}."
+            )
+        parts = f"{self.wanted} in the completion"
+        if self.prompt is not None:
+            total = f"{about}{self.prompt + self.wanted}"
+            parts = f"{about}{self.prompt} in the {field}, {parts}"
+        else:
+            total = f"more than {self.wanted}"
+        return (
+            f"{limit}. However, you requested {total} tokens ({parts}). Please reduce the length of the {field} or "
+            "completion."
+        )
 
 
 class UpstreamError(SwitchyardError):

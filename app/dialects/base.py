@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from app.config.schema import Config, Deployment, Task
 from app.dialects.openapi_schemas import Body
 from app.engine.answers import EventCheck
 from app.engine.forced_calls import forced_call_collector
 from app.engine.model import Model
+from app.engine.overflow import counting
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import Usage
 from app.errors import SwitchyardError
@@ -37,7 +39,8 @@ MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeErr
 class Request(msgspec.Struct, frozen=True):
     """An HTTP request as dialects see it. Header names are lower-case; `params` are the path's.
 
-    `configured_at` is when the configuration in force was applied here, in Unix seconds; 0 for requests without one.
+    In Unix seconds: `configured_at` is when the configuration in force was applied here, 0 for requests without one;
+    `received_at` is when the request came.
     """
 
     method: str
@@ -48,10 +51,11 @@ class Request(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     id: str = ""
     configured_at: int = 0
+    received_at: int = 0
 
     def with_body(self, body: bytes) -> "Request":
         """The same request, after its body has been read."""
-        return Request(self.method, self.path, body, self.params, self.query, self.headers, self.id, self.configured_at)
+        return replace(self, body=body)
 
 
 class ParseContext(msgspec.Struct, frozen=True):
@@ -164,6 +168,11 @@ class Translation(ABC):
     @abstractmethod
     def engine_requests(self, serving: ServingContext) -> Flow:
         """The requests to the deployment. Raises ClientError where this deployment cannot serve the request."""
+
+    def counting(self, request: EngineRequest) -> EngineRequest | None:
+        """What asks the engine for the length of the main request's prompt (`app.engine.overflow.counted`)."""
+        question = counting(request.path, request.body)
+        return None if question is None else EngineRequest(*question)
 
     def collector(self, request: EngineRequest) -> StreamCollector | None:
         """Collects the whole answer to the main request from a stream; None if the engine sends it whole."""

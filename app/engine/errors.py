@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic_core import from_json
 
 from app.engine.constraints import constrained_field
+from app.engine.overflow import overflow
 from app.errors import Broken, Rejected, SwitchyardError
 
 MALFORMED_RESPONSE = "The deployment returned a malformed response"
@@ -37,6 +38,8 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     if message is None and status != _TOO_LARGE and (status in (404, 405) or not body.lstrip().startswith(b"{")):
         return Broken(MALFORMED_RESPONSE)
     if 400 <= status < 500 and status not in (401, 403):
+        if message is not None and (exceeded := overflow(message, status)) is not None:
+            return exceeded
         return Rejected(message or "The engine rejected the request", status=status, param=param)
     return Broken("The deployment failed while serving the request")
 

@@ -26,10 +26,12 @@ from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
 from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in
 from app.engine.forced_calls import cut_calls
+from app.engine.overflow import counted
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import usage_of_answer
 from app.errors import (
     Broken,
+    ContextExceeded,
     DeadlinePassed,
     MalformedAnswer,
     Rejected,
@@ -207,6 +209,9 @@ class Forwarder(msgspec.Struct, frozen=True):
         if param is None:
             return
         own = self.call.field_names.get(param, param)
+        if isinstance(error, ContextExceeded):
+            error.named(own)
+            return
         if error.message.startswith(NOT_FETCHED):
             error.message = f"{own}: {error.message}"  # some dialects have no other place for the field
         elif error.message.startswith(f"{param}:"):
@@ -257,11 +262,27 @@ class Forwarder(msgspec.Struct, frozen=True):
             self.observation.exposure.sent(request.path, request.body)
         if self.observation.original is not None:
             self.observation.original.sent(request.path, request.body)
-        request = self._salted(target, request)
-        if self.call.translation.stream:
-            await self._streamed(target, request, serving)
-        else:
-            await self._unary(target, request, serving)
+        salted = self._salted(target, request)
+        try:
+            await (self._streamed if self.call.translation.stream else self._unary)(target, salted, serving)
+        except ContextExceeded as error:
+            raise await self._counted(target, request, error) from None
+
+    async def _counted(self, target: Target, request: EngineRequest, error: ContextExceeded) -> ContextExceeded:
+        """The error with the prompt's length, if the engine tells that."""
+        question = None if error.is_exact else self.call.translation.counting(request)
+        if question is None:
+            return error
+        try:
+            async with until(self.deadline):
+                (answer,) = await self._lookup(target, [question])
+            with malformed_answers():
+                length = counted(from_json(answer))
+        except ContextExceeded as longer:
+            return ContextExceeded(error.context, longer.prompt, error.wanted, is_exact=False, status=error.status)
+        except SwitchyardError:
+            return error
+        return ContextExceeded(error.context, length, error.wanted, is_exact=True, status=error.status)
 
     async def _streamed(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
         stream = self.call.translation.open_stream(serving)

@@ -16,6 +16,7 @@
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -161,6 +162,7 @@ def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured
         headers=headers,
         id=request_id(headers),
         configured_at=configured_at,
+        received_at=int(time.time()),
     )
 
 

@@ -19,7 +19,7 @@ from app.dialects.json_body import dump
 from app.dialects.mounts import AZURE_MOUNTS, INFO_PATHS, openai_routes
 from app.dialects.openapi_schemas import Body
 from app.dialects.spelling import request_object
-from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
+from app.errors import BadRequest, ContextExceeded, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 
@@ -75,7 +75,7 @@ class Azure:
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         # What passed Azure's checks but this model cannot do: Azure's 422.
-        if isinstance(error, Rejected) and error.status == 400:
+        if isinstance(error, Rejected) and error.status == 400 and not isinstance(error, ContextExceeded):
             error = Unprocessable(error.message, param=error.param, value=error.value)
         if isinstance(error, WrongTask):
             error = NotFound(error.message, param=error.param)

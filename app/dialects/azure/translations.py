@@ -17,7 +17,7 @@ from app.dialects.common.last_usage import LastChoiceUsageStream
 from app.dialects.common.tokenize import tokenize
 from app.dialects.common.vectors import encoded
 from app.dialects.json_body import dump
-from app.errors import Unprocessable
+from app.errors import CONTEXT_EXCEEDED, BadRequest
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class CompletionsTranslation(Translation):
         if "max_tokens" not in body:  # Azure's default is the rest of the context, vLLM's is 16
             tokens = yield from tokenize([{"prompt": body["prompt"]}], serving)
             if tokens.room < 1:
-                raise Unprocessable(
+                raise BadRequest(
                     f"prompt: has {tokens.longest} tokens, this model takes at most {tokens.context - 1}",
                     param="prompt",
-                    value=body["prompt"],
+                    code=CONTEXT_EXCEEDED,
                 )
             body = {**body, "max_tokens": tokens.room}
         return EngineRequest("/v1/completions", body)

@@ -15,7 +15,7 @@ from app.dialects.friendli.fields import Completions
 from app.engine.context import PromptTokens
 from app.engine.model import Model
 from app.engine.pieces import WINDOW
-from app.errors import BadRequest
+from app.errors import CONTEXT_EXCEEDED, BadRequest
 from app.internal_api import BAD_WORD_SEPARATOR, Xarg
 
 _CLIENT_NAMES: Mapping[str, str] = {
@@ -25,8 +25,8 @@ _CLIENT_NAMES: Mapping[str, str] = {
 }
 
 
-def _wrong(name: str, why: str) -> BadRequest:
-    return BadRequest(f"{name}: {why}", param=name)
+def _wrong(name: str, why: str, code: str | None = None) -> BadRequest:
+    return BadRequest(f"{name}: {why}", param=name, code=code)
 
 
 def check_extensions(body: Mapping[str, Any], serving: ServingContext, bad_words: str = "bad_word_tokens") -> None:
@@ -77,12 +77,12 @@ def lengths(fields: Completions, prompt: PromptTokens) -> dict[str, Any]:
     """`max_tokens` and `min_tokens`."""
     if prompt.room < 1:
         name = "tokens" if fields.prompt is None else "prompt"
-        raise _wrong(
-            name, f"has {prompt.counted} tokens, which leaves no room for an answer in a context of {prompt.context}"
-        )
+        why = f"has {prompt.counted} tokens, which leaves no room for an answer in a context of {prompt.context}"
+        raise _wrong(name, why, CONTEXT_EXCEEDED)
     name, most = _most_tokens(fields, prompt)
     if most > prompt.room:
-        raise _wrong(name, f"the prompt's {prompt.longest} tokens leave {prompt.room} of the model's {prompt.context}")
+        why = f"the prompt's {prompt.longest} tokens leave {prompt.room} of the model's {prompt.context}"
+        raise _wrong(name, why, CONTEXT_EXCEEDED)
     if most < 1:
         raise _wrong(name, f"must exceed the prompt's length, {prompt.longest}")
     least = fields.min_tokens or max(0, (fields.min_total_tokens or 0) - prompt.longest)

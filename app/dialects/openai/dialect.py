@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
+from pydantic_core import from_json
 
 from app.config.schema import Config
-from app.dialects.base import Call, ParseContext, Reply, Request, Route
+from app.dialects.base import EVENT_STREAM, Call, ParseContext, Reply, Request, Route
 from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
 from app.dialects.openai import azure_ml, cohere, engine_info, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
+from app.dialects.openai.responses import failed_stream
 from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
 from app.dialects.openapi_schemas import Body
 from app.dialects.spelling import request_object
-from app.errors import NotFound, Rejected, SwitchyardError
+from app.errors import ContextExceeded, NotFound, Rejected, SwitchyardError
 from app.misspellings import question
 
 
@@ -130,6 +132,8 @@ class OpenAI:
             error = engine_info.no_tokenizer_info()
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
         body = error_body(error)
+        if operation == "responses" and isinstance(error, ContextExceeded) and from_json(request.body).get("stream"):
+            return Reply(failed_stream(request, body["error"]), media_type=EVENT_STREAM, headers=headers)
         if operation in ("cohere_embed", "rerank_v2"):  # where Cohere's clients look for it
             body["message"] = error.message
         return Reply(dump(body), error.status, headers=headers)

@@ -287,6 +287,18 @@ class Tokenize(Request):
         return self
 
 
+Include = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
 class Responses(Recorded):
     """POST /v1/responses."""
 
@@ -310,6 +322,11 @@ class Responses(Recorded):
     store: Any = Field(default=None, description="accepted; nothing is stored, and the answer has false")
     stream_options: Any = Field(default=None, description=USAGE_IN_LAST_EVENT)
     client_metadata: Any = Field(default=None, description=RECORDS)
+    include: list[Include] | None = Field(
+        default=None,
+        description="OpenAI's values are accepted; only `message.output_text.logprobs` changes the answer: the others "
+        "are about what this server does not make",
+    )
     tools: Any = Field(
         default=None,
         description="vLLM's for `function` and `namespace`. Others are left out if there are functions, too, and the "
@@ -356,9 +373,18 @@ class InputTokens(Request):
         return self
 
 
+NOT_INCLUDED = frozenset({"web_search_call.action.sources", "web_search_call.results"})
+"""Values of OpenAI's `include` that vLLM does not know."""
+
 NOT_SENT = frozenset(Recorded.model_fields) - {"model"} | {"modalities", "verbosity"}
 """Fields of all operations but Responses that the engine does not get."""
 
 NOT_SENT_OF_RESPONSES = frozenset(
-    {"background", "client_metadata", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
+    {
+        "background",
+        "client_metadata",
+        "safety_identifier",
+        "service_tier",
+        "stream_options",
+    }
 )

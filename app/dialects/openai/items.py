@@ -29,7 +29,8 @@ _LEFT_OUT = frozenset({"mcp_list_tools", "web_search_call"})
 
 _INSTEAD: Mapping[str, str] = {
     "compaction": "only OpenAI's servers can decrypt it; send the conversation's items",
-    "item_reference": "items are not stored; send the item itself",
+    "item_reference": "items are not stored; send the item itself. Clients do so with `store: false`; for Vercel's AI "
+    "SDK that is `providerOptions: {openai: {store: false}}`",
 }
 
 

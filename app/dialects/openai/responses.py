@@ -5,10 +5,12 @@ stream's last event, and ends every stream with `response.completed`. Contract: 
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import from_json
 
+from app.dialects.base import Request
 from app.dialects.common.passthrough import PassthroughStream, StreamFormat
 from app.dialects.common.single_tool_call import SingleCallFilter, with_single_call
 from app.dialects.common.streamed_items import StreamedItems
@@ -26,6 +28,38 @@ def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[
     if response["status"] == "incomplete":
         output = [*output[:-1], *({**item, "status": "incomplete"} for item in output[-1:])]
     return {**response, "error": None, "store": False, "text": response.get("text") or _TEXT, "output": output}
+
+
+def failed_stream(request: Request, error: Mapping[str, Any]) -> bytes:
+    """The events of a response that fails before its first item, as OpenAI streams one whose input is too long: clients
+    look for its error's code there, not in a status."""
+    fields = from_json(request.body)
+    response = {
+        "id": f"resp_{request.id}",
+        "object": "response",
+        "created_at": request.received_at,
+        "model": fields.get("model", ""),
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": fields.get("instructions"),
+        "metadata": fields.get("metadata") or {},
+        "output": [],
+        "parallel_tool_calls": fields.get("parallel_tool_calls", True),
+        "store": False,
+        "temperature": fields.get("temperature"),
+        "text": fields.get("text") or _TEXT,
+        "tool_choice": fields.get("tool_choice") or "auto",
+        "tools": fields.get("tools") or [],
+        "top_p": fields.get("top_p"),
+        "usage": None,
+    }
+    failed = {**response, "status": "failed", "error": {"code": error["code"], "message": error["message"]}}
+    events = {"response.created": response, "response.in_progress": response, "response.failed": failed}
+    return b"".join(
+        encode(dump({"type": kind, "sequence_number": number, "response": state}), type=kind)
+        for number, (kind, state) in enumerate(events.items())
+    )
 
 
 class ResponseStream(PassthroughStream):

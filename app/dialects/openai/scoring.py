@@ -57,6 +57,12 @@ class Rerank(_Scoring):
 
     query: Text = Field(description=_TEXTS)
     documents: Texts = Field(description=_TEXTS)
+    max_tokens_per_doc: int | None = Field(
+        default=None,
+        ge=0,
+        description="vLLM's; the model's context if that is shorter, in which documents are shortened anyway at "
+        "`/v2/rerank`",
+    )
     top_n: int | None = Field(default=None, ge=0, description="vLLM's; 0 is all documents")
     return_documents: bool | None = Field(
         default=None,

@@ -6,11 +6,20 @@ the model nothing, and repeat them in the answer. Here a request gets an error, 
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
+from app.config.base import nearest
 from app.errors import BadRequest
 
 _RUN_BY_CLIENTS = frozenset({"function", "namespace"})
+
+_OTHERS = frozenset(
+    "apply_patch code_interpreter computer computer_use computer_use_preview custom file_search image_generation "
+    "local_shell mcp programmatic_tool_calling shell tool_search web_search web_search_2025_08_26 web_search_preview "
+    "web_search_preview_2025_03_11".split()
+)
+"""OpenAI's other types of tools. Any type but these and those above is a slip, which is never left out."""
 
 
 def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
@@ -21,6 +30,7 @@ def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
     """
     tools, choice = body.get("tools"), body.get("tool_choice")
     if isinstance(tools, list):
+        _check_types(tools, "tools", _RUN_BY_CLIENTS | _OTHERS)
         own = [tool for tool in tools if _type(tool) in _RUN_BY_CLIENTS]
         if len(own) < len(tools) and not (drop and own):
             number = next(number for number, tool in enumerate(tools) if _type(tool) not in _RUN_BY_CLIENTS)
@@ -39,6 +49,10 @@ def settle_chat_tools(body: dict[str, Any]) -> None:
     if body.get("tools") == []:
         del body["tools"]
         body.pop("tool_choice", None)  # "auto" or "none"
+    _check_types(body.get("tools") or (), "tools", {"function"} | _OTHERS)
+    for number, tool in enumerate(body.get("tools") or ()):
+        if _type(tool) != "function":
+            raise _unsupported(f"tools[{number}]", _type(tool))
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
         _allow(body, choice, drop=False)
@@ -57,6 +71,7 @@ def _allow(body: dict[str, Any], choice: Mapping[str, Any], *, drop: bool) -> No
     path = f"{path}.tools"
     if not isinstance(allowed, list) or not allowed:
         raise BadRequest(f"{path}: must be a list of tools", param=path)
+    _check_types(allowed, path, _RUN_BY_CLIENTS | _OTHERS, default="function")
     own = [tool for tool in allowed if _type(tool) in _RUN_BY_CLIENTS]
     if len(own) < len(allowed) and not (drop and own):
         number = next(number for number, tool in enumerate(allowed) if _type(tool) not in _RUN_BY_CLIENTS)
@@ -69,6 +84,20 @@ def _allow(body: dict[str, Any], choice: Mapping[str, Any], *, drop: bool) -> No
     names = {_name(tool) for tool in own}
     body["tools"] = [tool for tool in offered if _name(tool) in names]
     body["tool_choice"] = mode
+
+
+def _check_types(tools: Sequence[Any], path: str, known: AbstractSet[str], *, default: str | None = None) -> None:
+    """Raises BadRequest, with the type that was meant, for a tool of a type that nobody has. `default`: the type of
+    those without one, which else are refused."""
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise BadRequest(f"{path}[{number}]: must be an object", param=f"{path}[{number}]")
+        where, kind = f"{path}[{number}].type", tool.get("type", default)
+        if kind is None:
+            raise BadRequest(f"{where}: Field required", param=where, code="missing_required_parameter")
+        if not isinstance(kind, str) or kind not in known:
+            name = str(kind)[:64]
+            raise BadRequest(f"{where}: there are no tools of type '{name}'{nearest(name, known)}", param=where)
 
 
 def _type(tool: Any) -> str:

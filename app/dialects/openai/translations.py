@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from app.config.base import nearest
 from app.config.schema import Task
-from app.dialects.base import Call, Reply, ServingContext, Stream, Translation
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
 from app.dialects.common.best_of import FIELD_NAMES, BestOf
 from app.dialects.common.copies import check_copies
 from app.dialects.common.direct import DirectTranslation
@@ -135,8 +135,18 @@ class RerankTranslation(DirectTranslation):
         with_documents = not is_v2 if request.return_documents is None else request.return_documents
         sent = _without(body, fields.NOT_SENT | {"return_documents"})
         sent |= {name: scoring.texts(sent[name]) for name in ("query", "documents")}
+        if is_v2 or request.max_tokens_per_doc:
+            sent.setdefault("truncate_prompt_tokens", -1)
         translation = cls("/v1/rerank", sent, with_documents, is_v2)
         return Call("rerank", sent, translation, request.model, user=request.user)
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        if not (most := self.body.get("max_tokens_per_doc")):
+            return EngineRequest(self.path, self.body)
+        # vLLM refuses a limit beyond the context, which Cohere's default is for many models.
+        (answer,) = yield [EngineRequest("/tokenize", {"prompt": "a"})]
+        unlimited = most >= answer["max_model_len"]
+        return EngineRequest(self.path, _without(self.body, frozenset({"max_tokens_per_doc"} if unlimited else ())))
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         if self.with_documents and not self.is_v2:
@@ -180,8 +190,13 @@ class ResponsesTranslation(DirectTranslation):
             greedy(body)
         # Otherwise vLLM would look for a store that it does not have. The answer has false too: nothing is stored.
         sent = {**_without(body, fields.NOT_SENT_OF_RESPONSES), "store": False}
+        if request.include is not None:
+            sent["include"] = [name for name in request.include if name not in fields.NOT_INCLUDED]
         translation = cls("/v1/responses", sent, request.stream, request.parallel_tool_calls is False)
         return _call("responses", sent, translation, request)
+
+    def counting(self, request: EngineRequest) -> EngineRequest | None:
+        return EngineRequest("/tokenize", tokenized(request.body))
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         return Reply(dump(whole_response(from_json(answer), single_tool_call=self.single_tool_call)))

@@ -10,6 +10,7 @@ from app.dialects.json_body import dump
 from app.errors import (
     BadRequest,
     ClientError,
+    ContextExceeded,
     Incomplete,
     LimitExceeded,
     NotFound,
@@ -58,11 +59,23 @@ def _rendered_client_error(error: ClientError) -> tuple[int, str, str]:
 
 def _validation_message(error: ClientError) -> str:
     message = error.message
+    if isinstance(error, ContextExceeded):
+        return _exceeded(error)
     if isinstance(error, Rejected) and message.startswith("Grammar error"):
         return f"grammar is not valid: {message.partition(': ')[2]}"
     if error.param in _FIELDS and message.startswith(f"{error.param}:"):
         return _FIELDS[error.param] + message.removeprefix(error.param)
     return message
+
+
+def _exceeded(error: ContextExceeded) -> str:
+    """The sentences of TGI, and of TEI."""
+    if error.is_prompt_too_long or not error.wanted:
+        return f"`inputs` must have less than {error.context - 1} tokens. Given: {error.prompt or error.context + 1}"
+    return (
+        f"`inputs` tokens + `max_new_tokens` must be <= {error.context}. "
+        f"Given: {error.prompt or 0} `inputs` tokens and {error.wanted} `max_new_tokens`"
+    )
 
 
 def _error_body(error: SwitchyardError) -> dict[str, Any]:

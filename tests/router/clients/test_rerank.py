@@ -48,7 +48,8 @@ def test_documents_come_back_in_their_order(reranking: Rig, path: str) -> None:
     answer = post(reranking, path, model="embed", query="a frog", documents=DOCUMENTS, top_n=1)
     assert [(it["index"], it["relevance_score"]) for it in answer.json()["results"]] == [(1, 0.1)]
     assert ("meta" in answer.json()) == (path == "/v2/rerank")
-    assert reranking.mini.requests == [{"model": "mini-model", "query": "a frog", "documents": DOCUMENTS, "top_n": 1}]
+    sent = {"model": "mini-model", "query": "a frog", "documents": DOCUMENTS, "top_n": 1}
+    assert reranking.mini.requests == [sent | ({"truncate_prompt_tokens": -1} if path == "/v2/rerank" else {})]
     assert reranking.mini.paths == ["/v1/rerank"]
     assert answer.headers["azureml-model-deployment"] == "mini"
 
@@ -112,3 +113,20 @@ def test_transcription_is_a_404_that_says_so(rig: Rig, prefix: str) -> None:
     error = answer.json()["error"]
     assert (error["code"], error["type"]) == ("unsupported_route", "invalid_request_error")
     assert error["message"].startswith("This server has no audio; use ")
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize(("most", "sent"), [(40, 40), (99, 99), (100, None), (4096, None)])
+def test_a_limit_beyond_the_context_cuts_documents_to_the_context(
+    reranking: Rig, path: str, most: int, sent: int | None
+) -> None:
+    def measuring(body: dict[str, Any]) -> Response:
+        if reranking.mini.paths[-1] == "/tokenize":
+            return JSONResponse({"count": 1, "max_model_len": 100, "tokens": [1]})
+        return scores(body)
+
+    reranking.mini.answer = measuring
+    answer = post(reranking, path, model="embed", query="a frog", documents=DOCUMENTS, max_tokens_per_doc=most)
+    assert answer.status_code == 200
+    body = reranking.mini.requests[-1]
+    assert (body.get("max_tokens_per_doc"), body["truncate_prompt_tokens"]) == (sent, -1)

@@ -256,9 +256,9 @@ def test_a_completion_without_a_limit_gets_the_rest_of_the_context() -> None:
     call = parse("completions")
     assert lookups(call, SERVED) == [EngineRequest("/tokenize", {"prompt": "hi"})]
     assert engine_request(call, SERVED, [tokenized(90)]).body["max_tokens"] == 10
-    with pytest.raises(Unprocessable, match=r"prompt: has 100 tokens, this model takes at most 99") as raised:
+    with pytest.raises(BadRequest, match=r"prompt: has 100 tokens, this model takes at most 99") as raised:
         engine_request(call, SERVED, [tokenized(100)])
-    assert (raised.value.param, raised.value.value) == ("prompt", "hi")
+    assert (raised.value.param, raised.value.code) == ("prompt", "context_length_exceeded")
     assert not lookups(parse("completions", max_tokens=3), SERVED)
 
 

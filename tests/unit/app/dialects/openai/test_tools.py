@@ -2,9 +2,10 @@
 
 import json
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from openai.types.responses import ResponseIncludable
 
 from app.config.schema import parse as configured
 from app.dialects.base import Call, ParseContext, Request
@@ -170,3 +171,28 @@ def test_readable_reasoning_is_kept() -> None:
 @pytest.mark.parametrize("fields", [{"modalities": ["text"]}, {"verbosity": "low"}, {"tools": []}])
 def test_what_changes_nothing_does_not_reach_the_engine(fields: dict[str, Any]) -> None:
     assert chat(**fields).body == chat().body
+
+
+@pytest.mark.parametrize(("kind", "meant"), [("functon", "function"), ("web_serch", "web_search"), ("xyzzy", "")])
+@pytest.mark.parametrize("request_with", [parse, chat])
+def test_a_type_that_nobody_has_is_refused_beside_functions_too(request_with: Any, kind: str, meant: str) -> None:
+    function = FUNCTION if request_with is parse else {"type": "function", "function": {"name": "f"}}
+    with pytest.raises(BadRequest, match=f"tools of type '{kind}'") as raised:
+        request_with(tools=[function, {**function, "type": kind}])
+    assert raised.value.param == "tools[1].type"
+    assert meant in raised.value.message
+
+
+@pytest.mark.parametrize("request_with", [parse, chat])
+def test_a_tool_needs_a_type(request_with: Any) -> None:
+    with pytest.raises(BadRequest, match=r"tools\[0\].type: Field required"):
+        request_with(tools=[{"name": "f", "function": {"name": "f"}}])
+
+
+def test_openais_values_of_include_are_accepted_and_others_are_not() -> None:
+    values = get_args(ResponseIncludable)
+    sent = parse(include=list(values)).body["include"]
+    assert set(values) - set(sent) == {"web_search_call.action.sources", "web_search_call.results"}
+    with pytest.raises(BadRequest) as raised:
+        parse(include=["message.output_text.logprob"])
+    assert raised.value.param == "include[0]"
