@@ -98,7 +98,9 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
         if first := _FIRST_OF_LIST.search(message):
             message = (first[1] or first[2]).removeprefix("Value error, ")
         elif first := _FIRST_OF_LINES.search(message):
-            message = f"{first[1]}: {first[2]}"
+            place = _path(first[1])
+            message = f"{place}: {first[2]}" if place else first[2]
+            param = param or place
     if param is not None and param not in message:
         message = f"{param}: {message}"
     return message, param, code
@@ -137,6 +139,24 @@ def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
     return next((name for name in about if name in body), about[0] if about else None)
 
 
+_NOT_MULTIMODAL = "is not a multimodal model"
+_TEXTS = frozenset("text input_text output_text refusal thinking redacted_thinking tool_use tool_result".split())
+
+
+def media_refused(message: str, body: Mapping[str, Any]) -> str | None:
+    """The path of the first part that is no text, if the engine's error message is that its model takes only texts."""
+    if _NOT_MULTIMODAL not in message:
+        return None
+    for field in ("messages", "input"):
+        for index, item in enumerate(items if isinstance(items := body.get(field), list) else ()):
+            for name in ("content", "output"):
+                parts = item.get(name) if isinstance(item, Mapping) else None
+                for place, part in enumerate(parts if isinstance(parts, list) else ()):
+                    if isinstance(part, Mapping) and part.get("type") not in _TEXTS:
+                        return f"{field}[{index}].{name}[{place}]"
+    return None
+
+
 def _urls(value: Any, path: str, host: str) -> Iterator[str]:
     """The paths of the URLs of images, audio and video at `host`."""
     if isinstance(value, Mapping):
@@ -157,6 +177,13 @@ def _host(url: str) -> str | None:
         return None
 
 
-def _path(location: str) -> str:
-    """vLLM's ``body.messages.0.role`` as clients write it: ``messages[0].role``."""
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", location.removeprefix("body."))
+def _path(location: str) -> str | None:
+    """vLLM's ``body.tools.0.FunctionTool.name`` as clients write it: ``tools[0].name``, without the names of Python's
+    classes. None if it does not begin with a field's name."""
+    parts = [part for part in location.removeprefix("body.").split(".") if not _BRANCH.match(part)]
+    path = ".".join(parts)
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path) if path and not path[0].isdigit() else None
+
+
+_BRANCH = re.compile(r"[A-Z]|(?:str|int|float|bool|dict)$|[\w-]+\[")
+"""A part of a location that names a branch of a union, and no field."""

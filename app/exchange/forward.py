@@ -24,7 +24,7 @@ from app.dialects.json_body import value_at
 from app.engine.answers import JSON, checked_answer
 from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
-from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in
+from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in, media_refused
 from app.engine.forced_calls import cut_calls
 from app.engine.overflow import counted
 from app.engine.stream_collector import StreamCollector
@@ -204,6 +204,9 @@ class Forwarder(msgspec.Struct, frozen=True):
 
     def _name_field(self, error: Rejected) -> None:
         """Finds the field that the engine rejects, and gives it the client's name."""
+        if (part := media_refused(error.message, self.call.body)) is not None:
+            error.message = f"{part}: endpoint '{self.writer.record.endpoint}' has a model for texts only"
+            error.param = part
         param = error.param or field_named_in(error.message, self.call.body)
         error.param, error.value = param, value_at(self.call.body, param)
         if param is None:

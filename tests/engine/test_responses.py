@@ -62,8 +62,8 @@ def test_an_image_for_a_model_of_texts_is_the_inputs_fault(client: httpx.Client)
     image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
     answer = client.post("/v1/responses", json={"model": "chat", "input": [{"role": "user", "content": [image]}]})
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, "input")
-    assert "multimodal" in error["message"]
+    assert (answer.status_code, error["param"]) == (400, "input[0].content[0]")
+    assert "a model for texts only" in error["message"]
 
 
 @pytest.mark.parametrize("whole", [False, True])

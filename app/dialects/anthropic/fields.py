@@ -1,7 +1,7 @@
 """The fields of Anthropic's requests, as far as vLLM 0.29 models them; it would ignore any other one silently."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
@@ -27,6 +27,7 @@ class CountTokens(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     refused: ClassVar[Mapping[str, str]] = {
+        "compaction": "conversations are not summarized; ask for a summary in `messages`",
         "container": _STORED,
         "thread": "this server stores no threads; send the whole conversation in `messages`. The error tells SDKs' "
         'tool runners, which then do so; a `thread()` needs `unsupported_request_behavior="continue_unthreaded"`',
@@ -43,8 +44,12 @@ class CountTokens(BaseModel):
         default=None,
         description="edits that clear are accepted, and never applied: `applied_edits` is empty; others are rejected",
     )
+    billing_policy: Any = Field(default=None, description=RECORDS)
     betas: Any = Field(default=None, description=RECORDS)
     output_config: Any = Field(default=None, description="accepted; changes nothing: vLLM has no tokens of a format")
+    speed: Literal["standard", "fast"] | None = Field(
+        default=None, description="accepted; changes nothing: engines are as fast as they can be"
+    )
     system: str | list[Any] | None = None
     thinking: Annotated[
         Any, WithJsonSchema({"enum": [{"type": "disabled"}, {"type": "adaptive"}, None], "type": ["object", "null"]})
@@ -55,6 +60,8 @@ class CountTokens(BaseModel):
     )
     tool_choice: Any = None
     tools: list[Any] | None = None
+    user_profile_id: Any = Field(default=None, description=RECORDS)
+    workspace_id: Any = Field(default=None, description=RECORDS)
 
     @field_validator("thinking")
     @classmethod
@@ -96,7 +103,12 @@ class Messages(CountTokens):
 
     max_tokens: int
     cache_salt: Any = None
+    diagnostics: Any = Field(default=None, description="accepted; the answer has no `diagnostics`")
     ec_transfer_params: Any = None
+    fallback_credit_token: Any = Field(default=None, description=RECORDS)
+    fallbacks: Any = Field(
+        default=None, description="accepted; changes nothing: a model of this server declines nothing for its policy"
+    )
     inference_geo: Any = Field(default=None, description="accepted; changes nothing: it is your server")
     kv_transfer_params: Any = None
     output_config: Any = None
@@ -111,6 +123,17 @@ class Messages(CountTokens):
     top_k: int | None = None
     top_p: float | None = None
     vllm_xargs: Any = None
+
+    @model_validator(mode="after")
+    def _ends_with_the_user(self) -> Self:
+        # vLLM would begin a new message behind it.
+        last = self.messages[-1]
+        if isinstance(last, dict) and last.get("role") == "assistant":
+            raise ValueError(
+                f"messages[{len(self.messages) - 1}]: this server does not support assistant message prefill; the "
+                "conversation must end with a user message"
+            )
+        return self
 
 
 def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
@@ -129,7 +152,10 @@ def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
             _check_blocks(block, f"{where}.content", _RESULTS)
 
 
-NOT_SENT = frozenset({"betas", "cache_control", "context_management", "inference_geo", "service_tier", "thinking"})
+NOT_SENT = frozenset(
+    "betas billing_policy cache_control context_management diagnostics fallback_credit_token fallbacks inference_geo "
+    "service_tier speed thinking user_profile_id workspace_id".split()
+)
 """Anthropic's fields that vLLM does not have, and that change nothing."""
 
 NOT_COUNTED = NOT_SENT | {"output_config"}

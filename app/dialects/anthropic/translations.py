@@ -10,6 +10,7 @@ from app.dialects.anthropic.errors import REQUEST_ID_HEADER, UNTHREADED, stream_
 from app.dialects.anthropic.message import MessageStream, whole_message
 from app.dialects.base import Call, Reply, Request, ServingContext, Stream
 from app.dialects.common.direct import DirectTranslation
+from app.dialects.common.engine_request import drop_unasked
 from app.dialects.validation import validated
 from app.errors import BadRequest
 
@@ -27,7 +28,7 @@ class MessagesTranslation(DirectTranslation):
     pings: bool = False
 
     @classmethod
-    def parse(cls, body: Mapping[str, Any], received: Request) -> Call:
+    def parse(cls, body: dict[str, Any], received: Request) -> Call:
         request = _checked(fields.Messages, body)
         sent = _sent(body, fields.NOT_SENT)
         user = (request.metadata or {}).get("user_id")
@@ -71,7 +72,7 @@ class CountTokensTranslation(DirectTranslation):
     generates = False
 
     @classmethod
-    def parse(cls, body: Mapping[str, Any], received: Request) -> Call:
+    def parse(cls, body: dict[str, Any], received: Request) -> Call:
         request = _checked(fields.CountTokens, body)
         sent = _sent(body, fields.NOT_COUNTED)
         return Call("chat", sent, cls("/v1/messages/count_tokens", sent, received.id), request.model)
@@ -80,15 +81,16 @@ class CountTokensTranslation(DirectTranslation):
         return Reply(answer, headers={REQUEST_ID_HEADER: self.request_id})
 
 
-PARSERS: Mapping[str, Callable[[Mapping[str, Any], Request], Call]] = {
+PARSERS: Mapping[str, Callable[[dict[str, Any], Request], Call]] = {
     "messages": MessagesTranslation.parse,
     "count_tokens": CountTokensTranslation.parse,
 }
 """Operation to parser of its body, a JSON object without nulls, and the request. They raise BadRequest."""
 
 
-def _checked(model: type[AnyRequest], body: Mapping[str, Any]) -> AnyRequest:
-    """Raises BadRequest, naming the field."""
+def _checked(model: type[AnyRequest], body: dict[str, Any]) -> AnyRequest:
+    """Raises BadRequest, naming the field. Removes fields that ask for nothing of what is refused."""
+    drop_unasked(body, model.refused)
     for name in body.keys() & model.refused.keys():
         code = UNTHREADED if name == "thread" else None
         raise BadRequest(f"{name}: {model.refused[name]}", param=name, code=code)

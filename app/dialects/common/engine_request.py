@@ -1,9 +1,10 @@
 """Engine requests where vLLM accepts less than the dialects promise: seeds, temperatures, greedy decoding, and more."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from app.dialects.base import ServingContext
+from app.errors import BadRequest
 from app.internal_api import Xarg
 from app.routing.traffic import Random
 
@@ -74,3 +75,40 @@ def drop_empty_tools(body: dict[str, Any]) -> None:
     if not body.get("tools"):
         body.pop("tools", None)
         body.pop("tool_choice", None)
+
+
+def drop_unasked(body: dict[str, Any], refused: Container[str]) -> None:
+    """Removes fields of what is refused that are empty lists: they ask for nothing."""
+    for name in [name for name, value in body.items() if name in refused and value == []]:
+        del body[name]
+
+
+def continue_prefix(body: dict[str, Any]) -> None:
+    """`prefix: true` on the model's last message, as DeepSeek's and Mistral's servers and LiteLLM have it, in vLLM's
+    fields: the answer continues that message. Raises BadRequest on any other message.
+    """
+    messages = body["messages"]
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or message.get("prefix") is not True:
+            continue
+        if number < len(messages) - 1 or message.get("role") != "assistant":
+            where = f"messages[{number}].prefix"
+            raise BadRequest(f"{where}: only the last message is continued, if it is the assistant's", param=where)
+        body["messages"] = [*messages[:-1], {name: value for name, value in message.items() if name != "prefix"}]
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+
+
+def settle_format(wanted: Any, path: str, *, is_flat: bool = False) -> Any:
+    """A `response_format` (`is_flat`: of Responses) whose schema is enforced, also with the type `json_object`, where
+    vLLM would ignore it. Raises BadRequest for a schema that belongs to no type.
+    """
+    if not isinstance(wanted, Mapping):
+        return wanted
+    kind, schema = wanted.get("type"), wanted.get("schema")
+    if kind == "json_object" and isinstance(schema, Mapping):
+        inner = {"name": "schema", "schema": schema}
+        return {"type": "json_schema", **(inner if is_flat else {"json_schema": inner})}
+    for name, owner in (("schema", "json_schema" if is_flat else "json_object"), ("json_schema", "json_schema")):
+        if name in wanted and kind != owner and isinstance(kind, str):
+            raise BadRequest(f"{path}.{name}: only with the type '{owner}'", param=f"{path}.{name}")
+    return wanted

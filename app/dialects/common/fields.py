@@ -104,9 +104,12 @@ class ResponseFormat(BaseModel):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[Any, WithJsonSchema({"type": "null"})] = Field(default=None, alias="schema")
 
     @model_validator(mode="after")
     def _schema_goes_with_its_type(self) -> Self:
+        if self.schema_ is not None:  # vLLM would ignore it
+            raise ValueError("a schema is sent as `json_schema.schema`, with the type 'json_schema'")
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise ValueError("`json_schema` goes with type 'json_schema', and only with it")
         return self

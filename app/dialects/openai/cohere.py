@@ -1,4 +1,4 @@
-"""Cohere's POST /v2/embed, which vLLM has too.
+"""Cohere's POST /v2/embed, which vLLM has too, and its first version, POST /v1/embed.
 
 vLLM's own route takes no `cache_salt` and reports no `usage`, so the engine's `/v1/embeddings` answers, and its vectors
 are put into Cohere's form here. Contract: Cohere's API reference, "Embed API (v2)", and what its SDK sends and reads.
@@ -75,7 +75,7 @@ class Embed(Request):
         description="the same as `texts`: the texts in an input's `content`, joined by line breaks; images are "
         "rejected",
     )
-    input_type: str | None = Field(
+    input_type: Literal["search_document", "search_query", "classification", "clustering", "image"] | None = Field(
         default=None,
         description="accepted; changes nothing: no prompt of the model's is put before a text",
     )
@@ -104,12 +104,14 @@ class Embed(Request):
 
 @dataclass(frozen=True)
 class EmbedTranslation(DirectTranslation):
-    """Vectors in each of `types`."""
+    """Vectors in each of `types`; `is_plain`: in the form of the API's first version without types, a list."""
 
     types: Sequence[str] = ("float",)
+    is_plain: bool = False
+    version: str = "2"
 
     @classmethod
-    def of(cls, request: Embed) -> Self:
+    def of(cls, request: Embed, *, version: str) -> Self:
         body: dict[str, Any] = {"input": request.texts or [it.text() for it in request.inputs or ()]}
         if request.model is not None:
             body["model"] = request.model
@@ -118,20 +120,22 @@ class EmbedTranslation(DirectTranslation):
         if request.truncate != "NONE":
             body["truncate_prompt_tokens"] = request.max_tokens or -1
             body["truncation_side"] = "left" if request.truncate == "START" else "right"
-        return cls("/v1/embeddings", body, request.embedding_types or ["float"])
+        is_plain = version == "1" and request.embedding_types is None
+        return cls("/v1/embeddings", body, request.embedding_types or ["float"], is_plain, version)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         whole = from_json(answer)
         vectors = [item["embedding"] for item in sorted(whole["data"], key=lambda item: item["index"])]
+        by_type = {kind: [_FORMS[kind](vector) for vector in vectors] for kind in self.types}
         body = {
             "id": whole.get("id", ""),
-            "embeddings": {kind: [_FORMS[kind](vector) for vector in vectors] for kind in self.types},
+            "embeddings": by_type["float"] if self.is_plain else by_type,
             "texts": self.body["input"],
             "meta": {
-                "api_version": {"version": "2"},
+                "api_version": {"version": self.version},
                 "billed_units": {"input_tokens": whole["usage"]["prompt_tokens"]},
             },
-            "response_type": "embeddings_by_type",
+            "response_type": "embeddings_floats" if self.is_plain else "embeddings_by_type",
         }
         return Reply(dump(body))
 

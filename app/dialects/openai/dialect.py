@@ -18,7 +18,7 @@ from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_ow
 from app.dialects.openai import azure_ml, cohere, engine_info, fields, input_tokens, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.responses import failed_stream
-from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES
+from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES, parse_cohere_embed
 from app.dialects.openapi_schemas import Body
 from app.dialects.spelling import request_object
 from app.errors import ContextExceeded, NotFound, Rejected, SwitchyardError
@@ -61,6 +61,7 @@ class OpenAI:
     routes: ClassVar[Sequence[Route]] = (
         *(_routes("/v1") + _routes("/openai/v1")),
         # Azure OpenAI's classic paths, and those that Azure's own dialect shares with the OpenAI SDK.
+        *openai_routes("/openai"),
         *_responses_routes("/openai"),
         *_model_routes("/openai"),
         *(openai_routes(_AZURE_DEPLOYMENT) + _responses_routes(_AZURE_DEPLOYMENT)),
@@ -74,6 +75,7 @@ class OpenAI:
         Route("POST", "/v1/classify", "classify"),  # for OpenAI's SDK, whose base URL has the version
         Route("GET", "/version", "version"),
         Route("GET", "/tokenizer_info", "tokenizer_info"),
+        Route("POST", "/v1/embed", "cohere_embed"),
         Route("POST", "/v2/embed", "cohere_embed"),
         Route("POST", "/rerank", "rerank"),
         Route("POST", "/v1/rerank", "rerank"),
@@ -121,6 +123,8 @@ class OpenAI:
 
     @staticmethod
     def _parse(operation: str, body: dict[str, Any], request: Request, config: Config) -> Call:
+        if request.path == "/v1/embed":
+            return parse_cohere_embed(body, version="1")
         if (parser := PARSERS.get(operation)) is not None:
             return parser(body)
         endpoint = config.endpoint_of(request.params.get("deployment") or body.get("model"), "responses")

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
+from app.config.base import nearest
 from app.dialects.common import fields
 from app.dialects.common.fields import ChosenFunction, Function, NonEmpty, NonEmptyList, Sampling
 from app.dialects.common.schema_rules import (
@@ -50,6 +51,7 @@ class Request(BaseModel):
         "conversation": "conversations are not stored; send the items in `input`",
         "max_tool_calls": "it limits built-in tools, which are not supported; for functions there is "
         "`parallel_tool_calls`",
+        "moderation": "content is filtered by the endpoint's `content_filter`, if it has one",
         "prediction": "predicted outputs are not supported",
         "previous_response_id": "responses are not stored; send the items in `input`",
         "web_search_options": "web search is not supported",
@@ -63,6 +65,7 @@ class Recorded(Request):
 
     metadata: Any = Field(default=None, description=RECORDS)
     prompt_cache_key: str | None = Field(default=None, description=CACHE_KEY)
+    prompt_cache_options: Any = Field(default=None, description="accepted; changes nothing: every prefix is cached")
     prompt_cache_retention: Any = Field(default=None, description=RECORDS)
     safety_identifier: str | None = Field(default=None, description=FALLBACK_USER)
     service_tier: Any = Field(default=None, description=RECORDS)
@@ -85,6 +88,21 @@ class _Sampling(Sampling, Recorded):
     max_tokens: int | None = Field(default=None, ge=0)
 
 
+_PARTS = frozenset(
+    "audio_embeds audio_url file image_embeds image_pil image_url input_audio prompt_embeds refusal text thinking "
+    "tool_reference video_embeds video_url".split()
+)
+"""The types of parts that vLLM knows."""
+
+_OTHER_PARTS: Mapping[str, str] = {
+    "image": "image_url",
+    "input_image": "image_url",
+    "input_text": "text",
+    "output_text": "text",
+}
+"""Types of Responses' and Anthropic's parts, to those of chats."""
+
+
 class Part(BaseModel):
     """One part of a message's content; which types it may have depends on the model."""
 
@@ -96,6 +114,15 @@ class Part(BaseModel):
 
     type: str
     text: str | None = None
+
+    @field_validator("type")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in _PARTS:
+            other = _OTHER_PARTS.get(value)
+            hint = f"; use '{other}'" if other else nearest(value, _PARTS)
+            raise ValueError(f"there are no parts of type '{value[:64]}' here{hint}")
+        return value
 
     @model_validator(mode="after")
     def _text_has_text(self) -> Self:
@@ -383,6 +410,8 @@ NOT_SENT_OF_RESPONSES = frozenset(
     {
         "background",
         "client_metadata",
+        "prompt_cache_options",
+        "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
         "stream_options",

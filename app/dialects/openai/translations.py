@@ -15,7 +15,7 @@ from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, 
 from app.dialects.common.best_of import FIELD_NAMES, BestOf
 from app.dialects.common.copies import check_copies
 from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.engine_request import ask_for_usage, greedy
+from app.dialects.common.engine_request import ask_for_usage, continue_prefix, drop_unasked, greedy, settle_format
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
 from app.dialects.openai import azure_ml, cohere, fields, functions, scoring, vllm_fields
@@ -46,6 +46,8 @@ class ChatTranslation(DirectTranslation):
         with_functions = functions.replace_functions(body)
         if "tools" in body or "tool_choice" in body:
             settle_chat_tools(body)
+        continue_prefix(body)
+        _settle_format(body)
         greedy(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
@@ -77,6 +79,7 @@ class CompletionsTranslation(DirectTranslation):
             check_copies("echo", request.prompt, max(request.n, request.best_of or 1) - 1)
         best_of = BestOf.take(body)
         greedy(body)
+        _settle_format(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
         translation = cls("/v1/completions", sent, request.stream, hide_usage, best_of)
@@ -116,8 +119,9 @@ def _parse_pooling(body: dict[str, Any]) -> Call:
     return _call("embeddings", sent, DirectTranslation("/pooling", sent), request)
 
 
-def _parse_cohere_embed(body: dict[str, Any]) -> Call:
-    translation = cohere.EmbedTranslation.of(request := _checked(body, cohere.Embed, frozenset()))
+def parse_cohere_embed(body: dict[str, Any], version: str = "2") -> Call:
+    request = _checked(body, cohere.Embed, frozenset())
+    translation = cohere.EmbedTranslation.of(request, version=version)
     names = {**cohere.FIELD_NAMES, "input": "texts" if request.inputs is None else "inputs"}
     return Call("embeddings", translation.body, translation, request.model, field_names=names)
 
@@ -186,6 +190,8 @@ class ResponsesTranslation(DirectTranslation):
         settle_tools(body, drop=drop_tools)
         if isinstance(request.input, list):
             settle_items(body, drop=drop_tools)
+        if isinstance(text := body.get("text"), dict) and "format" in text:
+            body["text"] = {**text, "format": settle_format(text["format"], "text.format", is_flat=True)}
         if request.top_p == 0:
             greedy(body)
         # Otherwise vLLM would look for a store that it does not have. The answer has false too: nothing is stored.
@@ -261,7 +267,7 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "chat": ChatTranslation.parse,
     "completions": CompletionsTranslation.parse,
     "embeddings": EmbeddingsTranslation.parse,
-    "cohere_embed": _parse_cohere_embed,
+    "cohere_embed": parse_cohere_embed,
     "pooling": _parse_pooling,
     "classify": _parse_classify,
     "rerank": RerankTranslation.parse,
@@ -286,8 +292,12 @@ PARSERS_OF_RESPONSES: Mapping[str, ResponsesParser] = {
 }
 
 
-def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:
-    """Raises BadRequest, naming the field, if `body` violates `model` or has a field neither of it nor in `passed`."""
+def _checked(body: dict[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:
+    """Raises BadRequest, naming the field, if `body` violates `model` or has a field neither of it nor in `passed`.
+
+    Removes fields that ask for nothing of what is refused.
+    """
+    drop_unasked(body, model.refused)
     for name in body:
         if name in model.refused:
             raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
@@ -312,6 +322,11 @@ def _call(task: Task, sent: Mapping[str, Any], translation: Translation, request
     """The call of a request that may name its user and what it shares with other requests."""
     user = request.user or request.safety_identifier
     return Call(task, sent, translation, request.model, user=user, cache_key=request.prompt_cache_key)
+
+
+def _settle_format(body: dict[str, Any]) -> None:
+    if "response_format" in body:
+        body["response_format"] = settle_format(body["response_format"], "response_format")
 
 
 def _bad_request(problem: Problem) -> BadRequest:

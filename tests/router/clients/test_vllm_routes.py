@@ -119,6 +119,33 @@ def test_what_coheres_route_does_not_embed_is_named(embedding: Rig, fields: dict
     assert embedding.mini.requests == []
 
 
+def test_coheres_first_version_has_a_list_or_vectors_by_type(embedding: Rig) -> None:
+    fields = {"model": "embed", "texts": ["a", "b"], "input_type": "search_query"}
+    plain = httpx.post(f"{embedding.url}/v1/embed", json=fields).json()
+    assert (plain["response_type"], plain["embeddings"]) == ("embeddings_floats", VECTORS)
+    typed = httpx.post(f"{embedding.url}/v1/embed", json={**fields, "embedding_types": ["float"]}).json()
+    assert (typed["response_type"], typed["embeddings"]) == ("embeddings_by_type", {"float": VECTORS})
+    assert plain["meta"]["api_version"] == typed["meta"]["api_version"] == {"version": "1"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
+def test_an_input_type_is_one_of_coheres(embedding: Rig, path: str) -> None:
+    answer = httpx.post(embedding.url + path, json={"model": "embed", "texts": ["a"], "input_type": "serch_query"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_type")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/openai/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}),
+        ("/openai/completions", {"model": "chat", "prompt": "hi"}),
+        ("/openai/embeddings", {"model": "embed", "input": "a"}),
+    ],
+)
+def test_azures_base_without_the_version_is_served(embedding: Rig, path: str, body: dict[str, Any]) -> None:
+    assert httpx.post(embedding.url + path, params={"api-version": "v1"}, json=body).status_code == 200
+
+
 def test_coheres_client_reads_which_field_is_wrong(embedding: Rig) -> None:
     client = cohere.ClientV2(api_key="k", base_url=embedding.url)
     with pytest.raises(cohere.BadRequestError) as raised:

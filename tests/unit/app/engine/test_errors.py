@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.errors import engine_error, field_named_in
+from app.engine.errors import engine_error, field_named_in, media_refused
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, Rejected
 
@@ -131,3 +131,37 @@ def test_a_route_that_the_engine_lacks_is_the_deployments_fault() -> None:
 
 def test_a_body_that_is_too_large_for_a_server_in_between_is_the_clients_fault() -> None:
     assert isinstance(engine_error(b"<html>", 413), Rejected)
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        ("tools.0.FunctionTool.name", "tools[0].name"),
+        ("messages.0.content.list[union].1.ChatCompletionContentPartTextParam.type", "messages[0].content[1].type"),
+        ("0.ChatCompletionContentPartTextParam.type", None),
+    ],
+)
+@pytest.mark.parametrize("in_param", [False, True])
+def test_no_error_has_the_name_of_a_python_class(place: str, path: str | None, in_param: bool) -> None:
+    report = f"2 validation errors for Part\n{place}\n  Field required [type=missing, input_value={{}}]\n    For"
+    found = engine_error(error("Field required" if in_param else report, 400, place if in_param else None), 400)
+    assert (found.param, found.message) == (path, f"{path}: Field required" if path else "Field required")
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
+TEXT = {"type": "text", "text": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"messages": [{"content": "hi"}, {"content": [TEXT, IMAGE]}]}, "messages[1].content[1]"),
+        ({"messages": [{"content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+        ({"input": [{"content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "function_call_output", "output": [{"type": "input_image"}]}]}, "input[0].output[0]"),
+        ({"input": "hi"}, None),
+    ],
+)
+def test_the_part_that_a_model_of_texts_cannot_read_is_found(body: dict[str, Any], path: str | None) -> None:
+    assert media_refused("m is not a multimodal model", body) == path
+    assert media_refused("out of luck", body) is None

@@ -151,8 +151,11 @@ def test_an_agents_request_is_accepted() -> None:
         ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking"),
         ({"thinking": "disabled"}, "thinking"),
         ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "thinking"),
-        ({"mcp_servers": []}, "mcp_servers"),
+        ({"mcp_servers": [{"name": "m"}]}, "mcp_servers"),
         ({"container": "c"}, "container"),
+        ({"compaction": {"type": "summary"}}, "compaction"),
+        ({"speed": "fsat"}, "speed"),
+        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]}, "messages[1]"),
         ({"max_token": 5}, "max_token"),
         ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0]"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
@@ -193,3 +196,22 @@ def test_errors_have_anthropics_form(error: Any, kind: str) -> None:
         "error": {"type": kind, "message": "no"},
         "request_id": "req_1",
     }
+
+
+def test_hints_and_lists_that_ask_for_nothing_are_accepted_and_not_sent() -> None:
+    hints: dict[str, Any] = {
+        "billing_policy": "x",
+        "diagnostics": {"previous_message_id": "msg_1"},
+        "fallback_credit_token": "t",
+        "fallbacks": "default",
+        "mcp_servers": [],
+        "speed": "fast",
+        "user_profile_id": "u",
+        "workspace_id": "w",
+    }
+    assert parse(**hints).body == parse().body
+
+
+def test_tokens_of_a_message_of_the_model_can_be_counted() -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]
+    assert parse("count_tokens", max_tokens=..., messages=messages).body["messages"] == messages

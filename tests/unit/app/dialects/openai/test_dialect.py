@@ -348,3 +348,73 @@ def test_a_misspelt_stream_option_is_refused(operation: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse(operation, stream=True, stream_options={"include_usgae": True})
     assert raised.value.param == "stream_options.include_usgae"
+
+
+ASSISTANT: dict[str, Any] = {"role": "assistant", "content": "{"}
+
+
+def test_a_prefix_is_continued_and_only_the_models_last_message_is_one() -> None:
+    body = parse("chat", messages=[*MESSAGES, {**ASSISTANT, "prefix": True}]).body
+    assert body["messages"] == [*MESSAGES, ASSISTANT]
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    assert "continue_final_message" not in parse("chat", messages=[*MESSAGES, {**ASSISTANT, "prefix": False}]).body
+    for messages in ([{**ASSISTANT, "prefix": True}, *MESSAGES], [{**MESSAGES[0], "prefix": True}]):
+        with pytest.raises(BadRequest) as raised:
+            parse("chat", messages=messages)
+        assert raised.value.param == "messages[0].prefix"
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("operation", ["chat", "completions"])
+def test_a_schema_beside_the_type_json_object_is_enforced(operation: str) -> None:
+    sent = parse(operation, response_format={"type": "json_object", "schema": SCHEMA}).body["response_format"]
+    assert (sent["type"], sent["json_schema"]["schema"]) == ("json_schema", SCHEMA)
+    assert parse(operation, response_format={"type": "json_object"}).body["response_format"] == {"type": "json_object"}
+
+
+def test_so_it_is_in_responses() -> None:
+    text = parse("responses", text={"verbosity": "low", "format": {"type": "json_object", "schema": SCHEMA}}).body[
+        "text"
+    ]
+    assert text["format"] == {"type": "json_schema", "name": "schema", "schema": SCHEMA}
+    assert text["verbosity"] == "low"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        ({"type": "text", "schema": SCHEMA}, "response_format.schema"),
+        ({"type": "json_schema", "schema": SCHEMA}, "response_format.schema"),
+        ({"type": "json_object", "json_schema": {"name": "a", "schema": SCHEMA}}, "response_format.json_schema"),
+    ],
+)
+def test_a_schema_that_would_be_ignored_is_refused(wanted: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse("chat", response_format=wanted)
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"), [("input_text", "use 'text'"), ("input_image", "use 'image_url'"), ("txet", "did you mean text?")]
+)
+def test_a_part_of_another_api_is_named_with_the_one_to_use(kind: str, hint: str) -> None:
+    with pytest.raises(BadRequest, match=hint) as raised:
+        parse("chat", messages=[{"role": "user", "content": [{"type": kind, "text": "hi"}]}])
+    assert raised.value.param == "messages[0].content[0].type"
+
+
+@pytest.mark.parametrize("operation", ["chat", "responses"])
+def test_hints_for_the_cache_and_empty_lists_change_nothing_and_moderation_is_refused(operation: str) -> None:
+    hints: dict[str, Any] = {"prompt_cache_options": {"mode": "explicit"}, "context_management": []}
+    assert parse(operation, **hints).body == parse(operation).body
+    with pytest.raises(BadRequest, match="content_filter") as raised:
+        parse(operation, moderation={"model": "omni"})
+    assert raised.value.param == "moderation"
+
+
+def test_a_reference_to_a_stored_item_is_refused_with_what_to_set() -> None:
+    with pytest.raises(BadRequest, match=r"store: false.*AI SDK") as raised:
+        parse("responses", input=[{"type": "item_reference", "id": "msg_1"}, *MESSAGES])
+    assert raised.value.param == "input[0]"
