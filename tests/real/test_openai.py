@@ -298,7 +298,7 @@ ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str | None]] = [
     ({"messages": []}, openai.BadRequestError, "messages"),
     ({"temperature": 3}, openai.BadRequestError, "temperature"),
     ({"n": "two"}, openai.BadRequestError, "n"),
-    ({"max_tokens": 9000}, openai.BadRequestError, "max_tokens"),
+    ({"max_tokens": 9000}, openai.BadRequestError, "messages"),
     ({"extra_body": {"top_k": -5}}, openai.BadRequestError, "top_k"),
     ({"extra_body": {"min_p": 7}}, openai.BadRequestError, "min_p"),
     ({"extra_body": {"unheard_of": 1}}, openai.BadRequestError, "unheard_of"),
