@@ -46,7 +46,7 @@ _OPENAI: Mapping[str, _Missing] = {
     "conversations": _Missing("conversations", "`input`, with all items of the conversation"),
     "decisions|safety|content_provenance_checks": _Missing("records of safety", "`content_filter` of an endpoint"),
     "deployments": _Missing("list of this form", "`GET /openai/models`"),
-    "detokenize": _Missing("such route here", "`POST /detokenize`"),
+    "decode|detokenize": _Missing("such route here", "`POST /detokenize`"),
     "embed|embed_all|pooling|feature-extraction": _Missing(
         "such route here",
         "`POST /v1/embeddings`, `POST /pooling`, `POST /embed`, `POST /embed_all` or `POST /v2/embed`",

@@ -37,6 +37,7 @@ OPENAI = [
     "webhook_endpoints",
     "classify",
     "embed",
+    "decode",
 ]
 BASES = {
     "openai": ["/v1", "/openai/v1", "/openai", "/openai/deployments/chat"],
