@@ -23,16 +23,16 @@ from app.long_json import written
 Json = Any
 
 MOST_CHARACTERS = 8192
-"""Of a regular expression or grammar. Engines compile one in a thread, without a limit on time: 8,000 characters take
-seconds of CPU time, and some take minutes.
+"""Of a regular expression or grammar: 8,000 characters take an engine seconds of CPU time to compile, and some take
+minutes (`deployments/engine/trial.py`).
 """
 
 MOST_BYTES = 1024 * 1024
 """Of a constraint as JSON. vLLM converts a schema on the event loop that passes on other answers, in 0.1 s for this."""
 
 MOST_REPETITIONS = 100_000
-"""Of all strings, lists and expressions of a constraint together. vLLM ends the compilation of a regular expression
-after 5 s, but that of a schema or grammar never (`deployments/engine/scheduler.py`).
+"""Of all strings, lists and expressions of a constraint together. What is cheap to refuse here costs an engine a minute of
+CPU time (`deployments/engine/trial.py`).
 """
 
 CONSTRAINTS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})

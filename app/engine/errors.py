@@ -65,6 +65,9 @@ def error_in(frames: bytes) -> SwitchyardError | None:
 NOT_FETCHED = "images, audio and video are not fetched from"
 """The beginning of the message for a URL at a domain that the engine does not allow; without the list of those."""
 
+TOO_COSTLY = "the grammar is too costly for the engine"
+"""The beginning of the message for a constraint that `deployments.engine.trial` refuses."""
+
 _DOMAIN = re.compile(r"The URL must be from one of the allowed domains: .*\. Input URL domain: (.*)", re.DOTALL)
 _URL_FIELDS = frozenset({"audio_url", "file_url", "image_url", "url", "video_url"})
 

@@ -24,7 +24,7 @@ from app.dialects.json_body import value_at
 from app.engine.answers import JSON, checked_answer
 from app.engine.constraints import constrained_field
 from app.engine.context import counted, max_tokens
-from app.engine.errors import NOT_FETCHED, error_in_first_chunk, field_named_in, media_refused
+from app.engine.errors import NOT_FETCHED, TOO_COSTLY, error_in_first_chunk, field_named_in, media_refused
 from app.engine.forced_calls import cut_calls
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import usage_of_answer
@@ -46,7 +46,7 @@ from app.exchange.engine_params import check_engine_params, check_salt
 from app.exchange.failures import CLIENT_GONE, malformed_answers
 from app.exchange.observation import Observation
 from app.exchange.relay import Relay
-from app.exchange.request import unsatisfiable
+from app.exchange.request import impossible
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
@@ -214,7 +214,7 @@ class Forwarder(msgspec.Struct, frozen=True):
         if isinstance(error, ContextExceeded):
             error.named(own)
             return
-        if error.message.startswith(NOT_FETCHED):
+        if error.message.startswith((NOT_FETCHED, TOO_COSTLY)):
             error.message = f"{own}: {error.message}"  # some dialects have no other place for the field
         elif error.message.startswith(f"{param}:"):
             error.message = own + error.message.removeprefix(param)
@@ -223,13 +223,13 @@ class Forwarder(msgspec.Struct, frozen=True):
     async def _blame(self, name: str, error: UpstreamError) -> None:
         """Reports an attempt that failed before the first byte; raises BadRequest if the request itself is to blame.
 
-        An engine that follows a schema or grammar fails with an internal error if no text satisfies it. Then any other
-        request would succeed, and another deployment would fail as well.
+        An engine that follows a schema or grammar fails with an internal error if no text satisfies it, or if following
+        it takes too long. Then any other request would succeed, and another deployment would fail as well.
         """
         field = constrained_field(self.call.body)
         suspect = type(error) is Broken and not self.writer.started
         if field is not None and suspect and await self.state.health.is_healthy(name, self.snapshot):
-            raise unsatisfiable(self.call, field) from error
+            raise impossible(self.call, field, "is satisfied by no text, or too ambiguous to be followed") from error
         self._failed(name, error)
 
     def _failed(self, name: str, error: UpstreamError) -> None:

@@ -46,13 +46,13 @@ def check_constraints(call: Call, size: int) -> None:
         message = f"{name}: the lengths, counts and repetitions of a constraint add up to {MOST_REPETITIONS} at most"
         raise BadRequest(message, param=name)
     if (field := unsatisfiable_field(call.body)) is not None:
-        raise unsatisfiable(call, field)
+        raise impossible(call, field, "is satisfied by no text")
 
 
-def unsatisfiable(call: Call, field: str) -> BadRequest:
-    """The error for a constraint in vLLM's `field` that no answer satisfies, under the client's name for it."""
+def impossible(call: Call, field: str, reason: str) -> BadRequest:
+    """The error for a constraint in vLLM's `field` that no answer keeps, under the client's name for it."""
     name = call.field_names.get(field, field)
-    return BadRequest(f"{name}: no text satisfies this schema, expression or grammar", param=name)
+    return BadRequest(f"{name}: this schema, expression or grammar {reason}", param=name)
 
 
 CLIENT_CLOSED_REQUEST = 499

@@ -1,61 +1,89 @@
-"""vLLM's schedulers, with more threads for constraints. Importing it imports vLLM.
+"""vLLM's schedulers, with bounds for what constraints cost. Importing it imports vLLM.
 
 Before a request with a schema, grammar or regular expression is scheduled, the engine compiles that, in a thread: a
 string with `maxLength: 200` takes two seconds of CPU time with a vocabulary of 49,000 tokens, and others take more.
-Nothing can stop a compilation. vLLM has half as many threads as the machine has cores, in a queue, so that a few long
-compilations delay every other constraint until they are over. Here those that are under way share the cores, at a low
-priority: a short one is done first, and running answers hardly notice.
+Nothing can stop a compilation; `deployments.engine.trial` refuses before what would take too long. vLLM has half as
+many threads as the machine has cores, in a queue, so that a few long compilations delay every other constraint until
+they are over. Here those that are under way share the cores, at a low priority: a short one is done first, and running
+answers hardly notice. An answer ends when its grammar takes too long to follow.
 """
 
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+from deployments.engine.bounded_grammar import BoundedGrammar
 
 COMPILATIONS = 16
 """At a time. Further ones wait."""
 
 _NICENESS = 10
 
+_logger = init_logger(__name__)
+
 
 class CompilationThreads(ThreadPoolExecutor):
     """Takes the place of `StructuredOutputManager.executor`."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: Callable[[str], object]) -> None:
+        """`end` ends the request with that id: its grammar takes too long to follow."""
         super().__init__(COMPILATIONS, "constraint", initializer=_lower_priority)
+        self._end = end
 
     def submit(self, create: Callable[..., Any], /, request: Any) -> "Future[Any]":  # type: ignore[override]
         """The grammar that `create` makes for vLLM's `request`; an error if the client leaves while it waits."""
-        return super().submit(_unless_aborted, create, request)
+        return super().submit(self._bounded, create, request)
+
+    def _bounded(self, create: Callable[..., Any], request: Any) -> BoundedGrammar:
+        if request.is_finished():
+            raise RuntimeError("the request has been aborted")
+        return BoundedGrammar(create(request), partial(self._end, request.request_id))
 
 
 def _lower_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)  # Linux has one for each thread
 
 
-def _unless_aborted(create: Callable[..., Any], request: Any) -> Any:
-    if request.is_finished():
-        raise RuntimeError("the request has been aborted")
-    return create(request)
+class _WithBounds:
+    grammar_compile_error_reqs: set[str]
+    """vLLM's: requests that it ends with an error after the present step."""
 
-
-class _WithThreads:
     def __init__(self, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         if hasattr(structured_output_manager, "executor"):  # not without a tokenizer
             structured_output_manager.executor.shutdown(wait=False)
-            structured_output_manager.executor = CompilationThreads()
+            structured_output_manager.executor = CompilationThreads(self._end)
+            _fix_backend(structured_output_manager)
         super().__init__(*args, structured_output_manager=structured_output_manager, **kwargs)  # type: ignore[call-arg]
 
+    def _end(self, request_id: str) -> None:
+        _logger.warning("Request %s ends: its grammar is too ambiguous to be followed", request_id)
+        self.grammar_compile_error_reqs.add(request_id)
 
-class SyncSchedulerWithThreads(_WithThreads, Scheduler):  # type: ignore[misc]  # vLLM ships no types
+
+def _fix_backend(manager: Any) -> None:
+    """With `auto`, vLLM follows all constraints with what the first one after its start asks for. Some need outlines,
+    which refuses grammars and compiles without a bound. So take what most ask for, and what `trial` tries.
+    """
+    config = manager.vllm_config
+    if config.structured_outputs_config.backend == "auto" and config.model_config.runner_type == "generate":
+        with suppress(ValueError):  # a tokenizer that it does not know: vLLM says so when there is a constraint
+            manager.backend = XgrammarBackend(config, manager.tokenizer, config.model_config.get_vocab_size())
+
+
+class SyncBoundedScheduler(_WithBounds, Scheduler):  # type: ignore[misc]  # vLLM ships no types
     """For vLLM without asynchronous scheduling."""
 
 
-class AsyncSchedulerWithThreads(_WithThreads, AsyncScheduler):  # type: ignore[misc]
+class AsyncBoundedScheduler(_WithBounds, AsyncScheduler):  # type: ignore[misc]
     """For vLLM with asynchronous scheduling."""
 
 
@@ -63,4 +91,4 @@ def scheduler_class(chosen: object, *, is_async: bool) -> object:
     """vLLM's `scheduler_cls`: the one that is `chosen` by the operator, else one of these, by its name."""
     if chosen is not None:
         return chosen
-    return f"{__name__}.{'Async' if is_async else 'Sync'}SchedulerWithThreads"
+    return f"{__name__}.{'Async' if is_async else 'Sync'}BoundedScheduler"

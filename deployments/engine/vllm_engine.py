@@ -12,13 +12,14 @@ from typing import Any
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 
 from deployments.engine.scheduler import scheduler_class
+from deployments.engine.tried_requests import try_constraints
 
 NOT_BOUND = "nobind"
 """vLLM's value for threads that are not bound to cores."""
 
 
 class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
-    """Chooses vLLM's executor after Ray, which knows one for CPUs alone, and its scheduler."""
+    """Chooses vLLM's executor after Ray, which knows one for CPUs alone, and its scheduler; tries constraints."""
 
     def _start_async_llm_engine(self, vllm_engine_args: Any, vllm_engine_config: Any, placement_group: Any) -> Any:
         parallel = vllm_engine_config.parallel_config
@@ -30,7 +31,9 @@ class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
         )
         scheduler = vllm_engine_config.scheduler_config
         scheduler.scheduler_cls = scheduler_class(scheduler.scheduler_cls, is_async=scheduler.async_scheduling)
-        return super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
+        client = super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
+        try_constraints(client, vllm_engine_config)
+        return client
 
 
 def executor(chosen: str, processes: int, device: str, binding: str) -> str:

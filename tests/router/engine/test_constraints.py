@@ -1,13 +1,16 @@
-"""Schemas, regular expressions and grammars that no text satisfies, in every dialect's own fields."""
+"""Schemas, regular expressions and grammars that no text satisfies or that cost too much, in every dialect's fields."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
 
+from app.engine.constraints import constrained_field
+from app.engine.errors import TOO_COSTLY
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import CARD
+from tests.support.engine.fake_engine import CARD, refuse
 
 VERSION = "?api-version=2024-05-01-preview"
 CHAT: Mapping[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -110,7 +113,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, str], int, str]] = {
     ),
     "azure grammar": (
         f"/azure/completions{VERSION}",
-        {"model": "chat", "prompt": "x", "structured_outputs": {"grammar": NO_GRAMMAR}},
+        {"model": "chat", "prompt": "x", "max_tokens": 5, "structured_outputs": {"grammar": NO_GRAMMAR}},
         PASSED,
         400,
         "structured_outputs",
@@ -135,3 +138,30 @@ def test_the_error_names_the_clients_field_and_no_engine_is_called(rig: Rig, cas
     assert (answer.status_code, rig.blue.requests, rig.green.requests) == (status, [], [])
     assert f"{field}: " in answer.text
     assert "structured_outputs" not in answer.text or field == "structured_outputs"
+
+
+def satisfiable(body: Mapping[str, Any]) -> Any:
+    text = json.dumps(body)
+    for nothing, something in (
+        (json.dumps(NOTHING), '{"type": "object"}'),
+        ('"$ref": "#/properties/a"', '"type": "string"'),
+        (json.dumps(REGEX), '"a+"'),
+        (json.dumps(NO_GRAMMAR), json.dumps('root ::= "a"')),
+    ):
+        text = text.replace(nothing, something)
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith("vertex")])  # these name no instance
+def test_what_is_too_costly_for_one_deployment_is_the_clients_field_and_tried_nowhere_else(rig: Rig, case: str) -> None:
+    rig.change(defaults={"chat": "chat", "completions": "chat"})
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.card = rig.green.card = CARD
+    rig.blue.answer = refuse(400, f"{TOO_COSTLY}: it takes more than 1 s to be read")
+    path, body, headers, status, field = CASES[case]
+    answer = httpx.post(rig.url + path, json=satisfiable(body), headers=headers)
+    if case.startswith("azure"):
+        status = 422  # Azure's for a parameter that the model refuses
+    assert (answer.status_code, len(rig.blue.requests), rig.green.requests) == (status, 1, []), answer.text
+    assert constrained_field(rig.blue.requests[0]) is not None
+    assert f"{field}: {TOO_COSTLY}" in answer.text
