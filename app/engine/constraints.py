@@ -31,8 +31,8 @@ MOST_BYTES = 1024 * 1024
 """Of a constraint as JSON. vLLM converts a schema on the event loop that passes on other answers, in 0.1 s for this."""
 
 MOST_REPETITIONS = 100_000
-"""Of all strings, lists and expressions of a constraint together. What is cheap to refuse here costs an engine a minute of
-CPU time (`deployments/engine/trial.py`).
+"""Of all strings, lists and expressions of a constraint together. What is cheap to refuse here costs an engine a minute
+of CPU time (`deployments/engine/trial.py`).
 """
 
 CONSTRAINTS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
