@@ -300,6 +300,8 @@ class Detokenize(Request):
 class Tokenize(Request):
     """vLLM's POST /tokenize: a prompt or a conversation."""
 
+    refused: ClassVar[Mapping[str, str]] = {**Request.refused, "text": "send it as `prompt`"}  # Cohere's name
+
     model_config = described_by(
         either(both(given("prompt"), absent("messages")), both(given("messages"), absent("prompt")))
     )

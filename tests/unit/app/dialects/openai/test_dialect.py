@@ -418,3 +418,8 @@ def test_a_reference_to_a_stored_item_is_refused_with_what_to_set() -> None:
     with pytest.raises(BadRequest, match=r"store: false.*AI SDK") as raised:
         parse("responses", input=[{"type": "item_reference", "id": "msg_1"}, *MESSAGES])
     assert raised.value.param == "input[0]"
+
+
+def test_coheres_name_of_a_text_to_tokenize_is_refused_with_vllms() -> None:
+    with pytest.raises(BadRequest, match="text: send it as `prompt`"):
+        parse_bytes("tokenize", b'{"model": "chat", "text": "hi"}')
