@@ -200,10 +200,10 @@ def checked_answer(path: str, answer: bytes, media_type: str, request: Request |
     if not media_type.endswith("json"):
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
-        _check_numbers(answer)
         mark = secrets.token_hex(16)  # no engine can know it
         is_long = path == "/v1/embeddings" and len(answer) > _LONG
         json = _outlined(answer, mark) if is_long else answer
+        _check_numbers(json)
         whole = _VALIDATORS.get(path, _ANYTHING).validate_json(json)
         if request is not None and not _has_parts(path, whole, request):
             raise MalformedAnswer(MALFORMED_RESPONSE)
