@@ -77,13 +77,13 @@ def keeps_the_law(router: MeasuredRouter, bomb: Bomb, *, is_served: bool = False
     assert cost.memory <= MEMORY_FACTOR * bomb.size + 2 * len(reply.body) + MEMORY_BYTES, told
 
 
-@settings(max_examples=800 if NIGHTLY else 20, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=800 if NIGHTLY else 12, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(bomb=bombs())
 def test_no_body_costs_more(router: MeasuredRouter, bomb: Bomb) -> None:
     keeps_the_law(router, bomb)
 
 
-@settings(max_examples=200 if NIGHTLY else 5, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=200 if NIGHTLY else 4, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(bomb=bombs(LARGE_SIZES))
 def test_no_body_costs_more_where_images_are_taken(router_for_images: MeasuredRouter, bomb: Bomb) -> None:
     keeps_the_law(router_for_images, bomb)
