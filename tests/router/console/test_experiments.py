@@ -167,6 +167,30 @@ async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_pa
     await expect(figures.nth(2)).to_contain_text("95 % 0 or less")
 
 
+async def test_a_withheld_verdict_is_shown_with_its_doubt_and_without_its_word(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    (first,) = SHOWN.primary
+    assert (first.verdict, first.since is None) == ("better", False)
+    doubted = msgspec.structs.replace(
+        first,
+        verdict="undecided",
+        withheld="better",
+        doubt="Requests without a value could explain ttft.",
+        measured_on="the requests that have a value",
+    )
+    compared.report(msgspec.structs.replace(SHOWN, primary=[doubted], decision="keep_going"))
+    page = await opened(open_page, compared)
+    row = page.get_by_role("table", name="Metrics").get_by_role("row").nth(1)
+    await expect(row).to_contain_text("undecided")
+    await expect(row).to_contain_text("Requests without a value could explain ttft.")
+    await expect(row).to_contain_text("of the requests that have a value: ")
+    await expect(row).not_to_contain_text("since")
+    await expect(page.locator("figcaption").first).to_contain_text("looks from")
+    await expect(page.locator("figcaption").first).not_to_contain_text("has held since")
+    await expect(page.locator(".plot .latched")).to_be_hidden()
+
+
 async def test_too_few_units_are_not_shown_as_an_alarm(compared: Compared, open_page: OpenPage) -> None:
     (first,) = SHOWN.primary
     early = msgspec.structs.replace(
