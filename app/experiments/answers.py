@@ -12,14 +12,13 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, taken
-from app.experiments.acting.decisions import Request
 from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
 from app.experiments.feed.entries import recent_actions
 from app.experiments.feed.page import page
 from app.experiments.plan_history import history
-from app.experiments.questions import MAX_RUNS, choice, decision, number, whole_number
+from app.experiments.questions import MAX_RUNS, Request, choice, decision, number, whole_number
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import history_document, list_document, plan_document, runs_document
 from app.experiments.rendering.document import Block

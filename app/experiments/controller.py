@@ -20,7 +20,6 @@ from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
 from app.experiments.acting.actions import Actions, Journal
 from app.experiments.acting.changes import Change
-from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.verdicts.subgroups import KEY as SUBGROUPS
 from app.experiments.audit import AuditTrail
@@ -32,6 +31,7 @@ from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import new_plans, replaced
+from app.experiments.questions import Request
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, gone, live, total_lost

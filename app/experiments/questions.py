@@ -4,15 +4,30 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 
 from app import moments
+from app.config.plans import MAX_REASON
 from app.errors import BadRequest
-from app.experiments.acting.decisions import Request
+
+Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
 
 MAX_RUNS = 10_000
 """The most runs of one A/A request."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A decision. `by` is the caller's name."""
+
+    action: Action
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON)]
+    by: str
+    revision: int | None = None
+    """`Acting.revision` that the caller saw; None: any."""
+    treatment: str | None = None
+    """The treatment to `promote`."""
 
 
 def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:

@@ -16,13 +16,13 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.errors import BadRequest, Conflict
 from app.experiments.acting.actions import Actions, Journal
-from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
 from app.experiments.audit import AuditTrail
 from app.experiments.columns import Tables
 from app.experiments.judging.evidence import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import history
+from app.experiments.questions import Request
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
 from app.experiments.runs import Run, loads_of, looks_of, runs_of

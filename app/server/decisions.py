@@ -14,7 +14,7 @@ from app.dialects.base import Reply
 from app.dialects.json_body import dump, json_object
 from app.dialects.validation import validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
-from app.experiments.acting.decisions import Action
+from app.experiments.questions import Action
 from app.experiments.summary import Acting, Foreseen, Summary
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import openai_words

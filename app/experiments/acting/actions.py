@@ -13,12 +13,13 @@ from app.config.schema import Config
 from app.errors import Conflict, PreconditionFailed
 from app.experiments.acting import shares
 from app.experiments.acting.changes import Change
-from app.experiments.acting.decisions import Request, decided, foreseen
+from app.experiments.acting.decisions import decided, foreseen
 from app.experiments.acting.facts import Facts, Interventions
 from app.experiments.acting.machine import MAX_TURNS, Turn, next_turn
 from app.experiments.acting.state import State, states_of
 from app.experiments.acting.view import acting_of, next_sentence
 from app.experiments.plan_history import history
+from app.experiments.questions import Request
 from app.experiments.report import Report
 from app.experiments.runs import Run
 from app.experiments.storage.entry import Entry

@@ -1,34 +1,19 @@
 """People's decisions: the effect of each on an experiment, and the cases in which it is not applicable."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal
 
 import msgspec
 
-from app.config.plans import MAX_REASON
 from app.errors import Conflict
 from app.experiments.acting import shares
 from app.experiments.acting.facts import Facts
 from app.experiments.acting.machine import Turn, resumed, rolled_back, to_step, turned
 from app.experiments.acting.next_step import ALL, next_step
 from app.experiments.acting.state import Intent, State
+from app.experiments.questions import Action, Request
 from app.experiments.summary import Foreseen
 
-Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
-
 _ALONE = "there is no control plane: change the traffic in the router's configuration file, and start it again"
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A decision. `by` is the caller's name."""
-
-    action: Action
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON)]
-    by: str
-    revision: int | None = None
-    """`Acting.revision` that the caller saw; None: any."""
-    treatment: str | None = None
-    """The treatment to `promote`."""
 
 
 def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:

@@ -3,10 +3,10 @@
 from typing import get_args
 
 from app.experiments.acting import shares
-from app.experiments.acting.decisions import Action
 from app.experiments.acting.facts import Facts
 from app.experiments.acting.next_step import NextStep, next_step
 from app.experiments.acting.state import State
+from app.experiments.questions import Action
 from app.experiments.rendering import words
 from app.experiments.summary import Acting, Cause
 

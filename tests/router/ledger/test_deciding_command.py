@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import typer
 
-from app.experiments.acting.decisions import Action
+from app.experiments.questions import Action
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
 from app.routing import moves

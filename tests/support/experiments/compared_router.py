@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from app.experiments.acting.decisions import Request
 from app.experiments.answers import Answers
+from app.experiments.questions import Request
 from app.experiments.report import Effect, HistoryPoint, PlanCounts, Report
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from app.errors import Conflict, PreconditionFailed
-from app.experiments.acting.decisions import Request
 from app.experiments.answers import Answers
+from app.experiments.questions import Request
 from app.experiments.report import Report
 from app.experiments.summary import Acting, Foreseen
 from app.ledger.controller_client import Answer

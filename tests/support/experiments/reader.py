@@ -7,9 +7,9 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.errors import ClientError
-from app.experiments.acting.decisions import Request
 from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.audit import AuditTrail
+from app.experiments.questions import Request
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from app.config.schema import Config
 from app.errors import ClientError
-from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis
 from app.experiments.analysis.pace import Pace
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
 from app.experiments.judging.evidence import AnalysisFactory
+from app.experiments.questions import Request
 from app.experiments.recorded import RecordedLedger
 from app.ledger.wire import Batch, FeedbackItem, Late, Lost, Row, encode
 from tests.support.experiments.printed import contradictions
