@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.time_limit import within
+from app.aio import within
 
 LINGER_S = 5.0
 """Seconds after an answer in which the rest of the request's body is read and dropped."""

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.background import Callbacks
+from app.aio import Callbacks, TimeLimit
 from app.errors import DeadlinePassed, TimedOut
-from app.time_limit import TimeLimit
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic_core import from_json
 
+from app.aio import within
 from app.config.schema import Timeouts
 from app.dialects.base import (
     Call,
@@ -53,7 +54,6 @@ from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.telemetry.tracing.request import RequestSpan
-from app.time_limit import within
 from app.upstream.client import Encode, encoded_in_pieces
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target

@@ -7,6 +7,7 @@ that reads slowly.
 import asyncio
 from collections.abc import Awaitable
 
+from app.aio import run_until_blocked
 from app.dialects.base import Stream
 from app.engine.errors import ENDED_EARLY
 from app.engine.forced_calls import CutCalls
@@ -16,7 +17,6 @@ from app.exchange.deployment_names import DeploymentNames, EventNames
 from app.exchange.failures import StreamAborted, malformed_answers
 from app.exchange.observation import Observation
 from app.exchange.response import ResponseWriter
-from app.time_limit import run_until_blocked
 from app.upstream.stream import ResponseStream
 
 

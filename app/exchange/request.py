@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from app.aio import result_within
 from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
 from app.dialects.json_size import check_size, outlined, weight
@@ -26,7 +27,6 @@ from app.exchange.content_coding import STEP, BodyDecoder, body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
-from app.time_limit import result_within
 
 
 def check_constraints(call: Call, size: int) -> None:

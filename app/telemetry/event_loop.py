@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.background import run_in_background
+from app.aio import run_in_background
 from app.telemetry.metrics import Telemetry
 
 SAMPLE_EVERY_S = 1.0

@@ -11,13 +11,13 @@ from typing import Any, Self
 
 from pydantic_core import to_json
 
+from app.aio import within
 from app.config.schema import Timeouts
 from app.engine.answers import QUESTIONS, checked_answer
 from app.engine.model import Model
 from app.errors import Rejected, Unavailable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
 from app.long_json import written
-from app.time_limit import within
 from app.upstream.failures import failed, incomplete, translated
 from app.upstream.http.client import HttpClient, Response
 from app.upstream.http.errors import HttpError, NotConnected

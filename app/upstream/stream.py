@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
+from app.aio import within
 from app.engine.answers import EVENT_STREAM, Beginning, EventCheck
 from app.engine.errors import MALFORMED_RESPONSE, error_in_first_chunk
 from app.errors import MalformedAnswer
-from app.time_limit import within
 from app.upstream.failures import failed, failure, incomplete, translated
 from app.upstream.http.client import Response
 from app.upstream.http.connection import Take

@@ -15,7 +15,7 @@ from tests.support.processes.project import ROOT
 LAYERS = [
     {
         "app.answer_cache",
-        "app.background",
+        "app.aio",
         "app.errors",
         "app.internal_api",
         "app.internal_keys",
@@ -24,7 +24,6 @@ LAYERS = [
         "app.moments",
         "app.private_files",
         "app.sse",
-        "app.time_limit",
     },
     {"app.config", "app.engine", "app.unread_body"},
     {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},

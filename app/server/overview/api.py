@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
 from app.access.guard import Access
-from app.background import run_in_background
+from app.aio import run_in_background
 from app.config.schema import Config
 from app.control_plane import Replicas
 from app.dialects.base import Reply

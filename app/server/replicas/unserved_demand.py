@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from app.access.caller import ConfigViews
-from app.background import run_in_background
+from app.aio import run_in_background
 from app.control_plane import ControlPlane
 from app.errors import UpstreamError
 from app.routing.unserved import Unserved

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.background import Callbacks, run_in_background
+from app.aio import Callbacks, run_in_background
 
 
 async def test_work_runs_while_the_block_runs_and_ends_with_it() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.time_limit import TimeLimit, within
+from app.aio import TimeLimit, within
 
 
 def _now() -> float:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from app.time_limit import run_until_blocked
+from app.aio import run_until_blocked
 
 
 async def test_an_awaitable_that_does_not_wait_runs_at_once() -> None:
