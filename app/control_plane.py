@@ -2,7 +2,7 @@
 
 The seam has two calls: read the applied configuration, and compare-and-set it as a whole. What a traffic change is, and
 when it is rejected, is decided here for every control plane; `deployments.control_plane` is Ray Serve's. Every change
-makes a plan: a numbered version of the endpoint's traffic, which is stored with it (`app.config.plans`).
+makes a plan: a numbered version of the endpoint's traffic, which is stored with it (`app.config.endpoints`).
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from app.config.base import ConfigError
-from app.config.plans import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
+from app.config.endpoints import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.errors import BadRequest, ClientError, Conflict, TimedOut, UpstreamError
 from app.routing.stops import moved_on

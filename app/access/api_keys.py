@@ -31,7 +31,7 @@ from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, Valid
 from app.access.caller import Caller
 from app.config.access import ANONYMOUS, KEY, TOKEN, CallerName, GroupName, Limits
 from app.config.base import ConfigError, Section, problems_of
-from app.config.files import parse_yaml
+from app.config.loading import parse_yaml
 from app.errors import Unauthorized
 from app.moments import shown
 

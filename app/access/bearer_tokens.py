@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from app.access.caller import Caller
 from app.config.access import ANONYMOUS, Oidc
-from app.config.urls import is_safe
+from app.config.base import is_safe
 from app.errors import Unauthorized
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.access.api_keys import KeyRecord, KeyRing, places, read_records
 from app.config.base import ConfigError
-from app.config.files import read_text
+from app.config.loading import read_text
 
 
 class KeyFile:

@@ -8,8 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.config.base import Section
-from app.config.urls import is_safe
+from app.config.base import Section, is_safe
 
 ANONYMOUS = "anonymous"
 """The name of callers without credentials, if they are admitted."""

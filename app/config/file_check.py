@@ -12,9 +12,8 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError, nearest, shown
-from app.config.files import parse_yaml, read_text
-from app.config.json_schema import packages, schema
-from app.config.serve_file import load_document
+from app.config.loading import load_document, parse_yaml, read_text
+from app.config.reference import packages, schema
 
 _OWN = "deployments."
 """The package of this project's applications in an `import_path`."""

@@ -16,15 +16,10 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from app.config.access import AccessSettings
 from app.config.adapters import parent_problems
-from app.config.affinity import Affinity
 from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
-from app.config.experiment_checks import experiment_problems
-from app.config.experiments import Experiment, LedgerSettings
-from app.config.mirror import Mirror, Recording
-from app.config.mirror_checks import mirror_problems
-from app.config.plans import Override, PlanSettings
-from app.config.tracing import Tracing
+from app.config.endpoints import Affinity, Mirror, Override, PlanSettings, Recording, Tracing, mirror_problems
+from app.config.experiments import Experiment, LedgerSettings, experiment_problems
 from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings", "rerank", "classify"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from app.config.affinity import Affinity
+from app.config.endpoints import Affinity
 from app.dialects.base import Call
 from app.exchange.engine_params import cache_scope
 from app.exchange.snapshot import Snapshot

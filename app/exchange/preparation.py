@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from app.config.parser import Parser
+from app.config.loading import Parser
 from app.config.schema import Config, Endpoint
 from app.ledger.plans import plan_of
 from app.ledger.wire import Plan

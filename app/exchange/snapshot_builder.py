@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from app.access.caller import ConfigViews
-from app.config.experiment_checks import is_active
+from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint, Task
 from app.exchange.preparation import NO_PLANS, Plans
 from app.exchange.snapshot import Snapshot, Unstopped

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from app.config.plans import MAX_EARLIER, PlanSettings
+from app.config.endpoints import MAX_EARLIER, PlanSettings
 from app.config.schema import Config, Endpoint
 from app.experiments.storage.entry import Entry
 from app.ledger.acknowledgement import Replaced

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from app import moments
-from app.config.plans import MAX_REASON
+from app.config.endpoints import MAX_REASON
 from app.errors import BadRequest
 
 Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]

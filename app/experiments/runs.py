@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from app.config.experiment_checks import is_active
-from app.config.experiments import Experiment
+from app.config.experiments import Experiment, is_active
 from app.config.schema import Config
 from app.experiments.columns import F64, Bool
 from app.experiments.storage.entry import LOAD, LOOKS, Entry

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from app.config.experiment_checks import is_active
-from app.config.experiments import Experiment, Guardrail
-from app.config.mirror import Mirror
+from app.config.endpoints import Mirror
+from app.config.experiments import Experiment, Guardrail, is_active
 from app.config.schema import Config, Endpoint
 from app.ledger.wire import Plan
 from app.routing.stops import NO_STOPS, effective, with_share

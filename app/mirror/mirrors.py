@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from app.config.mirror import Mirror
+from app.config.endpoints import Mirror
 from app.config.schema import Timeouts
 from app.engine.promised_output import promised
 from app.engine.stream_collector import StreamCollector

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from app.config.mirror import Mirror
+from app.config.endpoints import Mirror
 from app.ledger.exposure import Exposure
 from app.mirror.answer_buffer import AnswerBuffer, Room
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from app.config.plans import Override
+from app.config.endpoints import Override
 
 
 class Overrides:

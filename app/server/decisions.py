@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request as HTTPRequest
 
-from app.config.plans import MAX_REASON
+from app.config.endpoints import MAX_REASON
 from app.dialects.base import Reply
 from app.dialects.json_body import dump, json_object
 from app.dialects.validation import validated

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
 from pydantic_core import from_json, to_json
 
-from app.config.experiment_checks import is_active
 from app.config.experiments import Feedback as Declaration
+from app.config.experiments import is_active
 from app.config.schema import Config
 from app.dialects.validation import Checked, validated
 from app.errors import BadRequest

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from app.config.base import is_loopback
+from app.config.loading import load
 from app.config.schema import Config
-from app.config.serve_file import load
-from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_MARGIN_S, KEEP_ALIVE_S
 from app.server.application import Router
 from app.telemetry.logs import log_to_stderr

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from app.config.affinity import Affinity
 from app.config.base import ConfigError
+from app.config.endpoints import Affinity
 from app.config.schema import Config, Deployment
 from app.internal_api import (
     APP_PREFIX,

@@ -193,11 +193,10 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
       switchyard check my_config.yaml
       switchyard check k8s/overlays/gpu
     """
-    from app.config.experiment_checks import experiment_warnings
+    from app.config.endpoints import mirror_warnings
+    from app.config.experiments import experiment_warnings
     from app.config.file_check import check_file
-    from app.config.files import read_yaml
-    from app.config.mirror_checks import mirror_warnings
-    from app.config.serve_file import load_document
+    from app.config.loading import load_document, read_yaml
     from deployments.cli.superseding import superseding_warnings
     from deployments.kubernetes import manifests
     from deployments.local.fit import misfits, unknown_packages
@@ -251,7 +250,7 @@ def schema() -> None:
     Example:
       switchyard schema > serve_config.schema.json
     """
-    from app.config.json_schema import schema as json_schema
+    from app.config.reference import schema as json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 

@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-from app.config.urls import is_loopback
+from app.config.base import is_loopback
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.invocation import command, pasteable
 from deployments.local.processes import explained

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 from app.config.base import ConfigError
+from app.config.loading import load, superseded
 from app.config.schema import parse
-from app.config.serve_file import load
-from app.config.superseding import superseded
 from deployments.cli.errors import CommandError
 from deployments.cli.router_client import RouterClient
 from deployments.local import dashboard, processes

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
+from app.config.loading import load, load_document
 from app.config.schema import Config
-from app.config.serve_file import load, load_document
 from deployments.invocation import DEFAULT_FILE
 from deployments.kubernetes.demands import Demand, demands
 from deployments.local import accelerator, dashboard, processes

@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 
-from app.config.base import ConfigError
+from app.config.base import ConfigError, is_loopback
 from app.config.file_check import package_problems
-from app.config.serve_file import host_of, load_document
-from app.config.urls import is_loopback
+from app.config.loading import host_of, load_document
 from deployments.haproxy import cluster_settings
 from deployments.invocation import make, module
 from deployments.kubernetes.demands import Bundle, Demand, demands

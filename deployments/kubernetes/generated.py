@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from app.config.files import read_yaml
-from app.config.serve_file import load
+from app.config.loading import load, read_yaml
 from app.internal_api import PACKAGE_PREFIX
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import ACCELERATOR, Demand, demands

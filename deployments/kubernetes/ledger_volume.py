@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from app.config.experiment_checks import is_active
+from app.config.experiments import is_active
+from app.config.loading import load_document
 from app.config.schema import Config
-from app.config.serve_file import load_document
 from app.internal_api import LEDGER_VARIABLE
 
 _NODE_LOCAL = ("emptyDir", "hostPath", "ephemeral")

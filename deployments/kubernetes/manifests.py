@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
-from app.config.files import read_yaml
+from app.config.loading import read_yaml
 
 KUSTOMIZATION = "kustomization.yaml"
 

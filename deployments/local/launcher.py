@@ -21,9 +21,9 @@ from typing import Any
 
 import yaml
 
+from app.config.base import is_loopback
 from app.config.file_check import check_file
-from app.config.serve_file import host_of, load_document
-from app.config.urls import is_loopback
+from app.config.loading import host_of, load_document
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes

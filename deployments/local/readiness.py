@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from app.config.serve_file import load_document
+from app.config.loading import load_document
 from app.internal_api import EXPERIMENTS, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
 from app.internal_keys import Purpose, sent
 from deployments.invocation import command

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import yaml
 
+from app.config.loading import load_document
 from app.config.reference import updated
 from app.config.schema import parse
-from app.config.serve_file import load_document
 from app.dialects.common.model_list import model_card
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.config.endpoints import MAX_REASON
 from app.config.experiments import Experiment
-from app.config.plans import MAX_REASON
 from app.config.schema import Config
 from app.control_plane import Authorship, ControlPlane, Wanted, change_plan
 from app.errors import Conflict, SwitchyardError

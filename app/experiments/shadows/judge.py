@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from app.config.mirror import Mirror
+from app.config.endpoints import Mirror
 from app.config.schema import Config
 from app.experiments.columns import PairColumns, Tables
 from app.experiments.shadows.document import headline

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from app.config.mirror import Recording
+from app.config.endpoints import Recording
 from app.config.schema import Config
 from app.engine.usage import Usage
 from app.ledger.conversation import turns

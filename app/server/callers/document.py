@@ -6,7 +6,7 @@ from typing import Any
 
 from app.access.api_keys import KeyUse
 from app.access.caller import ANONYMOUS_CALLER, Caller, Roles
-from app.config.experiment_checks import is_active
+from app.config.experiments import is_active
 from app.config.schema import Config
 from app.limits.limiter import Allowance
 from app.telemetry.caller_use import Use

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
-from app.config.experiment_checks import is_active
+from app.config.experiments import is_active
 from app.config.schema import Config
 from app.errors import SwitchyardError, UpstreamError
 from app.experiments.series import METRICS, Series

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from app.config.experiment_checks import is_active
+from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint
 from app.control_plane import Replicas
 from app.ledger.plans import plan_of

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.config.access import ANONYMOUS
 from app.config.base import problems_of
+from app.config.endpoints import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
 from app.config.experiments import Percent
-from app.config.plans import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
 from app.config.schema import Config, Endpoint
 from app.control_plane import Wanted
 from app.ledger.plans import plan_of

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from app.config.base import ConfigError
-from app.config.tracing import Tracing
+from app.config.endpoints import Tracing
 
 _DEFAULT_PERCENT = 10.0
 _MOST = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from random import getrandbits
 
-from app.config.tracing import Tracing as Section
+from app.config.endpoints import Tracing as Section
 from app.telemetry.tracing.request import RequestSpan
 from app.telemetry.tracing.sampling import Allowance, Sampler
 from app.telemetry.tracing.sending import DROPPED, Exporter, Observer, SpanSender

@@ -10,8 +10,8 @@ from typing import Any
 
 from app.config.base import ConfigError
 from app.config.experiments import Experiment
+from app.config.loading import load
 from app.config.schema import TASKS
-from app.config.serve_file import load
 from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.client import ReplayRefused
 from app.experiments.replay.runner import Replay

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
+from app.config.loading import load
 from app.config.schema import Config
-from app.config.serve_file import load
 from deployments.doctor.finding import Finding, Level
 from deployments.doctor.installation import Installation
 from tests.support.processes.project import ROOT

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config.plans import MAX_EARLIER, EarlierWeights, Override, PlanSettings
+from app.config.endpoints import MAX_EARLIER, EarlierWeights, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.control_plane import (
     Applied,

@@ -7,11 +7,10 @@ import pytest
 import yaml
 
 from app.config.access import Limiting, Limits, StoreSettings
-from app.config.base import ConfigError
+from app.config.base import ConfigError, is_loopback
 from app.config.file_check import check_file
+from app.config.loading import runs_several
 from app.config.schema import parse
-from app.config.serve_file import runs_several
-from app.config.urls import is_loopback
 from tests.support.processes.project import ROOT
 from tests.unit.app.config.test_schema import GOOD, serve_file, write
 

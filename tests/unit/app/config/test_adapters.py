@@ -8,8 +8,8 @@ import pytest
 
 from app.config.adapters import Adapter, adapters_of, engine_problems
 from app.config.base import ConfigError
+from app.config.loading import load_document
 from app.config.schema import parse
-from app.config.serve_file import load_document
 
 ENGINE: dict[str, Any] = {
     "model_loading_config": {"model_id": "llama", "model_source": "/models/llama"},

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from app.config.base import ConfigError
-from app.config.experiment_checks import experiment_warnings, is_active, statistics_of
-from app.config.experiments import EVENTS, STATISTICS
+from app.config.experiments import EVENTS, STATISTICS, experiment_warnings, is_active, statistics_of
 from app.config.file_check import check_file
 from app.config.schema import Config, parse
 

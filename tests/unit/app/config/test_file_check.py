@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.config.file_check import check_file
-from app.config.files import read_yaml
-from app.config.serve_file import load_document
+from app.config.loading import load_document, read_yaml
 from deployments.local.fit import misfits, unknown_packages
 from tests.support.processes.project import ROOT
 

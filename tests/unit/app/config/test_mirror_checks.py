@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.config.base import ConfigError
+from app.config.endpoints import mirror_warnings
 from app.config.file_check import check_file
-from app.config.mirror_checks import mirror_warnings
 from app.config.schema import Config, parse
 
 DEPLOYMENTS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.base import ConfigError
-from app.config.parser import Parser
+from app.config.loading import Parser
 from app.config.schema import Config, parse
 
 _DRAFT = {"state": "draft", "primary": [{"metric": "ttft", "minimal_effect": 0.05}]}

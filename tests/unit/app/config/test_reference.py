@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config.json_schema import schema
-from app.config.reference import BEGIN, END, main, reference, updated
+from app.config.reference import BEGIN, END, main, reference, schema, updated
 
 
 def test_an_object_has_a_table_with_value_default_and_meaning_of_its_keys() -> None:

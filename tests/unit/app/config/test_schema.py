@@ -9,9 +9,9 @@ import yaml
 
 from app.config.base import ConfigError
 from app.config.file_check import check_file
-from app.config.json_schema import schema
+from app.config.loading import load
+from app.config.reference import schema
 from app.config.schema import parse
-from app.config.serve_file import load
 from tests.support.processes.project import ROOT
 
 GOOD: dict[str, Any] = {

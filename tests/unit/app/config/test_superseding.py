@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from app.config.loading import superseded
 from app.config.schema import Config, parse
-from app.config.superseding import superseded
 
 RAMPED: dict[str, Any] = {
     "endpoint": "chat",

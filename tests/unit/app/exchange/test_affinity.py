@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from app.config.access import ANONYMOUS
-from app.config.affinity import Affinity
+from app.config.endpoints import Affinity
 from app.config.schema import Config, Task, parse
 from app.dialects.base import Call, Translation
 from app.exchange.affinity import Place, beginning

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.config.plans import Override
+from app.config.endpoints import Override
 from app.routing.moves import choice, made_up_keys, moved
 from app.routing.overrides import Overrides
 from app.routing.traffic import rendezvous

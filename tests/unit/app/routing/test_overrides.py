@@ -1,6 +1,6 @@
 """Overrides: units that are assigned to a deployment."""
 
-from app.config.plans import Override
+from app.config.endpoints import Override
 from app.ledger.units import Hashes
 from app.routing.overrides import Overrides
 

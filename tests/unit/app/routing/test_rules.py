@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from app.config.plans import Override
+from app.config.endpoints import Override
 from app.routing.overrides import Overrides
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import NO_CONVERSATION, IsOpen, Rules, Turn, Window

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from app.config.json_schema import packages
+from app.config.reference import packages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported

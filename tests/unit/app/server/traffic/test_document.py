@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.config.plans import Override
+from app.config.endpoints import Override
 from app.config.schema import Config, parse
 from app.control_plane import Wanted
 from app.dialects.json_body import json_object_with_nulls

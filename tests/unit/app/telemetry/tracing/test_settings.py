@@ -3,8 +3,8 @@
 import pytest
 
 from app.config.base import ConfigError
+from app.config.endpoints import Tracing
 from app.config.schema import Config, parse
-from app.config.tracing import Tracing
 from app.telemetry.tracing.settings import Settings, settings
 
 
