@@ -21,11 +21,9 @@ from msgspec.structs import replace
 from app.config.schema import Config, Deployment, Task
 from app.dialects.openapi_schemas import Body
 from app.engine.answers import EventCheck
-from app.engine.context import counting
-from app.engine.forced_calls import forced_call_collector
+from app.engine.collectors import StreamCollector, forced_call_collector
 from app.engine.model import Model
-from app.engine.stream_collector import StreamCollector
-from app.engine.usage import Usage
+from app.engine.usage import Usage, counting
 from app.errors import SwitchyardError
 from app.routing.traffic import Random
 
@@ -170,7 +168,7 @@ class Translation(ABC):
         """The requests to the deployment. Raises ClientError where this deployment cannot serve the request."""
 
     def counting(self, request: EngineRequest) -> EngineRequest | None:
-        """What asks the engine for the length of the main request's prompt (`app.engine.context.counted`)."""
+        """What asks the engine for the length of the main request's prompt (`app.engine.usage.counted`)."""
         question = counting(request.path, request.body)
         return None if question is None else EngineRequest(*question)
 

@@ -3,24 +3,266 @@
 vLLM accepts some that no answer satisfies and fails while it generates, with an internal error that does not mention
 the request. `unsatisfiable_field` recognises them before the engine is called. Contract: vLLM 0.29's
 `StructuredOutputsParams`.
+
+Decides whether a JSON Schema, regular expression or grammar admits any text at all.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from re import _constants as sre
+from re import _parser
 from typing import Any
 
 from pydantic_core import to_json
 
-from app.engine.satisfiability import (
-    Effort,
-    grammar_admits_something,
-    regex_admits_something,
-    schema_admits_something,
-)
 from app.long_json import written
 
+# "Admits nothing" is a proof: what this module does not understand, or is too large to check, counts as satisfiable.
+# All checks of a request share one `Effort`, which bounds them: a few milliseconds of the event loop's time.
+# Sources: JSON Schema 2020-12; the grammars are GBNF as xgrammar reads it.
+
 Json = Any
+Known = Callable[[Any], bool]
+
+
+class _TooLarge(Exception):
+    """The input is larger than is worth checking, or has more dependencies than are worth following."""
+
+
+@dataclass(slots=True)
+class Effort:
+    """The part of a request's checks that is left: dependencies to follow, and characters of expressions to read."""
+
+    questions: int = 10_000
+    characters: int = 4096
+
+    def ask(self, count: int = 1) -> None:
+        """Spends questions. Raises _TooLarge if too few are left."""
+        self.questions -= count
+        if self.questions < 0:
+            raise _TooLarge
+
+    def read(self, text: str) -> None:
+        """Spends the characters of `text`. Raises _TooLarge if too few are left."""
+        self.characters -= len(text)
+        if self.characters < 0:
+            raise _TooLarge
+
+
+def _least_fixpoint(
+    start: Any, holds: Callable[[Any, Known], bool], key: Callable[[Any], Hashable], effort: Effort
+) -> bool:
+    """Whether `holds` for `start`, where nothing holds that depends on itself alone.
+
+    `holds(thing, known)` asks `known` about the things that it depends on, and is called again when one becomes true.
+    """
+    true: set[Hashable] = set()
+    waiting: defaultdict[Hashable, dict[Hashable, Any]] = defaultdict(dict)
+    seen = {key(start)}
+    pending = deque([start])
+    while pending:
+        thing = pending.popleft()
+
+        def known(other: Any, thing: Any = thing) -> bool:
+            effort.ask()
+            if key(other) not in seen:
+                seen.add(key(other))
+                pending.append(other)
+            waiting[key(other)][key(thing)] = thing
+            return key(other) in true
+
+        if key(thing) not in true and holds(thing, known):
+            true.add(key(thing))
+            pending.extend(waiting.pop(key(thing), {}).values())
+    return key(start) in true
+
+
+def schema_admits_something(schema: Json, effort: Effort | None = None) -> bool:
+    """Whether a finite JSON value may satisfy `schema`, judged by references, `required` and `pattern` only."""
+    effort = effort or Effort()
+
+    def holds(one: Json, known: Known) -> bool:
+        if not isinstance(one, dict):
+            return one is not False
+        if (target := _resolved(schema, one.get("$ref"), effort)) is not _UNKNOWN and not known(target):
+            return False
+        for some in ("anyOf", "oneOf"):
+            # Lists, not generators: every dependency must be registered.
+            if isinstance(branches := one.get(some), list) and branches and not any([known(it) for it in branches]):
+                return False
+        if isinstance(parts := one.get("allOf"), list) and not all([known(it) for it in parts]):
+            return False
+        return _type_holds(one, known, effort)
+
+    try:
+        return _least_fixpoint(schema, holds, id, effort)
+    except _TooLarge:
+        return True
+
+
+def _type_holds(one: Mapping[str, Any], known: Known, effort: Effort) -> bool:
+    kind = one.get("type")
+    if kind == "object":
+        properties, required = one.get("properties"), one.get("required")
+        if isinstance(properties, dict) and isinstance(required, list):
+            effort.ask(len(required))
+            names = [name for name in required if isinstance(name, str) and name in properties]
+            return all([known(properties[name]) for name in names])
+    if kind == "array" and isinstance(least := one.get("minItems"), int) and least > 0 and "items" in one:
+        return known(one["items"]) or bool(one.get("prefixItems"))
+    if kind == "string" and isinstance(pattern := one.get("pattern"), str):
+        return regex_admits_something(pattern, effort)
+    return True
+
+
+_UNKNOWN = object()
+
+
+def _resolved(root: Json, reference: Json, effort: Effort) -> Json:
+    """The target of a reference within the document."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return _UNKNOWN
+    effort.ask(1 + reference.count("/"))
+    value = root
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(value, dict) or name not in value:
+            return _UNKNOWN
+        value = value[name]
+    return value
+
+
+def regex_admits_something(expression: str, effort: Effort | None = None) -> bool:
+    """Whether some text may match. An expression that Python cannot read counts as satisfiable."""
+    try:
+        (effort or Effort()).read(expression)
+        with warnings.catch_warnings(action="ignore"):
+            return _sequence(_parser.parse(expression))
+    except (_TooLarge, re.error, RecursionError, OverflowError):
+        return True
+
+
+def _sequence(tokens: Any) -> bool:
+    return all(_token(*token) for token in tokens)
+
+
+def _token(kind: Any, value: Any) -> bool:
+    match kind:
+        case sre.IN:
+            return not _is_empty(value)
+        case sre.BRANCH:
+            return any(_sequence(branch) for branch in value[1])
+        case sre.SUBPATTERN:
+            return _sequence(value[-1])
+        case sre.ATOMIC_GROUP:
+            return _sequence(value)
+        case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
+            least, _, tokens = value
+            return least == 0 or _sequence(tokens)
+        case _:
+            return True
+
+
+_OPPOSITES = (
+    {sre.CATEGORY_SPACE, sre.CATEGORY_NOT_SPACE},
+    {sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_DIGIT},
+    {sre.CATEGORY_WORD, sre.CATEGORY_NOT_WORD},
+)
+
+
+def _is_empty(members: Any) -> bool:
+    """Whether a character class excludes every character, as ``[^\\s\\S]`` does."""
+    if members[0][0] is not sre.NEGATE:
+        return False
+    categories = {value for kind, value in members if kind is sre.CATEGORY}
+    whole = any(value[0] == 0 and value[1] >= 0x10FFFF for kind, value in members if kind is sre.RANGE)
+    return whole or any(pair <= categories for pair in _OPPOSITES)
+
+
+_RULE = re.compile(r"^[ \t]*+([\w-]++)[ \t]*+::=", re.MULTILINE)
+# Possessive, and what is not closed is one token up to the end: no character is read twice.
+_GRAMMAR_TOKEN = re.compile(
+    r'"(?:[^"\\\n]|\\.)*+(?:"|(?P<string>))|\[(?:[^\]\\]|\\.)*+(?:\]|(?P<set>))|\{[^}]*+(?:\}|(?P<count>))'
+    r"|[\w-]++|[|()*+?]|#[^\n]*+|\s++|.",
+    re.DOTALL,
+)
+
+
+def grammar_admits_something(grammar: str, effort: Effort | None = None) -> bool:
+    """Whether the rule `root` of a GBNF grammar derives some text. Without such a rule it counts as satisfiable, and so
+    does one with a text, set or count that is not closed.
+    """
+    effort = effort or Effort()
+    try:
+        effort.read(grammar)
+        heads = list(_RULE.finditer(grammar))
+        ends = [*(head.start() for head in heads[1:]), len(grammar)]
+        rules = {head[1]: _tokens(grammar[head.end() : end]) for head, end in zip(heads, ends, strict=False)}
+        if "root" not in rules:
+            return True
+
+        def holds(name: str, known: Known) -> bool:
+            def derives(symbol: str) -> bool:
+                return symbol not in rules or known(symbol)
+
+            return _Derivation(rules[name], derives, effort).admits_something()
+
+        return _least_fixpoint("root", holds, str, effort)
+    except (_TooLarge, RecursionError):
+        return True
+
+
+def _tokens(body: str) -> Sequence[str]:
+    """Raises _TooLarge if a text, set or count is not closed."""
+    found = list(_GRAMMAR_TOKEN.finditer(body))
+    if any(token.lastgroup for token in found):
+        raise _TooLarge
+    return [token[0] for token in found if not token[0].isspace() and not token[0].startswith("#")]
+
+
+_A_SET = 20
+"""What reading a set of characters costs, in questions."""
+
+
+class _Derivation:
+    """One rule's right side, read once from left to right: alternatives of sequences of symbols."""
+
+    def __init__(self, tokens: Sequence[str], derives: Callable[[str], bool], effort: Effort) -> None:
+        self._tokens, self._derives, self._effort, self._at = tokens, derives, effort, 0
+
+    def admits_something(self) -> bool:
+        """Whether any alternative derives a text."""
+        some, sequence = False, True
+        while self._at < len(self._tokens) and (token := self._next()) != ")":
+            if token == "|":
+                some, sequence = some or sequence, True
+                continue
+            symbol = self.admits_something() if token == "(" else self._symbol(token)
+            sequence &= self._is_optional() or symbol
+        return some or sequence
+
+    def _symbol(self, token: str) -> bool:
+        if token.startswith("["):
+            self._effort.ask(_A_SET)
+            return regex_admits_something(token)
+        return not re.fullmatch(r"[\w-]+", token) or self._derives(token)
+
+    def _is_optional(self) -> bool:
+        """Whether a quantifier follows that lets the symbol be absent."""
+        if self._at == len(self._tokens) or self._tokens[self._at][0] not in "*+?{":
+            return False
+        quantifier = self._next()
+        return quantifier in "*?" or bool(re.match(r"\{\s*0*\s*[,}]", quantifier))
+
+    def _next(self) -> str:
+        self._effort.ask()
+        self._at += 1
+        return self._tokens[self._at - 1]
+
 
 MOST_CHARACTERS = 8192
 """Of a regular expression or grammar: 8,000 characters take an engine seconds of CPU time to compile, and some take

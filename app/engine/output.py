@@ -2,12 +2,19 @@
 
 The keys cannot be mistaken for text: inside a JSON string their quotes would be escaped. Contract: vLLM 0.29's chat and
 text completions, `/v1/messages` and `/v1/responses`.
+
+Checks that an answer has the form that its request asked for: JSON, or a tool call.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
+from pydantic_core import from_json
+
+from app.engine.collectors import MALFORMED, content_of, forces_a_call
 from app.internal_api import EXTENDED_PATH
 
 _CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
@@ -35,7 +42,7 @@ class OutputPatterns:
         return self.visible.search(payload) is not None
 
 
-_FIELDS = OutputPatterns(
+_PATTERNS = OutputPatterns(
     token=re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking|refusal)": ?"[^"]|' + _CALLS),
     visible=re.compile(rb'"(?:content|text|refusal)": ?"' + _VISIBLE_TEXT + rb"|" + _CALLS),
     content=b'"content":"',
@@ -49,7 +56,7 @@ _EVENTS = OutputPatterns(
 )
 
 _WHOLE: Mapping[str, OutputPatterns] = dict.fromkeys(
-    ("/v1/chat/completions", "/v1/completions", EXTENDED_PATH, "/v1/messages", "/v1/responses"), _FIELDS
+    ("/v1/chat/completions", "/v1/completions", EXTENDED_PATH, "/v1/messages", "/v1/responses"), _PATTERNS
 )
 _STREAMED: Mapping[str, OutputPatterns] = {**_WHOLE, "/v1/responses": _EVENTS}
 
@@ -95,3 +102,49 @@ def find_id(payload: bytes) -> bytes | None:
         return id
     found = _ID.search(payload, 0, _HEAD_BYTES)
     return found[1] if found else None
+
+
+# It is parsed as a client would parse it, but not checked against the schema: that is the engine's task, and an answer
+# that was cut short does not even parse.
+
+_PROMISING = frozenset({"response_format", "structured_outputs", "text", "output_config", "tool_choice"})
+
+
+class Promise(Enum):
+    """The form that a request asks of its answer."""
+
+    JSON = auto()
+    CALL = auto()
+
+
+def promised(body: Mapping[str, Any]) -> Promise | None:
+    """The form that the vLLM request `body` asks for; None for most requests."""
+    if _PROMISING.isdisjoint(body):
+        return None
+    if forces_a_call(body):
+        return Promise.CALL
+    kinds = (_at(body, "response_format", "type"), _at(body, "text", "format", "type"))
+    if any(kind in ("json_schema", "json_object") for kind in kinds):
+        return Promise.JSON
+    schemas = (_at(body, "structured_outputs", "json"), _at(body, "output_config", "format", "schema"))
+    return Promise.JSON if any(schema is not None for schema in schemas) else None
+
+
+def is_kept(promise: Promise, answer: bytes, *, stream: bool) -> bool:
+    """Whether a whole answer of the engine's, or a stream that has ended, keeps the promise."""
+    try:
+        content = content_of(answer, stream=stream)
+        texts, calls = list(content.texts.values()), list(content.arguments.values())
+        for text in (*calls, *([] if promise is Promise.CALL else texts)):
+            from_json(text or "{}")
+    except MALFORMED:
+        return False
+    return bool(calls) or (promise is Promise.JSON and any(text.strip() for text in texts))
+
+
+def _at(value: Any, *path: str) -> Any:
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value

@@ -23,12 +23,10 @@ from app.dialects.base import (
 )
 from app.dialects.json_body import value_at
 from app.engine.answers import JSON, checked_answer
+from app.engine.collectors import StreamCollector, cut_calls
 from app.engine.constraints import constrained_field
-from app.engine.context import counted, max_tokens
 from app.engine.errors import NOT_FETCHED, TOO_COSTLY, error_in_first_chunk, field_named_in, media_refused
-from app.engine.forced_calls import cut_calls
-from app.engine.stream_collector import StreamCollector
-from app.engine.usage import usage_of_answer
+from app.engine.usage import counted, max_tokens, usage_of_answer
 from app.errors import (
     Broken,
     ContextExceeded,

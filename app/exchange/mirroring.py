@@ -3,7 +3,7 @@
 from functools import partial
 
 from app.dialects.base import Call, EngineRequest
-from app.engine.stream_collector import StreamCollector
+from app.engine.collectors import StreamCollector
 from app.exchange.affinity import Place
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot

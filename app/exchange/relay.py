@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 
 from app.aio import run_until_blocked
 from app.dialects.base import Stream
+from app.engine.collectors import CutCalls
 from app.engine.errors import ENDED_EARLY
-from app.engine.forced_calls import CutCalls
 from app.errors import Incomplete, SwitchyardError
 from app.exchange.deadlines import IdleTimeout
 from app.exchange.deployment_names import DeploymentNames, EventNames

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from app.engine.errors import error_in
-from app.engine.output import OutputPatterns, find_finish, find_id, output_patterns
-from app.engine.promised_output import Promise, promised
+from app.engine.output import OutputPatterns, Promise, find_finish, find_id, output_patterns, promised
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
 from app.internal_api import REPLICA_AGE_HEADER
 from app.ledger.plans import NEVER, Scope

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from app.config.schema import Config
-from app.engine.promised_output import is_kept
+from app.engine.output import is_kept
 from app.ledger.backlog import Backlog
 from app.ledger.conversation import turns
 from app.ledger.exposure import Arrival, Exposure, Identity

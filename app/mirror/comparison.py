@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from app.engine.content import MALFORMED, Content, ToolCall, content_of, vectors_of
-from app.engine.promised_output import Promise, is_kept
+from app.engine.collectors import MALFORMED, Content, ToolCall, content_of, vectors_of
+from app.engine.output import Promise, is_kept
 from app.ledger.wire import Finish
 
 Values = dict[str, Any]

@@ -11,9 +11,9 @@ import msgspec
 
 from app.config.schema import Timeouts
 from app.engine.answers import JSON, checked_answer
+from app.engine.collectors import StreamCollector
 from app.engine.errors import ENDED_EARLY
-from app.engine.promised_output import Promise
-from app.engine.stream_collector import StreamCollector
+from app.engine.output import Promise
 from app.engine.usage import Usage, find_usage
 from app.errors import (
     Broken,

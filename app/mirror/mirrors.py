@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from app.config.endpoints import Mirror
 from app.config.schema import Timeouts
-from app.engine.promised_output import promised
-from app.engine.stream_collector import StreamCollector
+from app.engine.collectors import StreamCollector
+from app.engine.output import promised
 from app.engine.usage import Usage
 from app.errors import UpstreamError
 from app.ledger.exposure import Exposure

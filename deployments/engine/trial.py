@@ -252,7 +252,7 @@ def _follow(compiled: Any, vocabulary_size: int) -> None:
         matcher.accept_string(matcher.find_jump_forward_string())
         matcher.fill_next_token_bitmask(bitmask)
         allowed = np.flatnonzero(np.unpackbits(bitmask.numpy().view(np.uint8), bitorder="little")[:vocabulary_size])
-        if not len(allowed):  # no text satisfies it: `app.engine.satisfiability` knows some of these
+        if not len(allowed):  # no text satisfies it: `app.engine.constraints` knows some of these
             return
         matcher.accept_token(int(allowed[choose.randrange(len(allowed))]))
 

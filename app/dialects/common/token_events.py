@@ -3,8 +3,7 @@
 from abc import ABC, abstractmethod
 
 from app.dialects.common.terminating import ErrorFrames, TerminatingStream
-from app.engine.token_reader import Step
-from app.engine.token_stream import TokenStream
+from app.engine.tokens import Step, TokenStream
 from app.engine.usage import Usage
 
 

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from app.dialects.base import EngineRequest, ServingContext
-from app.engine.context import PromptTokens
 from app.engine.model import Model
 from app.engine.pieces import MOST_CHARACTERS, Piece, Unsplittable
+from app.engine.usage import PromptTokens
 from app.errors import BadRequest
 
 _PATH = "/tokenize"

@@ -8,7 +8,7 @@ from app.dialects.common.copies import check_copies
 from app.dialects.common.last_usage import LastChoiceUsageStream, read_chunk
 from app.dialects.databricks.answer import counts
 from app.dialects.json_body import dump
-from app.engine.completion_collector import Tally
+from app.engine.collectors import Tally
 from app.engine.usage import find_usage
 from app.errors import SwitchyardError, TimedOut
 from app.sse import DONE, encode

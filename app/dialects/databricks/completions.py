@@ -16,8 +16,8 @@ from app.dialects.databricks.answer import RequestContext, counts, json_reply, w
 from app.dialects.databricks.completion_stream import CompletionStream, TextAffixes
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import Completions, checked, without_records
-from app.engine.completion_collector import STREAM_OPTIONS, CompletionCollector
-from app.engine.context import PromptTokens
+from app.engine.collectors import STREAM_OPTIONS, CompletionCollector
+from app.engine.usage import PromptTokens
 from app.errors import BadRequest
 
 _NOT_SENT = frozenset({"echo", "error_behavior", "suffix", "use_raw_prompt"})

@@ -8,7 +8,7 @@ from app.dialects.friendli.completion_request import CompletionRequest
 from app.dialects.json_body import dump
 from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.model import Model
-from app.engine.token_reader import Finish, Reader, Step, Token, parsed
+from app.engine.tokens import Finish, Reader, Step, Token, parsed
 from app.errors import Broken, Incomplete
 
 _FINISH_REASONS: Mapping[str, str] = {"stop": "stop", "repetition": "stop", "length": "length"}

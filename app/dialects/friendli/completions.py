@@ -29,7 +29,7 @@ from app.dialects.friendli.prepare import (
 )
 from app.dialects.friendli.rules import read
 from app.dialects.friendli.stream import ClassicEvents, ModernChunks
-from app.engine.context import PromptTokens
+from app.engine.usage import PromptTokens
 
 
 def parse_completion(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:

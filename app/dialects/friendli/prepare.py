@@ -12,9 +12,9 @@ from app.dialects.common.engine_request import missing_capability
 from app.dialects.common.tokenize import Steps
 from app.dialects.friendli.completion_request import ids_in
 from app.dialects.friendli.fields import Completions
-from app.engine.context import PromptTokens
 from app.engine.model import Model
 from app.engine.pieces import WINDOW
+from app.engine.usage import PromptTokens
 from app.errors import CONTEXT_EXCEEDED, BadRequest
 from app.internal_api import BAD_WORD_SEPARATOR, Xarg
 

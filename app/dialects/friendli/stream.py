@@ -9,8 +9,7 @@ from app.dialects.friendli.answer import Choice, head, logprobs, usage, visible_
 from app.dialects.friendli.completion_request import CompletionRequest
 from app.dialects.json_body import dump
 from app.engine.model import Model
-from app.engine.token_reader import Step, Token
-from app.engine.token_stream import TokenStream
+from app.engine.tokens import Step, Token, TokenStream
 from app.sse import DONE, encode
 
 

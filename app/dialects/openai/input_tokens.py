@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from app.dialects.base import Reply, ServingContext
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.json_body import dump
-from app.engine.content import MALFORMED
+from app.engine.collectors import MALFORMED
 from app.errors import BadRequest
 
 PASSED = frozenset({"chat_template_kwargs", "model"})

@@ -8,10 +8,10 @@ from typing import Any, Self
 from app.dialects.base import Reply, ServingContext
 from app.dialects.json_body import dump
 from app.dialects.tgi.generation import Generation
-from app.engine import token_reader
+from app.engine import tokens as token_reader
 from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.model import Model
-from app.engine.token_reader import Finish, Reader, Token
+from app.engine.tokens import Finish, Reader, Token
 from app.errors import Broken, Incomplete
 
 _COMPUTE_TYPE = "gpu+optimized"  # also a constant in TGI

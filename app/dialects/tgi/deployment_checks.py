@@ -5,8 +5,8 @@ from typing import Any
 
 from app.dialects.base import ServingContext
 from app.dialects.common.engine_request import missing_capability
-from app.engine.context import PromptTokens
 from app.engine.model import Model
+from app.engine.usage import PromptTokens
 from app.errors import Unprocessable
 
 

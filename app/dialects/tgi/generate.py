@@ -26,7 +26,7 @@ from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generation import Generation
 from app.dialects.tgi.profile import RequestStyle, profile_of, request_style
 from app.dialects.tgi.stream import TgiTokenEvents
-from app.engine.context import PromptTokens
+from app.engine.usage import PromptTokens
 from app.errors import Unprocessable
 from app.routing.traffic import Random
 

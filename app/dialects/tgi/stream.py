@@ -6,8 +6,7 @@ from app.dialects.tgi.answer import compute_headers, finish_details, full_text, 
 from app.dialects.tgi.errors import error_event
 from app.dialects.tgi.generation import Generation
 from app.engine.model import Model
-from app.engine.token_reader import Finish, Step, Token
-from app.engine.token_stream import TokenStream
+from app.engine.tokens import Finish, Step, Token, TokenStream
 from app.sse import encode
 
 

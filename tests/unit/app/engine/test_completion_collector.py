@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.completion_collector import CompletionCollector
+from app.engine.collectors import CompletionCollector
 from app.engine.expected import choices_of
 from app.errors import Broken, Rejected
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.content import MALFORMED, ToolCall, content_of, vectors_of
+from app.engine.collectors import MALFORMED, ToolCall, content_of, vectors_of
 
 CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
 WHOLE = [

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.chat_collector import ChatCollector
-from app.engine.forced_calls import CutCalls, cut_calls, forced_call_collector
-from app.engine.message_collector import MessageCollector
-from app.engine.response_collector import ResponseCollector
-from app.engine.stream_collector import StreamCollector
+from app.engine.collectors import (
+    ChatCollector,
+    CutCalls,
+    MessageCollector,
+    ResponseCollector,
+    StreamCollector,
+    cut_calls,
+    forced_call_collector,
+)
 from app.errors import Broken, Rejected
 
 CHAT = "/v1/chat/completions"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.promised_output import Promise, is_kept, promised
+from app.engine.output import Promise, is_kept, promised
 from app.sse import DONE, encode
 
 SCHEMA = {"type": "object"}

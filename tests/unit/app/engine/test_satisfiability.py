@@ -12,12 +12,14 @@ from app.engine.constraints import (
     MOST_BYTES,
     MOST_CHARACTERS,
     MOST_REPETITIONS,
+    grammar_admits_something,
+    regex_admits_something,
+    schema_admits_something,
     too_large_field,
     too_long_field,
     too_repetitive_field,
     unsatisfiable_field,
 )
-from app.engine.satisfiability import grammar_admits_something, regex_admits_something, schema_admits_something
 
 MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS
-from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, mean_logprob, prompt_tokens
-from app.engine.token_stream import TokenStream
+from app.engine.tokens import Detokenizer, Reader, Step, Token, TokenStream, choices, mean_logprob, prompt_tokens
 from app.engine.usage import Usage
 from app.errors import Rejected
 from tests.support.clients.samples import EOS, MODEL

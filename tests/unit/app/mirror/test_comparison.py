@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.promised_output import Promise
+from app.engine.output import Promise
 from app.ledger.wire import Finish, Pair
 from app.mirror.comparison import MeasuredAnswer, compare, compare_vectors
 
