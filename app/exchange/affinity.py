@@ -11,7 +11,7 @@ from typing import Any
 
 from app.config.endpoints import Affinity
 from app.dialects.base import Call
-from app.exchange.engine_params import cache_scope
+from app.exchange.request import cache_scope
 from app.exchange.snapshot import Snapshot
 from app.internal_api import AFFINITY_HEADER
 from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, before_the_answer, is_running

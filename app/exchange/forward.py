@@ -1,18 +1,23 @@
-"""From a parsed call to the written response: engine requests, one retry, timeouts, streams."""
+"""From a parsed call to the written response: engine requests, one retry, timeouts, streams.
+
+- Makes answers name their deployment instead of the engine's model name: clients send the name back.
+- Relays a deployment's stream to the client.
+"""
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 from pydantic_core import from_json
 
-from app.aio import within
+from app.aio import run_until_blocked, within
 from app.config.schema import Timeouts
 from app.dialects.base import (
     Call,
@@ -20,17 +25,19 @@ from app.dialects.base import (
     Flow,
     Reply,
     ServingContext,
+    Stream,
 )
-from app.dialects.json_body import value_at
-from app.engine.answers import JSON, checked_answer
-from app.engine.collectors import StreamCollector, cut_calls
+from app.dialects.json_body import dump, value_at
+from app.engine.answers import JSON, EventCheck, Learned, checked_answer
+from app.engine.collectors import CutCalls, StreamCollector, cut_calls
 from app.engine.constraints import constrained_field
-from app.engine.errors import NOT_FETCHED, TOO_COSTLY, error_in_first_chunk, field_named_in, media_refused
+from app.engine.errors import ENDED_EARLY, NOT_FETCHED, TOO_COSTLY, error_in_first_chunk, field_named_in, media_refused
 from app.engine.usage import counted, max_tokens, usage_of_answer
 from app.errors import (
     Broken,
     ContextExceeded,
     DeadlinePassed,
+    Incomplete,
     MalformedAnswer,
     Rejected,
     SwitchyardError,
@@ -40,12 +47,9 @@ from app.errors import (
 )
 from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
-from app.exchange.deployment_names import names_of
-from app.exchange.engine_params import check_engine_params, check_salt
-from app.exchange.failures import CLIENT_GONE, malformed_answers
-from app.exchange.observation import Observation
-from app.exchange.relay import Relay
-from app.exchange.request import impossible
+from app.exchange.failures import CLIENT_GONE, StreamAborted, malformed_answers
+from app.exchange.observers import Observation
+from app.exchange.request import check_engine_params, check_salt, impossible
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
@@ -55,6 +59,193 @@ from app.telemetry.tracing.request import RequestSpan
 from app.upstream.client import Encode, encoded_in_pieces
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
+
+# Works on finished bytes, of every dialect. A pattern cannot match inside a JSON string: there the quotes are escaped.
+
+_HEAD, _PIECE = 1024, 1024 * 1024
+_MOST = 4096
+
+_SPACED = re.compile(rb'\s*\{\s*"[^"\\]*": ')
+"""The beginning of a JSON object that is not compact, as vLLM's are."""
+
+
+class DeploymentNames:
+    """Rewrites `model` and `system_fingerprint` in the answers of one deployment."""
+
+    def __init__(self, name: str, model: str) -> None:
+        """The deployment's name, and the engine's name for its model."""
+        self._names = name, model
+        own = dump(name)
+        self._engine_model, self._model = b'"model":' + dump(model), b'"model":' + own
+        self._fingerprint = b'"system_fingerprint":"'
+        self._own_fingerprint = self._fingerprint + own[1:-1] + b"-"
+        self._spaced = [
+            (engines.replace(b":", b": ", 1), ours.replace(b":", b": ", 1))
+            for engines, ours in ((self._engine_model, self._model), (self._fingerprint, self._own_fingerprint))
+        ]
+
+    def in_events(self, frames: bytes) -> bytes:
+        """Whole frames of an event stream with the deployment's names."""
+        frames = frames.replace(self._engine_model, self._model).replace(self._fingerprint, self._own_fingerprint)
+        if frames.find(b'": "') >= 0:  # a server other than vLLM may put spaces into its JSON
+            for engines, ours in self._spaced:
+                frames = frames.replace(engines, ours)
+        return frames
+
+    def in_answer(self, body: bytes) -> bytes:
+        """A whole answer with the deployment's names. Members of inner objects, like a tool's input, stay."""
+        if _SPACED.match(body):
+            body = dump(from_json(body))
+        if not self._names_outside(body) and body.count(self._engine_model) > 1:
+            answer, (name, model) = from_json(body), self._names
+            if answer.get("model") == model:
+                answer["model"] = name
+            body = dump(answer)
+        else:
+            body = body.replace(self._engine_model, self._model, 1)
+        return body.replace(self._fingerprint, self._own_fingerprint, 1)
+
+    def in_long_answer(self, body: bytes) -> Sequence[bytes | memoryview]:
+        """`in_answer` in pieces: copying megabytes takes milliseconds, and so does searching them, which is done in
+        pieces so that other threads can run."""
+        if not self._names_outside(body):
+            return [self.in_answer(body)]
+        model, fingerprint = body.find(self._engine_model), _found(body, self._fingerprint)
+        renamed = [(model, self._engine_model, self._model)]
+        if fingerprint >= 0:
+            renamed.append((fingerprint, self._fingerprint, self._own_fingerprint))
+        rest, done = memoryview(body), 0
+        pieces: list[bytes | memoryview] = []
+        for at, old, new in sorted(renamed):
+            pieces += [rest[done:at], new]
+            done = at + len(old)
+        return [*pieces, rest[done:]]
+
+    def _names_outside(self, body: bytes) -> bool:
+        """Whether the answer's own name comes before any nested object, as nearly always: then it is the first."""
+        at = body.find(self._engine_model, 0, _HEAD)
+        return at >= 0 and body.count(b"{", 0, at) == 1 and body.find(b"[", 0, at) < 0
+
+
+class EventNames:
+    """Does what `DeploymentNames.in_events` does, for one stream with its `check`: of events that differ in a text
+    alone, what surrounds it is searched once."""
+
+    def __init__(self, names: DeploymentNames, check: EventCheck | None) -> None:
+        self._names, self._check = names, check
+        self._learned: Learned | None = None
+        self._before = self._after = b""
+
+    def renamed(self, frames: bytes, *, are_checked: bool) -> bytes:
+        """Whole frames with the deployment's names. `are_checked`: they are what the check has seen last."""
+        check = self._check
+        if check is None or not are_checked or check.varying is None:
+            return self._names.in_events(frames)
+        if check.learned is not self._learned and not self._learn(check.learned):
+            return self._names.in_events(frames)
+        return self._before + check.varying + self._after
+
+    def _learn(self, learned: Learned) -> bool:
+        """Whether no name is in the part that varies. No name begins or ends in a text without quotes."""
+        before, between, after = map(self._names.in_events, learned[:3])
+        if between != learned[1]:
+            return False
+        self._learned, self._before, self._after = learned, before, after
+        return True
+
+
+@lru_cache(_MOST)
+def _names(name: str, model: str) -> DeploymentNames:
+    return DeploymentNames(name, model)
+
+
+def names_of(target: Target) -> DeploymentNames:
+    """The names for the answers of this deployment."""
+    return _names(target.name, target.model)
+
+
+def _found(body: bytes, what: bytes) -> int:
+    """`body.find(what)`, for a `what` with an underscore."""
+    for start in range(0, len(body), _PIECE):
+        end = start + _PIECE + len(what) - 1
+        # Embeddings, the longest answers, have no underscore among their numbers, and a single byte is found ten times
+        # as fast.
+        if body.find(b"_", start, end) >= 0 and (at := body.find(what, start, end)) >= 0:
+            return at
+    return -1
+
+
+# Each chunk is passed on in the callback that receives it: the request's task only waits for the end, or for a client
+# that reads slowly.
+
+
+class Relay:
+    """Relays one deployment stream to the client."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        names: DeploymentNames,
+        writer: ResponseWriter,
+        observation: Observation,
+        cut: CutCalls | None,
+    ) -> None:
+        """`cut` corrects the deployment's stream before anything else reads it."""
+        self._stream, self._writer, self._cut = stream, writer, cut
+        self._names = EventNames(names, stream.check)
+        self._exposure, self._original = observation.exposure, observation.original
+        self._span = observation.trace.span if observation.trace is not None else None
+        self._clock = asyncio.get_running_loop().time
+        self._rest = b""
+
+    async def run(self, chunks: ResponseStream, idle_s: float, deadline: float) -> None:
+        """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
+        end, in_order = b"", False
+        try:
+            with malformed_answers():
+                async with IdleTimeout(idle_s, deadline) as self._idle:
+                    self._rest = self._translated(await chunks.each(self._pass_on))
+                if self._stream.failure is not None:
+                    raise self._stream.failure
+                if end := self._stream.close():
+                    self._writer.fail(Incomplete(ENDED_EARLY))
+                in_order = not end
+        except SwitchyardError as error:
+            end = self._stream.fail(error)
+            self._writer.fail(error)
+        finally:
+            if self._span is not None:
+                self._span.stream_ended()
+            if self._exposure is not None:
+                self._exposure.stream_ended(self._writer.record.deployment, self._clock(), in_order=in_order)
+        self._writer.record.usage = self._stream.usage
+        if self._writer.failure is not None and self._stream.aborts:
+            if self._rest:
+                await self._writer.send_chunk(self._rest)
+            raise StreamAborted
+        await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False))
+
+    def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
+        data = self._translated(chunk)
+        if self._stream.failure is not None:
+            self._rest = data
+            raise self._stream.failure
+        return run_until_blocked(self._writer.send_chunk(data)) if data else None
+
+    def _translated(self, chunk: bytes) -> bytes:
+        """Translates a chunk for the client, and passes it to the request's observers."""
+        if self._cut is not None:
+            chunk = self._cut.feed(chunk)
+        if self._span is not None:
+            self._span.chunk(chunk)
+        if self._original is not None:
+            self._original.chunk(chunk)
+        data = self._stream.feed(chunk)
+        self._idle.last = now = self._clock()
+        if self._exposure is not None:
+            self._exposure.chunk(now, chunk)
+        return self._names.renamed(data, are_checked=data is chunk) if data else b""
+
 
 RETRY_SAME_AFTER_S = 0.1
 """Pause before the same engine is called again: by then the ingress knows which of its replicas has failed."""

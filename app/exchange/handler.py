@@ -33,7 +33,7 @@ from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
-from app.exchange.observation import begin, end
+from app.exchange.observers import begin, end
 from app.exchange.request import (
     check_body_size,
     check_choices,

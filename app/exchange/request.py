@@ -1,15 +1,23 @@
-"""Reads and checks a request: its id, headers, body and constraints."""
+"""Reads and checks a request: its id, headers, body and constraints.
+
+- Decompresses request bodies: `Content-Encoding` gzip and deflate (RFC 9110, 8.4.1).
+- Fields of vLLM's that are not the caller's alone to set.
+"""
 
 import asyncio
+import hashlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from app.aio import result_within
-from app.config.schema import Config, Timeouts
-from app.dialects.base import Call
+from app.config.schema import ENGINE_PARAMS, Config, Endpoint, Timeouts
+from app.dialects.base import Call, EngineRequest
 from app.dialects.json_size import check_size, outlined, weight
 from app.engine.constraints import (
     CONSTRAINTS,
@@ -22,11 +30,90 @@ from app.engine.constraints import (
     unsatisfiable_field,
 )
 from app.engine.expected import prompts_of
-from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
-from app.exchange.content_coding import STEP, BodyDecoder, body_decoder
+from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow, UnsupportedMediaType
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
+from app.internal_keys import listed
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
+from app.upstream.target import Target
+
+_GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
+
+STEP = 256 * 1024
+"""Bytes that are decompressed at a time."""
+
+_MOST_MEMBERS = 1000
+"""Of a gzip file: each takes as long as some kilobytes."""
+
+
+class BodyDecoder(Protocol):
+    """Decodes a body part by part, as it arrives. A part may become several pieces of at most `STEP` bytes."""
+
+    def feed(self, part: bytes) -> Iterable[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class Identity:
+    """A body without a content coding."""
+
+    def feed(self, part: bytes) -> Iterable[bytes]:
+        """The part itself."""
+        return (part,)
+
+    def close(self) -> None:
+        """Does nothing: such a body may end anywhere."""
+
+
+class Inflater:
+    """A gzip or deflate body. Never produces more than `limit` bytes, however small its input is."""
+
+    def __init__(self, coding: str, limit: int) -> None:
+        self._coding, self._limit, self._size, self._members = coding, limit, 0, 1
+        self._stream = zlib.decompressobj(_GZIP) if coding == "gzip" else None
+
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        """Raises TooLarge above the limit, and BadRequest on data that is not of this coding."""
+        if self._stream is None and part:
+            # Some clients send raw deflate data, without the zlib header that RFC 9110 requires.
+            self._stream = zlib.decompressobj(_ZLIB if part[0] & 0x0F == 8 else _RAW)
+        is_full = False  # zlib may hold more of what it has read
+        while (part or is_full) and self._stream is not None:
+            most = min(STEP, self._limit - self._size + 1)
+            try:
+                piece = self._stream.decompress(part, most)
+            except zlib.error:
+                raise self._malformed() from None
+            self._size += len(piece)
+            is_full = len(piece) == most
+            if self._size > self._limit:
+                raise TooLarge(f"The body is larger than {self._limit} bytes once it is decompressed")
+            yield piece
+            part = self._stream.unconsumed_tail
+            is_full = is_full and not self._stream.eof
+            if self._stream.eof and (part := self._stream.unused_data):
+                self._members += 1
+                if self._coding != "gzip" or self._members > _MOST_MEMBERS:
+                    raise self._malformed()
+                self._stream = zlib.decompressobj(_GZIP)  # a gzip file may have several members
+
+    def close(self) -> None:
+        """Raises BadRequest if the data ended early."""
+        if self._stream is not None and not self._stream.eof:
+            raise self._malformed()
+
+    def _malformed(self) -> BadRequest:
+        return BadRequest(f"The body is not valid {self._coding} data", param="content-encoding")
+
+
+def body_decoder(coding: str | None, limit: int) -> BodyDecoder:
+    """The decoder for a value of `Content-Encoding`. Raises UnsupportedMediaType."""
+    name = (coding or "identity").strip().lower()
+    if name in ("identity", ""):
+        return Identity()
+    if name in ("gzip", "x-gzip", "deflate"):
+        return Inflater(name.removeprefix("x-"), limit)
+    raise UnsupportedMediaType(f"Content-Encoding '{name}' is not supported; send gzip, deflate or none")
 
 
 def check_constraints(call: Call, size: int) -> None:
@@ -180,3 +267,90 @@ def check_choices(call: Call, limit: int) -> None:
 
 
 _LISTS = ("messages", "input", "prompt", "queries", "documents")
+
+
+# `check_engine_params`: `kv_transfer_params` and `ec_transfer_params` name hosts that an engine with a connector
+# contacts, and `priority` moves a request ahead of others, so that the operator allows them for each endpoint.
+# Contract: vLLM 0.29, which takes them as fields and as members of `vllm_xargs`.
+#
+# `CacheSalts`: the time to the first token tells a caller whether a prompt's beginning is cached, so that a prefix
+# cache which callers share answers the question whether someone has sent a text. vLLM mixes a request's `cache_salt`
+# into the hash of the prompt's first block, and so into all of them: requests with different salts share nothing. The
+# router sets a salt that no caller can know, whatever the client's dialect; a client's own salt divides its caller's
+# share further.
+
+_EXTRA = "vllm_xargs"
+_PARAMS = frozenset(ENGINE_PARAMS)
+_SALT = "cache_salt"
+_LONGEST_SALT = 1024
+"""Characters that vLLM takes."""
+
+UNSALTED = frozenset({"/tokenize", "/detokenize", "/v1/chat/completions/render", "/v1/messages/count_tokens", "/ping"})
+"""The engines' routes that compute nothing: vLLM has no such field there."""
+
+
+def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint | None) -> None:
+    """Raises BadRequest if a body in vLLM's fields has a parameter that the endpoint `name` does not allow.
+
+    `endpoint` is None for a deployment that no endpoint lists.
+    """
+    extra = body.get(_EXTRA)
+    if extra is None and _PARAMS.isdisjoint(body):  # nearly always
+        return
+    allowed = endpoint.allow_engine_params if endpoint is not None else ()
+    for parameter in ENGINE_PARAMS:
+        if parameter in allowed:
+            continue
+        path = f"{_EXTRA}.{parameter}" if isinstance(extra, Mapping) and parameter in extra else parameter
+        if parameter in body or path != parameter:
+            raise BadRequest(
+                f"{path}: not allowed here; the operator may allow it (`allow_engine_params` of '{name}')",
+                param=path,
+                code="unsupported_parameter",
+            )
+
+
+def cache_scope(config: Config, endpoint: str, caller: str) -> str:
+    """Names the requests that may share cached prompts with this one, "" for all. `caller` is the caller's id,
+    `endpoint` the endpoint's name, or that of a deployment which no endpoint lists."""
+    found = config.endpoints.get(endpoint)
+    isolate = found.isolate_cache if found is not None else None
+    match isolate or ("caller" if config.access.knows_callers else "none"):
+        case "caller":
+            return f"caller {caller}"
+        case "endpoint":
+            return f"endpoint {endpoint}"
+        case _:
+            return ""
+
+
+class CacheSalts:
+    """Makes salts under one secret: that of all routers with the same first key among `internal_keys`. Without one it
+    is this process's own: a router's callers find nothing cached after its restart, nor what another router sent."""
+
+    def __init__(self, internal_keys: str) -> None:
+        first = next(iter(listed(internal_keys)), "")
+        secret = first.encode("utf-8", "surrogatepass") or secrets.token_bytes(32)
+        key = hashlib.blake2b(secret, person=b"cache secret", digest_size=32).digest()
+        self._hash = hashlib.blake2b(key=key, person=b"cache salt", digest_size=32)
+        self._salt = lru_cache(maxsize=4096)(self._salt_of)
+
+    def salted(self, request: EngineRequest, target: Target, scope: str) -> EngineRequest:
+        """The request with the salt of its `cache_scope`, if the target takes one."""
+        if not scope or not target.takes_salt or request.path in UNSALTED:
+            return request
+        own = request.body.get(_SALT)
+        salt = self._salt(scope) if own is None else self._salt_of(scope, repr(own))
+        return EngineRequest(request.path, {**request.body, _SALT: salt})
+
+    def _salt_of(self, scope: str, own: str = "") -> str:
+        digest = self._hash.copy()
+        digest.update(f"{len(scope)}:{scope}{own}".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+def check_salt(body: Mapping[str, Any]) -> None:
+    """Raises BadRequest for a client's salt that vLLM would reject: it cannot see it once another takes its place."""
+    own = body.get(_SALT)
+    if own is not None and not (isinstance(own, str) and 1 <= len(own) <= _LONGEST_SALT):
+        raise BadRequest(f"{_SALT}: must be a string of 1 to {_LONGEST_SALT} characters", param=_SALT)

@@ -1,17 +1,34 @@
-"""The configuration that a request keeps from its beginning to its end, and the seam to deployments."""
+"""The configuration that a request keeps from its beginning to its end, and the seam to deployments.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+- Prepares a configuration before it is served: everything that is independent of the running router, in a thread.
+- Builds the router's snapshots from the configuration and the stops that are in force.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from app.access.caller import ConfigViews
-from app.config.schema import Config, Timeouts
+from app.config.experiments import is_active
+from app.config.loading import Parser
+from app.config.schema import Config, Endpoint, Task, Timeouts
 from app.engine.model import Model
-from app.ledger.plans import Scope
-from app.routing.rules import Rules
+from app.ledger.acknowledgement import Replaced, Stop
+from app.ledger.ledger import Ledger
+from app.ledger.plans import Scope, plan_of
+from app.ledger.wire import Plan
+from app.routing.overrides import Overrides
+from app.routing.pinned_conversations import PinnedConversations
+from app.routing.rules import Rules, Window
+from app.routing.stops import NO_STOPS, stops_of
+from app.routing.windows import Earlier, InForce, in_force, same
 from app.upstream.client import NO_CONTEXT, Encode
 from app.upstream.stream import OnHead, ResponseStream
-from app.upstream.target import Target
+from app.upstream.target import RuntimeEnvironment, Target, targets
 
 
 class Calls(Protocol):
@@ -80,3 +97,251 @@ class Snapshot:
         limits = map(self.config.body_limit, (*self.config.endpoints, *self.config.deployments))
         object.__setattr__(self, "largest_body", max(self.config.max_body_bytes, *limits))
         object.__setattr__(self, "knows_callers", self.config.access.knows_callers)
+
+
+Plans = Mapping[str, tuple[Endpoint, Plan]]
+"""Each endpoint and its plan while nothing is stopped, by name."""
+
+
+NO_PLANS: Plans = MappingProxyType({})
+
+
+class PreparedConfig(NamedTuple):
+    """A valid configuration and the objects derived from it."""
+
+    config: Config
+    targets: Mapping[str, Target]
+    plans: Plans
+
+
+class Preparation:
+    """Prepares configurations; reuses the parts that did not change from one to the next."""
+
+    def __init__(self, environment: RuntimeEnvironment) -> None:
+        self._environment, self._parser = environment, Parser()
+        self._plans = NO_PLANS
+
+    def prepare(self, data: object) -> PreparedConfig:
+        """Prepares a Config, or plain data. Raises ConfigError. The time is in proportion to its size."""
+        config = data if isinstance(data, Config) else self._parser.parse(data)
+        found = PreparedConfig(config, targets(config, self._environment), self._planned(config))
+        self._plans = found.plans
+        return found
+
+    def _planned(self, config: Config) -> Plans:
+        known = self._plans
+        return {
+            name: before
+            if (before := known.get(name)) is not None and before[0] is endpoint
+            else (endpoint, plan_of(name, endpoint))
+            for name, endpoint in config.endpoints.items()
+        }
+
+
+_Stops = Mapping[str, Mapping[str, str]]
+"""The stopped deployments of each endpoint, each with the one that gets its share."""
+
+NEW_S = 60.0
+"""The time after its first configuration for which a router asks for the weights in force before, and applies them.
+Later that would do harm: conversations that began here since, and are not pinned, would leave their deployment.
+"""
+
+
+class LiveRouting(NamedTuple):
+    """The state of this router that decides on an endpoint's requests, apart from the weights.
+
+    `stops`: its stopped deployments, each with the one that gets its share. `pins`: the number of conversations that
+    keep each deployment. `until`: the time until which conversations keep theirs, in Unix seconds; None: there was no
+    change.
+    """
+
+    stops: Mapping[str, str] = NO_STOPS
+    pins: Mapping[str, int] = {}
+    until: float | None = None
+
+
+class SnapshotBuilder:
+    """Keeps the state from which the next snapshot is built. `clock` returns Unix seconds. `settle_s`: the time after a
+    change in which this router's new conversations still follow the weights before, if there are other routers, which
+    hear of the change meanwhile.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pins: PinnedConversations,
+        clock: Callable[[], float] = time.time,
+        *,
+        settle_s: float = 0.0,
+    ) -> None:
+        self.stops: Sequence[Stop] = []
+        """The controller's last answer. It stays in force while the controller does not answer."""
+        self._ledger, self._pins, self._clock, self._settle_s = ledger, pins, clock, settle_s
+        self._in_force: Mapping[str, InForce] = {}
+        self._settles: dict[str, float] = {}
+        """The Unix time at which each endpoint's last change of weights applies to new conversations, too."""
+        self._config: Config | None = None
+        self._targets: Mapping[str, Target] = {}
+        self._plans: Plans = {}
+        self._applied_at = 0
+        self._new_until: float | None = None
+
+    def configured(self, config: Config, targets: Mapping[str, Target], plans: Plans = NO_PLANS) -> Snapshot:
+        """The snapshot of a new configuration. `plans`: those that are known already."""
+        now = self._clock()
+        self._config, self._targets, self._applied_at, self._plans = config, targets, int(now), plans
+        if self._new_until is None:
+            self._new_until = now + NEW_S
+        return self._built(config)
+
+    def stopped(self, stops: Sequence[Stop]) -> Snapshot | None:
+        """The snapshot with these stops; None if they change nothing, or before the first configuration."""
+        new = sorted(stops, key=lambda it: it.id)
+        if new == self.stops or self._config is None:
+            self.stops = new
+            return None
+        self.stops = new
+        return self._built(self._config)
+
+    def replaced(self, replaced: Sequence[Replaced]) -> Snapshot | None:
+        """The snapshot in which running conversations follow these weights, too; None if they change nothing.
+
+        They count for a router that is new, under the plan that it serves.
+        """
+        config, now = self._config, self._clock()
+        if config is None or not self._is_new:
+            return None
+        reported: dict[str, list[Replaced]] = {}
+        for it in replaced:
+            endpoint = config.endpoints.get(it.endpoint)
+            if endpoint is not None and it.until > now and it.plan == plan_of(it.endpoint, endpoint).id:
+                reported.setdefault(it.endpoint, []).append(it)
+        unknown = {name: found for name, found in reported.items() if not all(map(self._is_known, found))}
+        return self._built(config, unknown) if unknown else None
+
+    def behind(self) -> Snapshot | None:
+        """The snapshot in which conversations that began on other routers, after a change that has not come here yet,
+        keep their deployment; None before the first configuration.
+        """
+        return self._built(self._config) if self._config is not None else None
+
+    def _is_known(self, replaced: Replaced) -> bool:
+        """Whether conversations follow the weights, or did until the time was over."""
+        return any(
+            same(it.weights, replaced.weights) and replaced.withdrawn.keys() <= it.stops.keys()
+            for it in self._in_force[replaced.endpoint].earlier
+        )
+
+    @property
+    def _is_new(self) -> bool:
+        return self._new_until is not None and self._clock() < self._new_until
+
+    def is_stopped(self, endpoint: str, deployment: str) -> bool:
+        """Whether the controller has stopped the deployment, in the endpoint's traffic or not."""
+        return any((it.endpoint, it.deployment) == (endpoint, deployment) for it in self.stops)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether to ask the controller: there is an active experiment, or a stop that may be lifted, or this router is
+        new and may need the weights in force before, or conversations may begin on other routers."""
+        if self._config is None:
+            return bool(self.stops)
+        return (
+            bool(self.stops)
+            or any(is_active(it) for it in self._config.experiments.values())
+            or (
+                (self._is_new or self._pins.has_others)
+                and any(it.sticky is not None and it.pin_s > 0 for it in self._config.endpoints.values())
+            )
+        )
+
+    def live_routing(self, endpoint: str) -> LiveRouting:
+        """The endpoint's LiveRouting. Takes milliseconds if many conversations are pinned."""
+        found = self._in_force.get(endpoint)
+        if found is None:
+            return LiveRouting()
+        now = self._clock()
+        until = max((it.until for it in found.earlier if it.until > now), default=None)
+        return LiveRouting(found.stops, self._pins.by_deployment(endpoint), until)
+
+    def _built(self, config: Config, replaced: Mapping[str, Sequence[Replaced]] = {}) -> Snapshot:
+        now = self._clock()
+        stops: _Stops = {
+            name: found
+            for name, endpoint in (config.endpoints.items() if self.stops else ())
+            if (found := stops_of(name, endpoint.traffic, self.stops))
+        }
+        self._in_force = {
+            name: self._followed(name, endpoint, stops.get(name, NO_STOPS), replaced.get(name, ()), now)
+            for name, endpoint in config.endpoints.items()
+        }
+        until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
+        self._pins.configure(until)
+        plans = {name: self._plan(name, it, stops) for name, it in config.endpoints.items()}
+        recorded = self._ledger.configure(config, plans, until, now, settles=self._settles)
+
+        @cache
+        def able(tasks: tuple[Task, ...]) -> frozenset[str]:
+            """The deployments that support all of the tasks."""
+            return frozenset(name for name, it in config.deployments.items() if set(tasks) <= set(it.tasks))
+
+        rules = {
+            name: it
+            for name, endpoint in config.endpoints.items()
+            if (endpoint.plan.overrides or name in stops or name in until or self._pins.is_behind(name))
+            and (it := self._rules(name, endpoint, stops.get(name, NO_STOPS), able(endpoint.tasks)))
+        }
+        ids = {name: plan.id for name, plan in plans.items()}
+        unstopped = {name: _unstopped(name, config.endpoints[name], recorded.get(name)) for name in stops}
+        views = ConfigViews(config)
+        return Snapshot(config, self._targets, views, self._applied_at, recorded, ids, rules, unstopped, stops)
+
+    def _plan(self, name: str, endpoint: Endpoint, stops: _Stops) -> Plan:
+        known = self._plans.get(name)
+        if known is not None and name not in stops:
+            return known[1]
+        return plan_of(name, endpoint, stops.get(name, NO_STOPS))
+
+    def _followed(
+        self, name: str, endpoint: Endpoint, stops: Mapping[str, str], replaced: Sequence[Replaced], now: float
+    ) -> InForce:
+        """The weights in force for the endpoint's keys, and the earlier ones that running conversations follow."""
+        if endpoint.sticky is None:
+            return InForce(endpoint.traffic, stops)
+        before = self._in_force.get(name)
+        is_as_it_was = before is not None and before.weights == endpoint.traffic and before.stops == stops
+        if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
+            return before
+        # Replaced weights come first: they are all the weights that are followed, and the plan lists only the last
+        # ones.
+        listed = [Earlier(it.weights, it.until, it.withdrawn) for it in replaced]
+        listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
+        if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
+            self._pins.move(name, lifted)
+        has_changed = before is not None and not same(before.weights, endpoint.traffic)
+        if has_changed and self._pins.has_others and endpoint.pin_s > 0:
+            self._settles[name] = self._pins.now() + self._settle_s
+        withdrawn = endpoint.plan.withdrawn
+        return in_force(before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now)
+
+    def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
+        """The endpoint's rules; None if its weights alone decide. `able`: deployments that support its tasks."""
+        earlier, listed = self._in_force[name].earlier, endpoint.plan.overrides
+        is_behind = endpoint.sticky is not None and endpoint.pin_s > 0 and self._pins.is_behind(name)
+        if not (listed or stops or earlier or is_behind):
+            return None
+        overrides = Overrides(listed, self._ledger.unit, self._clock) if listed else None
+        window = None
+        if earlier or is_behind:
+            settles_at = self._settles.get(name, 0.0)
+            window = Window(name, earlier, endpoint.plan.withdrawn, able, self._pins, settles_at)
+        return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
+
+
+def _until(earlier: Earlier) -> float:
+    return earlier.until
+
+
+def _unstopped(name: str, endpoint: Endpoint, scope: Scope | None) -> Unstopped:
+    plan = plan_of(name, endpoint)
+    return Unstopped(plan.id, replace(scope, plan=plan) if scope is not None else None)

@@ -1,8 +1,14 @@
-"""The state that all requests share."""
+"""The state that all requests share.
 
+Circuit breakers in operation: outcomes of attempts, the router's own check requests, logs and metrics of changes.
+"""
+
+import asyncio
+import logging
 import time
+import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -10,19 +16,145 @@ from typing import Any
 
 from app.access.guard import Access
 from app.answer_cache import AnswerCache
-from app.exchange.deployment_health import DeploymentHealth
-from app.exchange.engine_params import CacheSalts
+from app.config.schema import Config, Task
+from app.dialects.base import EngineRequest
+from app.errors import ClientError, SwitchyardError, Unavailable, Unreachable, UpstreamError
+from app.exchange.request import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
 from app.mirror.mirrors import Mirrors
 from app.routing.admission import AdmissionQueue
+from app.routing.circuit_breaker import Breakers, Fault
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
 from app.routing.unserved import Unserved
+from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing.tracing import Tracing
+from app.upstream.target import Target
+
+# A check is the smallest request that a deployment can serve. It decides whether a suspected breaker opens, it is the
+# trial of an open one, and it distinguishes a request that breaks a healthy engine from an engine that is unhealthy.
+
+MAX_CHECK_S = 30.0
+"""The timeout of a check, in seconds: a healthy engine takes milliseconds, a busy one some seconds."""
+
+_log = logging.getLogger("switchyard")
+
+_HI = [{"role": "user", "content": "a"}]
+_CHECKS: Mapping[Task, EngineRequest] = {
+    "completions": EngineRequest("/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0}),
+    "chat": EngineRequest("/v1/chat/completions", {"messages": _HI, "max_tokens": 1, "temperature": 0}),
+    "responses": EngineRequest("/v1/responses", {"input": "a", "max_output_tokens": 1, "store": False}),
+    "embeddings": EngineRequest("/v1/embeddings", {"input": "a"}),
+    "rerank": EngineRequest("/v1/rerank", {"query": "a", "documents": ["a"]}),
+    "classify": EngineRequest("/classify", {"input": "a"}),
+}
+"""The check request of each task, in the order in which a deployment's tasks are considered."""
+
+
+class DeploymentHealth:
+    """The breakers of all deployments, kept over changes of the configuration."""
+
+    def __init__(self, upstream: Calls, telemetry: Telemetry, breakers: Breakers) -> None:
+        self._upstream, self._telemetry, self._breakers = upstream, telemetry, breakers
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def configured(self, targets: Mapping[str, Target]) -> None:
+        """Adopts the deployments of a new configuration."""
+        self._breakers.configure({name: target.url for name, target in targets.items()})
+
+    def order(self, candidates: Sequence[str], snapshot: Snapshot) -> Sequence[str]:
+        """`candidates` with those whose breaker is open put last; their trials start when they are due."""
+        for name in candidates:
+            self._check_if_due(name, snapshot)
+        return self._breakers.order(candidates)
+
+    def open(self) -> Sequence[str]:
+        """The deployments whose breaker is open."""
+        return self._breakers.open()
+
+    def is_open(self, name: str, snapshot: Snapshot) -> bool:
+        """Whether the deployment's breaker is open; its trial starts when it is due."""
+        self._check_if_due(name, snapshot)
+        return self._breakers.of(name).is_open
+
+    def succeeded(self, name: str) -> None:
+        """Records that the deployment answered a client, if only to reject the request."""
+        self._breakers.of(name).succeeded()
+        self._breakers.reached(name)
+
+    def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
+        """Records that an attempt ended with `error`."""
+        if not error.is_fault:
+            return
+        fault = Fault.CONNECTION if isinstance(error, Unreachable) else Fault.ANSWER
+        now = self._breakers.clock()
+        was_open = self._breakers.of(name).is_open
+        self._breakers.of(name).failed(fault, now)
+        self._report(name, was_open, error.kind)
+        self._check_if_due(name, snapshot)
+        if fault is Fault.CONNECTION:
+            for other in self._breakers.not_reached(name):
+                self._report(other, False, error.kind)
+
+    async def is_healthy(self, name: str, snapshot: Snapshot) -> bool:
+        """Whether the deployment serves the smallest request that it can be sent."""
+        target, request = snapshot.targets[name], check_request(snapshot.config, name)
+        patience = min(snapshot.config.timeouts.first_byte_s, MAX_CHECK_S)
+        timeouts = snapshot.config.timeouts.model_copy(update={"first_byte_s": patience})
+        try:
+            await self._upstream.unary(
+                target, request.path, request.body, request_id=f"check-{uuid.uuid4().hex}", timeouts=timeouts
+            )
+        except ClientError:
+            return True  # the deployment answers
+        except Unavailable as error:
+            return not error.is_fault  # busy counts as healthy
+        except SwitchyardError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Ends the checks that are under way."""
+        for check in self._checks:
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    def _check_if_due(self, name: str, snapshot: Snapshot) -> None:
+        breaker = self._breakers.of(name)
+        if breaker.wants_check(self._breakers.clock()):
+            breaker.checking = True
+            check = asyncio.create_task(self._check(name, snapshot))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check(self, name: str, snapshot: Snapshot) -> None:
+        breaker = self._breakers.of(name)
+        was_open, healthy = breaker.is_open, False
+        try:
+            healthy = await self.is_healthy(name, snapshot)
+        finally:
+            breaker.checked(healthy, self._breakers.clock())
+            self._report(name, was_open, "check")
+
+    def _report(self, name: str, was_open: bool, cause: str) -> None:
+        is_open = self._breakers.of(name).is_open
+        if is_open == was_open:
+            return
+        self._telemetry.breaker_open.labels(name).set(int(is_open))
+        if is_open:
+            _log.warning("Circuit breaker opened", extra=event("breaker_opened", deployment=name, cause=cause))
+        else:
+            _log.warning("Circuit breaker closed", extra=event("breaker_closed", deployment=name, cause=cause))
+
+
+def check_request(config: Config, name: str) -> EngineRequest:
+    """The smallest request that deployment `name` can serve."""
+    tasks = config.deployments[name].tasks
+    return next(request for task, request in _CHECKS.items() if task in tasks)
 
 
 async def _nobody() -> None:

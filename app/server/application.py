@@ -33,15 +33,11 @@ from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.dialects.unserved import no_websockets, refusal
 from app.errors import ClientError, SwitchyardError, Unavailable
-from app.exchange.deployment_health import DeploymentHealth
-from app.exchange.engine_params import CacheSalts
 from app.exchange.handler import handle
-from app.exchange.preparation import Preparation, PreparedConfig
-from app.exchange.request import headers_of, request_id
+from app.exchange.request import CacheSalts, headers_of, request_id
 from app.exchange.response import error_headers
-from app.exchange.snapshot import Snapshot
-from app.exchange.snapshot_builder import SnapshotBuilder
-from app.exchange.state import RouterState
+from app.exchange.snapshot import Preparation, PreparedConfig, Snapshot, SnapshotBuilder
+from app.exchange.state import DeploymentHealth, RouterState
 from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
 from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient

@@ -26,7 +26,7 @@ from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import headers_of
-from app.exchange.snapshot_builder import LiveRouting
+from app.exchange.snapshot import LiveRouting
 from app.experiments.questions import choice
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import list_document

@@ -42,7 +42,7 @@ from app.errors import (
     NotFound,
     Unavailable,
 )
-from app.exchange.snapshot_builder import LiveRouting
+from app.exchange.snapshot import LiveRouting
 from app.experiments.questions import choice
 from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.config.schema import Endpoint
-from app.exchange.snapshot_builder import LiveRouting
+from app.exchange.snapshot import LiveRouting
 from app.routing.moves import Choice, Moved, choice, made_up_keys, moved
 from app.routing.overrides import Overrides
 from app.routing.stops import NO_STOPS

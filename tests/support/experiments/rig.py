@@ -12,7 +12,7 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.access.key_file import append
 from app.config.schema import parse
-from app.exchange.snapshot_builder import LiveRouting
+from app.exchange.snapshot import LiveRouting
 from app.ledger.audit import AuditRecord
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem

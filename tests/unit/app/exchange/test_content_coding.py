@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BadRequest, TooLarge, UnsupportedMediaType
-from app.exchange.content_coding import body_decoder
+from app.exchange.request import body_decoder
 
 LIMIT = 10_000
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.control_plane import Authorship, Wanted, planned
-from app.exchange.snapshot_builder import SnapshotBuilder
+from app.exchange.snapshot import SnapshotBuilder
 from app.experiments.pins import PinExchange
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.storage.entry import Entry

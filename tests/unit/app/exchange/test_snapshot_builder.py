@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from app.config.schema import Config, Deployment, Endpoint, Sticky
-from app.exchange.snapshot import Snapshot
-from app.exchange.snapshot_builder import NEW_S, SnapshotBuilder
+from app.exchange.snapshot import NEW_S, Snapshot, SnapshotBuilder
 from app.ledger.acknowledgement import Replaced
 from app.ledger.ledger import Ledger
 from app.ledger.plans import plan_of
