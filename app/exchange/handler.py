@@ -50,7 +50,7 @@ from app.exchange.state import RouterState
 from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
 from app.ledger.units import unit_key
 from app.limits.bodies import LONG_BODY, Room
-from app.limits.token_estimate import estimate
+from app.limits.limiter import estimate
 from app.long_json import size_of
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn

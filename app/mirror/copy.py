@@ -26,7 +26,7 @@ from app.errors import (
 )
 from app.ledger.exposure import Exposure, failure_of
 from app.ledger.wire import Failure, Finish
-from app.limits.token_estimate import estimate
+from app.limits.limiter import estimate
 from app.mirror.answer_buffer import AnswerBuffer, Room
 from app.mirror.comparison import MeasuredAnswer, Values, compare, compare_vectors
 from app.mirror.original import Original

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.limits.limiter import estimate
 from app.limits.sliding_window import PERIOD_S, Window, duration
-from app.limits.token_estimate import estimate
 
 counts = st.integers(0, 10_000)
 moments = st.floats(0.001, PERIOD_S)
