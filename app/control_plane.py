@@ -17,8 +17,7 @@ from app.config.base import ConfigError
 from app.config.endpoints import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.errors import BadRequest, ClientError, Conflict, TimedOut, UpstreamError
-from app.routing.stops import moved_on
-from app.routing.windows import same
+from app.routing.rules import moved_on, same
 from app.telemetry.logs import event
 
 _log = logging.getLogger("switchyard")

@@ -21,11 +21,8 @@ from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope, plan_of
 from app.ledger.wire import Plan
-from app.routing.overrides import Overrides
-from app.routing.pinned_conversations import PinnedConversations
-from app.routing.rules import Rules, Window
-from app.routing.stops import NO_STOPS, stops_of
-from app.routing.windows import Earlier, InForce, in_force, same
+from app.routing.conversations import PinnedConversations
+from app.routing.rules import NO_STOPS, Earlier, InForce, Overrides, Rules, Window, in_force, same, stops_of
 from app.upstream.client import NO_CONTEXT, Encode
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets

@@ -24,12 +24,9 @@ from app.exchange.snapshot import Calls, Snapshot
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
 from app.mirror.mirrors import Mirrors
-from app.routing.admission import AdmissionQueue
-from app.routing.circuit_breaker import Breakers, Fault
-from app.routing.pinned_conversations import PinnedConversations
-from app.routing.recent_keys import RecentKeys
-from app.routing.retry_budget import RetryBudget
-from app.routing.unserved import Unserved
+from app.routing.admission import AdmissionQueue, Unserved
+from app.routing.conversations import PinnedConversations, RecentKeys
+from app.routing.resilience import Breakers, Fault, RetryBudget
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing.tracing import Tracing

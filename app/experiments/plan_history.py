@@ -12,8 +12,7 @@ from app.config.schema import Config, Endpoint
 from app.experiments.storage.entry import Entry
 from app.ledger.acknowledgement import Replaced
 from app.ledger.plans import content_of, digest_of, plan_of
-from app.routing.stops import moved_on
-from app.routing.windows import same
+from app.routing.rules import moved_on, same
 
 KIND = "plan"
 

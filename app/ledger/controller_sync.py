@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.wire import Pins
-from app.routing.pinned_conversations import Pinned, PinnedConversations
+from app.routing.conversations import Pinned, PinnedConversations
 
 
 class ControllerSync:

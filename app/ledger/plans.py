@@ -11,7 +11,7 @@ from app.config.endpoints import Mirror
 from app.config.experiments import Experiment, Guardrail, is_active
 from app.config.schema import Config, Endpoint
 from app.ledger.wire import Plan
-from app.routing.stops import NO_STOPS, effective, with_share
+from app.routing.rules import NO_STOPS, effective, with_share
 
 NEVER = float("inf")
 

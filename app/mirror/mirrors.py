@@ -29,7 +29,7 @@ from app.mirror.budget import Charge, TokenBudget
 from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated_tokens, has_vectors
 from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
-from app.routing.circuit_breaker import Breaker, Fault
+from app.routing.resilience import Breaker, Fault
 from app.telemetry.logs import event, where
 from app.upstream.client import NO_CONTEXT, Upstream, encoded
 from app.upstream.target import Target

@@ -50,8 +50,8 @@ from app.ledger.sender import EVERY_S, Sender
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console, index
 from app.pages.console import Console
-from app.routing.circuit_breaker import Breakers
-from app.routing.pinned_conversations import PinnedConversations
+from app.routing.conversations import PinnedConversations
+from app.routing.resilience import Breakers
 from app.server.asgi import HTTP10, ExactPathRouter, NoSniffing, StripTrailingSlash, route_apps
 from app.server.audit.api import AuditApi
 from app.server.audit.keeping import AuditKeeping

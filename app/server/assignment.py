@@ -7,7 +7,7 @@ from app.config.schema import Endpoint, Sticky
 from app.errors import BadRequest
 from app.exchange.snapshot import LiveRouting
 from app.ledger.plans import plan_of
-from app.routing.stops import effective
+from app.routing.rules import effective
 from app.routing.traffic import alternatives_to, rendezvous, scores
 
 

@@ -35,8 +35,8 @@ from app.ledger.controller_client import ControllerClient
 from app.ledger.units import Hashes, request_hash, unit_key
 from app.ledger.wire import FeedbackItem
 from app.misspellings import question
-from app.routing.overrides import Overrides
-from app.routing.recent_keys import RecentKeys
+from app.routing.conversations import RecentKeys
+from app.routing.rules import Overrides
 from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.assignment import explain
 from app.server.audit_log import AuditLog

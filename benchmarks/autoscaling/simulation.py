@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.routing.unserved import Unserved
+from app.routing.admission import Unserved
 from benchmarks.autoscaling.controller import EPOCH, Autoscaler, Clock, simulated_time
 from benchmarks.autoscaling.engine import STEP_S, Replica, Request, least_loaded
 

@@ -9,7 +9,7 @@ from app.access.caller import ConfigViews
 from app.aio import run_in_background
 from app.control_plane import ControlPlane
 from app.errors import UpstreamError
-from app.routing.unserved import Unserved
+from app.routing.admission import Unserved
 from app.telemetry.logs import event
 
 EVERY_S = 2.0

@@ -47,7 +47,7 @@ from app.experiments.questions import choice
 from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of
 from app.misspellings import question
-from app.routing.recent_keys import RecentKeys
+from app.routing.conversations import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation

@@ -6,9 +6,7 @@ from typing import Any
 
 from app.config.schema import Endpoint
 from app.exchange.snapshot import LiveRouting
-from app.routing.moves import Choice, Moved, choice, made_up_keys, moved
-from app.routing.overrides import Overrides
-from app.routing.stops import NO_STOPS
+from app.routing.rules import NO_STOPS, Choice, Moved, Overrides, choice, made_up_keys, moved
 from app.server.traffic.document import plan_view
 
 

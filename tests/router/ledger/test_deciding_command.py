@@ -14,7 +14,7 @@ import typer
 from app.experiments.questions import Action
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
-from app.routing import moves
+from app.routing import rules
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments import deciding, decisions
 from deployments.cli.main import main
@@ -43,7 +43,7 @@ def running(
     rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[DecidingCommand]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
-    monkeypatch.setattr(moves, "MADE_UP_KEYS", 500)  # each decision counts the keys that would move twice
+    monkeypatch.setattr(rules, "MADE_UP_KEYS", 500)  # each decision counts the keys that would move twice
     running = DecidingCommand(rig, capsys)
     with servers.host(running.router.app) as running.url:
         yield running

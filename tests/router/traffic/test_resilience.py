@@ -13,8 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.access.api_keys import create
 from app.access.key_file import append
-from app.routing.circuit_breaker import FAULTS_IN_A_ROW
-from app.routing.retry_budget import RESERVE, SHARE
+from app.routing.resilience import FAULTS_IN_A_ROW, RESERVE, SHARE
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chat, chunk, frame, refuse, stream
 from tests.support.waiting import wait_until

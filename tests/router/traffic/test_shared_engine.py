@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.internal_api import AFFINITY_HEADER
-from app.routing.circuit_breaker import FAULTS_IN_A_ROW
+from app.routing.resilience import FAULTS_IN_A_ROW
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig

@@ -9,7 +9,7 @@ import pytest
 
 from app.ledger.acknowledgement import Stop
 from app.ledger.wire import Flag, Reason
-from app.routing.circuit_breaker import FAULTS_IN_A_ROW
+from app.routing.resilience import FAULTS_IN_A_ROW
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig

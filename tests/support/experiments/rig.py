@@ -16,7 +16,7 @@ from app.exchange.snapshot import LiveRouting
 from app.ledger.audit import AuditRecord
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem
-from app.routing.recent_keys import RecentKeys
+from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditLog
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed

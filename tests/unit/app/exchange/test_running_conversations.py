@@ -22,7 +22,7 @@ from app.experiments.storage.entry import Entry
 from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.controller_sync import ControllerSync
 from app.ledger.ledger import Ledger
-from app.routing.pinned_conversations import PinnedConversations
+from app.routing.conversations import PinnedConversations
 from app.routing.rules import Turn
 from app.routing.traffic import rendezvous
 from tests.conftest import NIGHTLY

@@ -7,7 +7,7 @@ from app.exchange.snapshot import NEW_S, Snapshot, SnapshotBuilder
 from app.ledger.acknowledgement import Replaced
 from app.ledger.ledger import Ledger
 from app.ledger.plans import plan_of
-from app.routing.pinned_conversations import PinnedConversations
+from app.routing.conversations import PinnedConversations
 from app.routing.rules import Turn
 
 BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue": 0, "green": 100}

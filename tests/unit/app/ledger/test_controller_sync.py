@@ -3,7 +3,7 @@
 from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.controller_sync import ControllerSync
 from app.ledger.wire import Pins
-from app.routing.pinned_conversations import BEHIND_S, PinnedConversations
+from app.routing.conversations import BEHIND_S, PinnedConversations
 
 
 class Rig:

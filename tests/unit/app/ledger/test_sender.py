@@ -15,7 +15,7 @@ from app.ledger.controller_sync import ControllerSync
 from app.ledger.rows import RequestEnd
 from app.ledger.sender import Sender
 from app.ledger.wire import Batch, Flag, Row, decode_batch
-from app.routing.pinned_conversations import PinnedConversations
+from app.routing.conversations import PinnedConversations
 from tests.support.waiting import wait_until_async
 from tests.unit.app.ledger.test_ledger import Recorder
 

@@ -19,7 +19,7 @@ from app.ledger.wire import Failure, Pair, Skip, decode_batch
 from app.mirror import mirrors as module
 from app.mirror.mirrors import MOST_WAITING, Mirrors, ServedRequest
 from app.mirror.original import Original
-from app.routing.circuit_breaker import FAULTS_IN_A_ROW, OPEN_S
+from app.routing.resilience import FAULTS_IN_A_ROW, OPEN_S
 from app.upstream.client import Upstream
 from app.upstream.stream import ResponseStream
 from app.upstream.target import Target

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from app.config.schema import Admission
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import check_length
-from app.routing.admission import AdmissionQueue
-from app.routing.unserved import Unserved
+from app.routing.admission import AdmissionQueue, Unserved
 
 
 async def test_the_queue_is_served_in_order() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.circuit_breaker import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers, Fault
+from app.routing.resilience import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers, Fault
 
 
 def failed(times: int, fault: Fault, now: float = 0.0) -> Breaker:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config.endpoints import Override
-from app.routing.moves import choice, made_up_keys, moved
-from app.routing.overrides import Overrides
+from app.routing.rules import Overrides, choice, made_up_keys, moved
 from app.routing.traffic import rendezvous
 from tests.support.processes.project import ROOT
 

@@ -2,7 +2,7 @@
 
 from app.config.endpoints import Override
 from app.ledger.units import Hashes
-from app.routing.overrides import Overrides
+from app.routing.rules import Overrides
 
 UNIT = Hashes(b"secret").unit
 

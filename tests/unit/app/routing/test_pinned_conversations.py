@@ -1,6 +1,6 @@
 """Pinned conversations: kept for a limited time, up to a bound, and sent to the other routers."""
 
-from app.routing.pinned_conversations import MOST_AT_ONCE, Pinned, PinnedConversations
+from app.routing.conversations import MOST_AT_ONCE, Pinned, PinnedConversations
 
 
 class PinsWithClock:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.config.schema import Endpoint
-from app.routing.recent_keys import MOST_KEYS, RecentKeys
+from app.routing.conversations import MOST_KEYS, RecentKeys
 
 
 def endpoint(**sticky: Any) -> Endpoint:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.retry_budget import RESERVE, SHARE, RetryBudget
+from app.routing.resilience import RESERVE, SHARE, RetryBudget
 
 CALLER = "one"
 

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from app.config.endpoints import Override
-from app.routing.overrides import Overrides
-from app.routing.pinned_conversations import PinnedConversations
-from app.routing.rules import NO_CONVERSATION, IsOpen, Rules, Turn, Window
+from app.routing.conversations import PinnedConversations
+from app.routing.rules import NO_CONVERSATION, Earlier, IsOpen, Overrides, Rules, Turn, Window
 from app.routing.traffic import Decision, rendezvous
-from app.routing.windows import Earlier
 
 TRAFFIC = {"blue": 30, "green": 60, "red": 10}
 STOPPED = {"green": "blue"}

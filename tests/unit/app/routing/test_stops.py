@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.stops import effective, stops_of, with_share
+from app.routing.rules import effective, stops_of, with_share
 
 
 class StoppedTraffic(NamedTuple):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.unserved import COUNTED_S, MOMENT_S, Unserved
+from app.routing.admission import COUNTED_S, MOMENT_S, Unserved
 
 
 class Clock:

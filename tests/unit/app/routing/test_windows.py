@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.routing.windows import Earlier, InForce, in_force, same
+from app.routing.rules import Earlier, InForce, in_force, same
 
 BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue": 0, "green": 100}
 STOPPED = {"green": "blue"}

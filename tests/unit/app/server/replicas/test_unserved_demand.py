@@ -4,7 +4,7 @@ from typing import Any
 from app.access.caller import ConfigViews
 from app.config.schema import parse
 from app.errors import Unavailable
-from app.routing.unserved import Unserved
+from app.routing.admission import Unserved
 from app.server.replicas.unserved_demand import UnservedDemand
 from tests.support.processes.fake_control_plane import MemoryControl
 
