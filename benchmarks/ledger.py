@@ -23,9 +23,9 @@ from typing import Any
 from app.config.schema import Timeouts
 from app.engine.answers import EventCheck
 from app.engine.model import Model
-from app.ledger.acknowledgement import Acknowledgement, encode_acknowledgement
-from app.ledger.controller_client import Answer
-from app.ledger.ledger import AT_ONCE
+from app.exposures.controller_client import Answer
+from app.exposures.log import AT_ONCE
+from app.exposures.wire import Acknowledgement, encode_acknowledgement
 from app.server.application import Router
 from app.upstream.client import NO_CONTEXT, Encode
 from app.upstream.http.connection import Take

@@ -13,9 +13,9 @@ from app.config.endpoints import Affinity
 from app.dialects.base import Call
 from app.exchange.request import cache_scope
 from app.exchange.snapshot import Snapshot
+from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, before_the_answer, is_running
+from app.exposures.identity import own_key
 from app.internal_api import AFFINITY_HEADER
-from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, before_the_answer, is_running
-from app.ledger.units import own_key
 from app.routing.traffic import Assignment
 from app.upstream.target import Target
 

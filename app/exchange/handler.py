@@ -47,8 +47,8 @@ from app.exchange.request import (
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
-from app.ledger.units import unit_key
+from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
+from app.exposures.identity import unit_key
 from app.limits.bodies import LONG_BODY, Room
 from app.limits.limiter import estimate
 from app.long_json import size_of

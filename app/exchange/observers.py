@@ -18,12 +18,11 @@ from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.ledger.exposure import Arrival, Exposure
-from app.ledger.ledger import Ledger
-from app.ledger.recordings.recorder import PendingRequest, Recorder
-from app.ledger.rows import RequestEnd
+from app.exposures.exposure import Arrival, Exposure
+from app.exposures.log import Ledger, RequestEnd
 from app.mirror.mirrors import ServedRequest
 from app.mirror.original import Original
+from app.request_recordings.recorder import PendingRequest, Recorder
 from app.routing.traffic import Assignment
 from app.telemetry.access_log import Record
 from app.telemetry.tracing.request import Trace

@@ -17,10 +17,9 @@ from app.config.experiments import is_active
 from app.config.loading import Parser
 from app.config.schema import Config, Endpoint, Task, Timeouts
 from app.engine.model import Model
-from app.ledger.acknowledgement import Replaced, Stop
-from app.ledger.ledger import Ledger
-from app.ledger.plans import Scope, plan_of
-from app.ledger.wire import Plan
+from app.exposures.log import Ledger
+from app.exposures.plans import Scope, plan_of
+from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import NO_STOPS, Earlier, InForce, Overrides, Rules, Window, in_force, same, stops_of
 from app.upstream.client import NO_CONTEXT, Encode

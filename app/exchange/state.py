@@ -21,9 +21,9 @@ from app.dialects.base import EngineRequest
 from app.errors import ClientError, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.request import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
-from app.ledger.ledger import Ledger
-from app.ledger.recordings.recorder import Recorder
+from app.exposures.log import Ledger
 from app.mirror.mirrors import Mirrors
+from app.request_recordings.recorder import Recorder
 from app.routing.admission import AdmissionQueue, Unserved
 from app.routing.conversations import PinnedConversations, RecentKeys
 from app.routing.resilience import Breakers, Fault, RetryBudget

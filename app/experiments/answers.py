@@ -30,8 +30,8 @@ from app.experiments.shadows.report import ShadowReport
 from app.experiments.shadows.series import shadow_series
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
-from app.ledger.controller_client import Answer
-from app.ledger.wire import FeedbackItem
+from app.exposures.controller_client import Answer
+from app.exposures.wire import FeedbackItem
 
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"

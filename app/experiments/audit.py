@@ -18,8 +18,8 @@ from app.errors import BadRequest
 from app.experiments.questions import choice, unix_seconds
 from app.experiments.storage import housekeeping
 from app.experiments.storage.store import File, Missing, Store, StoreError
-from app.ledger.audit import OUTCOMES, AuditRecord
-from app.ledger.controller_client import Answer
+from app.exposures.audit import OUTCOMES, AuditRecord
+from app.exposures.controller_client import Answer
 
 FOLDER = housekeeping.AUDIT
 FILE_BYTES = 256 * 1024

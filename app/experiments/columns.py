@@ -1,4 +1,4 @@
-"""Batches as columns: equally long numpy arrays, one for each field of `app.ledger.wire.Start`, `Row`, `Late`,
+"""Batches as columns: equally long numpy arrays, one for each field of `app.exposures.wire.Start`, `Row`, `Late`,
 `FeedbackItem` and `Pair`.
 
 Names and plans are interned over the whole life of a controller (`Tables`), so that columns of different batches and
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from app.ledger.wire import Batch, FeedbackItem, Late, Pair, Plan, Row, Start
+from app.exposures.wire import Batch, FeedbackItem, Late, Pair, Plan, Row, Start
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]

@@ -43,9 +43,8 @@ from app.experiments.storage.store import open_store
 from app.experiments.storage.write_ahead import WriteAhead
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import HeldBatch
-from app.ledger.acknowledgement import Replaced, encode_acknowledgement
-from app.ledger.controller_client import Export
-from app.ledger.wire import VERSION, decode_batch
+from app.exposures.controller_client import Export
+from app.exposures.wire import VERSION, Replaced, decode_batch, encode_acknowledgement
 
 ACT_S = 5.0
 """The interval at which every experiment decides on its next action, apart from alarms and new configurations."""

@@ -29,7 +29,7 @@ from app.experiments.keeper import Submit
 from app.experiments.storage.housekeeping import make_private
 from app.experiments.storage.store import StoreError, local_directory
 from app.experiments.storage.write_ahead import WriteAhead
-from app.ledger.controller_client import Answer, Export, ExportStream
+from app.exposures.controller_client import Answer, Export, ExportStream
 from app.telemetry.logs import event, where
 
 TICK_S = 1.0

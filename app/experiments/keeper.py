@@ -28,7 +28,7 @@ from app.experiments.storage.store import Store, StoreError
 from app.experiments.storage.write_ahead import WriteAhead
 from app.experiments.storage.writing import Outcome, Round, carry_out
 from app.experiments.waiting import HeldBatch, Waiting
-from app.ledger.wire import Batch, FeedbackItem
+from app.exposures.wire import Batch, FeedbackItem
 
 FLUSH_S = 60.0
 FLUSH_RECORDS = 100_000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from app.ledger.wire import Pins
+from app.exposures.wire import Pins
 
 MOST_KEPT = 200_000
 MOST_AT_ONCE = 32_768

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from app.experiments.columns import NAMES, RowColumns, Tables
-from app.ledger.wire import Failure, FeedbackItem, Finish, Flag, Reason
+from app.exposures.wire import Failure, FeedbackItem, Finish, Flag, Reason
 
 _MANAGER = f"{0:016x}"
 _HASHES = ("router", "request", "answer", "unit", "caller")

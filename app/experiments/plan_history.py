@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from app.config.endpoints import MAX_EARLIER, PlanSettings
 from app.config.schema import Config, Endpoint
 from app.experiments.storage.entry import Entry
-from app.ledger.acknowledgement import Replaced
-from app.ledger.plans import content_of, digest_of, plan_of
+from app.exposures.plans import content_of, digest_of, plan_of
+from app.exposures.wire import Replaced
 from app.routing.rules import moved_on, same
 
 KIND = "plan"

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import RouterState
-from app.ledger.acknowledgement import Acknowledgement
-from app.ledger.wire import Batch, Lost
+from app.exposures.wire import Acknowledgement, Batch, Lost
 
 FORGOTTEN_S = 30 * 86400.0
 """The time without a batch after which a router process counts as ended."""

@@ -7,7 +7,7 @@ from app.experiments.columns import Exposures
 from app.experiments.routers import RouterProgress
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer
-from app.ledger.acknowledgement import Acknowledgement
+from app.exposures.wire import Acknowledgement
 
 MAX_WAITING_RECORDS = 1_000_000
 """Records held in memory while the directory fails: about 110 MB."""

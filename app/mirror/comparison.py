@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from app.engine.collectors import MALFORMED, Content, ToolCall, content_of, vectors_of
 from app.engine.output import Promise, is_kept
-from app.ledger.wire import Finish
+from app.exposures.wire import Finish
 
 Values = dict[str, Any]
 """Fields of `wire.Pair`."""

@@ -24,8 +24,8 @@ from app.errors import (
     Unavailable,
     Unreachable,
 )
-from app.ledger.exposure import Exposure, failure_of
-from app.ledger.wire import Failure, Finish
+from app.exposures.exposure import Exposure, failure_of
+from app.exposures.wire import Failure, Finish
 from app.limits.limiter import estimate
 from app.mirror.answer_buffer import AnswerBuffer, Room
 from app.mirror.comparison import MeasuredAnswer, Values, compare, compare_vectors

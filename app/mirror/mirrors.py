@@ -21,9 +21,9 @@ from app.engine.collectors import StreamCollector
 from app.engine.output import promised
 from app.engine.usage import Usage
 from app.errors import UpstreamError
-from app.ledger.exposure import Exposure
-from app.ledger.ledger import Ledger
-from app.ledger.wire import Failure, Flag, Skip
+from app.exposures.exposure import Exposure
+from app.exposures.log import Ledger
+from app.exposures.wire import Failure, Flag, Skip
 from app.mirror.answer_buffer import Room
 from app.mirror.budget import Charge, TokenBudget
 from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated_tokens, has_vectors

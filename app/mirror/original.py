@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.config.endpoints import Mirror
-from app.ledger.exposure import Exposure
+from app.exposures.exposure import Exposure
 from app.mirror.answer_buffer import AnswerBuffer, Room
 
 MOST_WHOLE_BYTES = 256 * 1024

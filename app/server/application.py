@@ -38,18 +38,17 @@ from app.exchange.request import CacheSalts, headers_of, request_id
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Preparation, PreparedConfig, Snapshot, SnapshotBuilder
 from app.exchange.state import DeploymentHealth, RouterState
+from app.exposures.controller_client import ControllerClient, ExportClient, RecordingClient
+from app.exposures.identity import unit_secret
+from app.exposures.log import Ledger
+from app.exposures.uploader import EVERY_S, ControllerSync, Sender
+from app.exposures.wire import Replaced, Stop
 from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
-from app.ledger.acknowledgement import Replaced, Stop
-from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
-from app.ledger.controller_sync import ControllerSync
-from app.ledger.ledger import Ledger
-from app.ledger.recordings.recorder import Recorder
-from app.ledger.recordings.sender import FILE_S, RecordingSender
-from app.ledger.secret import unit_secret
-from app.ledger.sender import EVERY_S, Sender
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console, index
 from app.pages.console import Console
+from app.request_recordings.recorder import Recorder
+from app.request_recordings.uploader import FILE_S, RecordingSender
 from app.routing.conversations import PinnedConversations
 from app.routing.resilience import Breakers
 from app.server.asgi import HTTP10, ExactPathRouter, NoSniffing, StripTrailingSlash, route_apps

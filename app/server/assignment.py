@@ -6,7 +6,7 @@ from typing import Any
 from app.config.schema import Endpoint, Sticky
 from app.errors import BadRequest
 from app.exchange.snapshot import LiveRouting
-from app.ledger.plans import plan_of
+from app.exposures.plans import plan_of
 from app.routing.rules import effective
 from app.routing.traffic import alternatives_to, rendezvous, scores
 

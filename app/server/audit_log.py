@@ -19,7 +19,7 @@ import msgspec
 from starlette.requests import Request as HTTPRequest
 
 from app.aio import run_in_background
-from app.ledger.audit import LONGEST, AuditRecord, Outcome, new_id
+from app.exposures.audit import LONGEST, AuditRecord, Outcome, new_id
 from app.telemetry.access_log import Record
 from app.telemetry.logs import event
 

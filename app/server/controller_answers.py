@@ -14,7 +14,7 @@ from app.errors import (
     Unavailable,
     UpstreamError,
 )
-from app.ledger.controller_client import Answer, ControllerClient
+from app.exposures.controller_client import Answer, ControllerClient
 
 _REFUSALS: Mapping[int, type[ClientError]] = {400: BadRequest, 404: NotFound, 405: MethodNotAllowed, 409: Conflict}
 

@@ -39,7 +39,7 @@ from app.dialects.databricks.management.traffic_update import Update, requested_
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
 from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute, taken
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation

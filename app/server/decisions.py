@@ -16,7 +16,7 @@ from app.dialects.validation import validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
 from app.experiments.questions import Action
 from app.experiments.summary import Acting, Foreseen, Summary
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.server.api_operation import openai_words
 from app.server.controller_answers import ask
 

@@ -31,9 +31,9 @@ from app.experiments.questions import choice
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import list_document
 from app.experiments.summary import Summary
-from app.ledger.controller_client import ControllerClient
-from app.ledger.units import Hashes, request_hash, unit_key
-from app.ledger.wire import FeedbackItem
+from app.exposures.controller_client import ControllerClient
+from app.exposures.identity import Hashes, request_hash, unit_key
+from app.exposures.wire import FeedbackItem
 from app.misspellings import question
 from app.routing.conversations import RecentKeys
 from app.routing.rules import Overrides
@@ -51,7 +51,7 @@ from app.telemetry.metrics import Telemetry
 
 
 class Ledger(Protocol):
-    """The part of `app.ledger.ledger.Ledger` that this API needs. `hashes` is None while nothing is recorded."""
+    """The part of `app.exposures.log.Ledger` that this API needs. `hashes` is None while nothing is recorded."""
 
     @property
     def hashes(self) -> Hashes | None: ...

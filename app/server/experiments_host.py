@@ -20,6 +20,7 @@ from app.experiments.controller import InvalidBatch
 from app.experiments.host import ControllerHost
 from app.experiments.recordings.keeping import InvalidRecording
 from app.experiments.storage.store import StoreError
+from app.exposures.controller_client import Answer
 from app.internal_api import (
     API_PATH,
     BATCHES_PATH,
@@ -28,7 +29,6 @@ from app.internal_api import (
     MESSAGE_PACK,
     RECORDINGS_PATH,
 )
-from app.ledger.controller_client import Answer
 
 _OURS = {CONTROLLER_HEADER: "1"}
 

@@ -12,7 +12,7 @@ from app.access.guard import Access
 from app.dialects.openapi_schemas import Schema
 from app.exchange.deadlines import while_connected
 from app.experiments.export.formats import EXPOSURE_FORMATS
-from app.ledger.controller_client import Answer, ExportClient
+from app.exposures.controller_client import Answer, ExportClient
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.audit_log import AuditLog
 from app.server.controller_answers import no_controller, refusal

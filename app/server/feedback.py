@@ -12,8 +12,8 @@ from app.config.schema import Config
 from app.dialects.validation import Checked, validated
 from app.errors import BadRequest
 from app.experiments.questions import MAX_RUNS
-from app.ledger.units import request_hash
-from app.ledger.wire import FeedbackItem
+from app.exposures.identity import request_hash
+from app.exposures.wire import FeedbackItem
 
 MOST_ITEMS = 1000
 

@@ -9,7 +9,7 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.base import Reply
 from app.errors import NotFound, Unavailable
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.misspellings import question
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.controller_answers import ask

@@ -8,6 +8,7 @@ import aiohttp
 from yarl import URL
 
 from app.errors import Broken, TimedOut, Unavailable
+from app.exposures.controller_client import Answer, ExportStream
 from app.internal_api import (
     API_PATH,
     APP_PREFIX,
@@ -20,7 +21,6 @@ from app.internal_api import (
     RECORDINGS_PATH,
 )
 from app.internal_keys import Purpose, sent
-from app.ledger.controller_client import Answer, ExportStream
 from app.upstream.target import RuntimeEnvironment
 
 BATCH_TIMEOUT_S = 2.0

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from app.exposures.identity import kept_variable
 from app.internal_api import (
     INTERNAL_KEY_VARIABLE,
     LEDGER_VARIABLE,
@@ -15,7 +16,6 @@ from app.internal_api import (
     MODELS_VARIABLE,
     UNIT_SECRET_VARIABLE,
 )
-from app.ledger.secret import kept_variable
 from app.upstream.target import ledger_base
 from deployments import draining, haproxy
 from deployments.local.directories import ROOT, home, models_directory

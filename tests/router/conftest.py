@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.access.guard import AccessTiming
-from app.ledger.controller_client import ControllerClient, RecordingClient
+from app.exposures.controller_client import ControllerClient, RecordingClient
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.engine.fake_engine import FakeEngine

@@ -22,9 +22,8 @@ from app.experiments.analysis.analysis import Analysis
 from app.experiments.analysis.pace import Pace
 from app.experiments.columns import Tables
 from app.experiments.controller import Controller
-from app.ledger.acknowledgement import decode_acknowledgement
-from app.ledger.plans import plan_of
-from app.ledger.wire import Failure, Finish, Flag, Plan, Row, Start, encode
+from app.exposures.plans import plan_of
+from app.exposures.wire import Failure, Finish, Flag, Plan, Row, Start, decode_acknowledgement, encode
 from tests.simulation.pool import generator, spread
 from tests.simulation.ramps import RATES, TOLERANCES
 from tests.support.experiments.exposures import batch, row, start

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.ledger.wire import Failure, Flag
+from app.exposures.wire import Failure, Flag
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import DAY_S, START, World, analysis_of, config
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.evidence.arrays import Floats
-from app.ledger.wire import Failure, FeedbackItem
+from app.exposures.wire import Failure, FeedbackItem
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import DAY_S, START, Recorded, World, analysis_of, config
 

@@ -12,7 +12,7 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.columns import Tables
 from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan
-from app.ledger.wire import Plan
+from app.exposures.wire import Plan
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import BLUE, GREEN, config
 

@@ -24,7 +24,7 @@ from app.experiments.report import Report
 from app.experiments.runs import Run
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen
-from app.ledger.acknowledgement import Stop
+from app.exposures.wire import Stop
 
 PATIENCE_S = 0.5
 """The longest wait of a stop for the directory."""

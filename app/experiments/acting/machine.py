@@ -16,7 +16,7 @@ from app.experiments.acting.next_step import next_step
 from app.experiments.acting.state import Intent, Phase, State
 from app.experiments.rendering import words
 from app.experiments.summary import Cause
-from app.ledger.acknowledgement import Stop
+from app.exposures.wire import Stop
 
 MAX_TURNS = 20
 """The most turns at one moment: far more than can be needed."""

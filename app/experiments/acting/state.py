@@ -8,7 +8,7 @@ import msgspec
 from app.experiments.acting.facts import Interventions
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Cause
-from app.ledger.acknowledgement import Stop
+from app.exposures.wire import Stop
 
 KINDS = ("ramp", "intent", "done", "stop", "stop_lifted", "paused", "resumed", "stopped", "decision")
 """The journal's entries with a state."""

@@ -38,7 +38,7 @@ from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Plan
 from app.experiments.statistics import discovery
 from app.experiments.statistics.discovery import e_bh
 from app.experiments.statistics.sequences import effect_size
-from app.ledger.wire import FeedbackItem, Flag
+from app.exposures.wire import FeedbackItem, Flag
 
 SLOW_EVERY_S = 60.0
 """Quantiles read all of their values, and subgroups all units once for each of them."""

@@ -23,7 +23,7 @@ from app.experiments.columns import I32, LateColumns, RowColumns, StartColumns, 
 from app.experiments.rendering import words
 from app.experiments.report import Alarm, Occurrence
 from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD
-from app.ledger.wire import Flag
+from app.exposures.wire import Flag
 
 _DAY_S = 86400.0
 _SHORTEST_RATE_S = 600.0

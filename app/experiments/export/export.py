@@ -7,7 +7,7 @@ from app.experiments.export.formats import EXPOSURE_FORMATS, MEDIA_TYPES
 from app.experiments.export.selection import selected, selection
 from app.experiments.questions import choice
 from app.experiments.storage.store import Store
-from app.ledger.controller_client import Export
+from app.exposures.controller_client import Export
 
 
 def export(store: Store, query: Mapping[str, str]) -> Export:

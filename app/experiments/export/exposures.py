@@ -12,7 +12,7 @@ import pyarrow.parquet
 from app.experiments.columns import RowColumns, Tables
 from app.experiments.export.formats import ExposureFormat
 from app.experiments.storage.arrow import to_arrow
-from app.ledger.wire import Failure, Finish, Flag, Reason
+from app.exposures.wire import Failure, Finish, Flag, Reason
 
 _HASHES = ("router", "request", "answer", "unit", "caller")
 _ENUMS = {"reason": Reason, "finish": Finish, "error": Failure}

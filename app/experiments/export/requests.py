@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 
 
 def as_requests(pieces: Iterable[bytes]) -> list[RecordedRequest]:

@@ -24,7 +24,7 @@ from app.experiments.runs import Run
 from app.experiments.stand_in import of_run
 from app.experiments.storage.entry import JUDGED, Entry
 from app.experiments.storage.reading import Gaps
-from app.ledger.wire import FeedbackItem
+from app.exposures.wire import FeedbackItem
 
 C = TypeVar("C", bound=Columns)
 

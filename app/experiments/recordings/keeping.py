@@ -13,7 +13,7 @@ import msgspec
 
 from app.experiments.storage.housekeeping import RECORDINGS
 from app.experiments.storage.store import Store
-from app.ledger.recordings.wire import VERSION, RecordingFile, decode_file
+from app.request_recordings.recorder import VERSION, RecordingFile, decode_file
 
 _ROUTER = re.compile("[0-9a-f]{16}")
 

@@ -9,7 +9,7 @@ import msgspec
 
 from app.experiments.storage.housekeeping import FOLDERS, RECORDINGS
 from app.experiments.storage.store import Missing, Store, StoreError, open_store
-from app.ledger.recordings.wire import RecordedRequest, decode_line
+from app.request_recordings.recorder import RecordedRequest, decode_line
 
 _ENDINGS = (".jsonl", ".jsonl.gz")
 

@@ -11,8 +11,8 @@ import aiohttp
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.experiments.replay.requests import ReplayRequest
-from app.ledger.exposure import Exposure
-from app.ledger.rows import RequestEnd
+from app.exposures.exposure import Exposure
+from app.exposures.log import RequestEnd
 from app.routing.traffic import DEPLOYMENT_HEADER
 
 _FAILURES: Mapping[int, type[SwitchyardError]] = {503: Unavailable, 504: TimedOut}

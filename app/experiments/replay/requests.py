@@ -6,7 +6,7 @@ from typing import Any
 
 from app.dialects.openai.dialect import OpenAI
 from app.experiments.replay.synthetic import parts, words, words_of_bytes
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 
 _PATHS = {
     "chat": "/v1/chat/completions",

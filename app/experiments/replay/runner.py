@@ -24,13 +24,12 @@ from app.experiments.replay.schedule import Punctuality, due, order
 from app.experiments.storage import journal
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.store import open_store
-from app.ledger.exposure import Arrival
-from app.ledger.ledger import Ledger
-from app.ledger.plans import Scope
-from app.ledger.recordings.wire import RecordedRequest
-from app.ledger.rows import RequestEnd
-from app.ledger.sender import Sender
-from app.ledger.units import secret_of
+from app.exposures.exposure import Arrival
+from app.exposures.identity import secret_of
+from app.exposures.log import Ledger, RequestEnd
+from app.exposures.plans import Scope
+from app.exposures.uploader import Sender
+from app.request_recordings.recorder import RecordedRequest
 
 CLIENT_CLOSED = 499
 """The status of requests that an interrupted replay gave up."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 
 LATE_S = 1.0
 """The delay from which a request counts as late."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from app.config.experiments import DEFAULT_GUARDRAILS, STATISTICS, Experiment, Guardrail, Metric
 from app.config.schema import Config
 from app.experiments.stand_in import evenly, stand_in
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 
 NAME = "replay"
 """The experiment's name, unless it is one of a configuration."""

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Literal
 
 from app.experiments.replay.requests import NEVER_STREAMED, text_of
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 
 TraceFormat = Literal["guidellm", "vllm-bench"]
 BLOCK = 16

@@ -14,7 +14,7 @@ from app.experiments.columns import PairColumns
 from app.experiments.report import Effect
 from app.experiments.shadows.report import PairedEvent, PairedValue, ShadowOf, Side
 from app.experiments.statistics.pairs import Discordant, paired_look
-from app.ledger.wire import Failure, Finish
+from app.exposures.wire import Failure, Finish
 
 ALPHA = 0.05
 

@@ -14,7 +14,7 @@ from app.experiments.shadows.document import headline
 from app.experiments.shadows.evidence import ALPHA, ShadowEvidence
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
-from app.ledger.wire import Skip
+from app.exposures.wire import Skip
 
 BEGUN, ENDED = "mirror_begun", "mirror_ended"
 

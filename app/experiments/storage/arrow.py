@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from app.experiments.columns import DTYPES, NAMES, Columns, Tables
-from app.ledger.wire import Plan
+from app.exposures.wire import Plan
 
 C = TypeVar("C", bound=Columns)
 

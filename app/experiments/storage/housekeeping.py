@@ -15,7 +15,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
 from app.experiments.storage.store import TEMPORARY, Store
-from app.ledger import secret
+from app.exposures import identity
 from app.private_files import tighten
 from app.telemetry.logs import event
 
@@ -118,7 +118,7 @@ def make_private(directory: Path) -> None:
         return
     found = {path.name for path in directory.iterdir()}
     failed = [path for name in sorted(found & FOLDERS) for path in tighten(directory / name)]
-    if found <= {*FOLDERS, secret.FILE}:
+    if found <= {*FOLDERS, identity.FILE}:
         failed += tighten(directory)
     if failed:
         _log.warning(

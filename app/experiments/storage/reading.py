@@ -20,7 +20,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import EXPOSURES, Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Damaged, Missing, Store, StoreError
-from app.ledger.wire import FeedbackItem
+from app.exposures.wire import FeedbackItem
 
 _EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)

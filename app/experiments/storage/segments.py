@@ -36,7 +36,7 @@ from app.experiments.columns import (
 from app.experiments.storage.arrow import C, from_arrow, lacking, to_arrow
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.store import Damaged, Store
-from app.ledger.wire import Lost
+from app.exposures.wire import Lost
 
 EXPOSURES = "exposures"
 KINDS = (EXPOSURES, "starts", "late", "feedback", "pairs")

@@ -25,7 +25,7 @@ import msgspec
 
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.store import synchronise
-from app.ledger.wire import VERSION, Batch, decode_batch
+from app.exposures.wire import VERSION, Batch, decode_batch
 from app.private_files import FILE_MODE, make_folder
 from app.telemetry.logs import event
 

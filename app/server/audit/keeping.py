@@ -9,8 +9,8 @@ import msgspec
 
 from app.config.schema import Config
 from app.errors import Unavailable
-from app.ledger.audit import AuditRecord
-from app.ledger.controller_client import Answer, ControllerClient
+from app.exposures.audit import AuditRecord
+from app.exposures.controller_client import Answer, ControllerClient
 from app.server.controller_answers import ask, refusal
 
 if TYPE_CHECKING:

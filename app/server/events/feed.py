@@ -11,7 +11,7 @@ import msgspec
 
 from app.errors import SwitchyardError, Unavailable
 from app.experiments.feed.wire import Event, Page
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.server.controller_answers import ask, no_controller
 from app.sse import encode
 

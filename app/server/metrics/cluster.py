@@ -14,7 +14,7 @@ from app.config.experiments import is_active
 from app.config.schema import Config
 from app.errors import SwitchyardError, UpstreamError
 from app.experiments.series import METRICS, Series
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.server.controller_answers import ask
 from app.server.metrics.fleet import KnownFleet
 from app.telemetry.logs import event

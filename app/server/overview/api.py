@@ -22,7 +22,7 @@ from app.control_plane import Replicas
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
 from app.errors import NotFound, Unavailable
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.misspellings import question
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.openapi import Operation

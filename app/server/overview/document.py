@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint
 from app.control_plane import Replicas
-from app.ledger.plans import plan_of
+from app.exposures.plans import plan_of
 from app.telemetry.recent import Arm, Counts, Distribution, Window
 
 

@@ -44,8 +44,8 @@ from app.errors import (
 )
 from app.exchange.snapshot import LiveRouting
 from app.experiments.questions import choice
-from app.ledger.controller_client import ControllerClient
-from app.ledger.plans import plan_of
+from app.exposures.controller_client import ControllerClient
+from app.exposures.plans import plan_of
 from app.misspellings import question
 from app.routing.conversations import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext, read_json

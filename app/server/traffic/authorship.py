@@ -8,7 +8,7 @@ import msgspec
 from app.control_plane import Authorship
 from app.errors import SwitchyardError
 from app.experiments.plan_history import PlanEntry
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.server.controller_answers import ask
 
 PATIENCE_S = 1.0

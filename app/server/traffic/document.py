@@ -11,8 +11,8 @@ from app.config.endpoints import MAX_OVERRIDES, MAX_REASON, Generation, Override
 from app.config.experiments import Percent
 from app.config.schema import Config, Endpoint
 from app.control_plane import Wanted
-from app.ledger.plans import plan_of
-from app.ledger.units import unit_key
+from app.exposures.identity import unit_key
+from app.exposures.plans import plan_of
 from app.server.traffic.refusals import InvalidDocument
 
 MAX_TTL_S = 90 * 86400

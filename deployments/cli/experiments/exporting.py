@@ -17,8 +17,8 @@ from app.experiments.export.selection import Selection
 from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.traces import Estimates, TraceFormat, trace
 from app.experiments.storage.store import StoreError, open_store
-from app.ledger.recordings.wire import RecordedRequest
 from app.private_files import open_new
+from app.request_recordings.recorder import RecordedRequest
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.router_client import RouterClient
 

@@ -19,7 +19,7 @@ from app.experiments.replay.section import NAME, NothingToCompare, config_of, se
 from app.experiments.runs import runs_of
 from app.experiments.storage import journal
 from app.experiments.storage.store import StoreError, open_store
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments.directory import open_directory
 from deployments.cli.experiments.source import path_of

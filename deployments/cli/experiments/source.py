@@ -9,7 +9,7 @@ from urllib.parse import quote
 from deployments.cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from app.ledger.controller_client import Answer
+    from app.exposures.controller_client import Answer
     from deployments.cli.router_client import RouterClient
 
 _POLL_S = 0.5

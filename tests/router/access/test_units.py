@@ -10,7 +10,7 @@ import pytest
 from app.access.api_keys import KeyRecord, create, rotated
 from app.access.key_file import append, replace
 from app.config.access import ANONYMOUS
-from app.ledger.units import Hashes, own_key, secret_of
+from app.exposures.identity import Hashes, own_key, secret_of
 from tests.router.conftest import Rig
 from tests.support.experiments.recording_controller import Seen
 from tests.support.waiting import wait_until

@@ -19,8 +19,8 @@ from app.config.schema import parse
 from app.control_plane import Delivery
 from app.experiments.report import Report
 from app.experiments.summary import Acting, Summary
-from app.ledger.controller_client import Answer
-from app.ledger.open_batch import Arm
+from app.exposures.controller_client import Answer
+from app.exposures.log import Arm
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.engine.fake_engine import Answer as Engine

@@ -17,7 +17,7 @@ from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.runner import Replay
 from app.experiments.replay.section import config_of, section_of
 from app.experiments.report import Report
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 from deployments.cli.experiments.directory import open_directory
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig

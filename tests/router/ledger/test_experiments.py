@@ -15,8 +15,8 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.schema import parse
 from app.experiments.answers import Answers
-from app.ledger.controller_client import Answer
-from app.ledger.wire import decode_batch
+from app.exposures.controller_client import Answer
+from app.exposures.wire import decode_batch
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.main import main

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.ledger.units import request_hash
+from app.exposures.identity import request_hash
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments.check import Check
 from tests.router.conftest import Rig

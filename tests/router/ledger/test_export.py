@@ -19,9 +19,9 @@ from app.access.key_file import append
 from app.config.schema import Config, parse
 from app.errors import Unavailable
 from app.experiments.host import ControllerHost, host_controller
+from app.exposures.controller_client import Answer, ExportStream
 from app.internal_api import APP_PREFIX, EXPERIMENTS
 from app.internal_keys import Purpose, derived
-from app.ledger.controller_client import Answer, ExportStream
 from app.server.application import Router
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from app.ledger.units import Hashes, request_hash, secret_of
-from app.ledger.wire import Failure, Finish, Flag, LateKind, Reason
+from app.exposures.identity import Hashes, request_hash, secret_of
+from app.exposures.wire import Failure, Finish, Flag, LateKind, Reason
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import (
     CARD,

@@ -9,8 +9,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from app.ledger.acknowledgement import Stop
-from app.ledger.wire import Failure, Finish, Skip
+from app.exposures.wire import Failure, Finish, Skip, Stop
 from app.mirror.mirrors import MOST_WAITING
 from tests.router.conftest import PROMPT, Rig
 from tests.support.engine.fake_engine import CARD, USAGE, Answer, FakeEngine, RawServer, chat, chunk, refuse, stream

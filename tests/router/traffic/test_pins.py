@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.schema import parse
-from app.ledger.acknowledgement import Stop, decode_acknowledgement, encode_acknowledgement
-from app.ledger.wire import Flag, Reason
+from app.exposures.wire import Flag, Reason, Stop, decode_acknowledgement, encode_acknowledgement
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig

@@ -18,7 +18,7 @@ from app.access.key_file import append
 from app.config.schema import parse
 from app.control_plane import Delivery, restore_expired, with_traffic
 from app.errors import Unavailable
-from app.ledger.acknowledgement import Stop
+from app.exposures.wire import Stop
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.ledger.acknowledgement import Stop
-from app.ledger.wire import Flag, Reason
+from app.exposures.wire import Flag, Reason, Stop
 from app.routing.resilience import FAULTS_IN_A_ROW
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment

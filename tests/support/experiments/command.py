@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.ledger.controller_client import ControllerClient
+from app.exposures.controller_client import ControllerClient
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.main import main

@@ -10,7 +10,7 @@ from app.experiments.answers import Answers
 from app.experiments.questions import Request
 from app.experiments.report import Report
 from app.experiments.summary import Acting, Foreseen
-from app.ledger.controller_client import Answer
+from app.exposures.controller_client import Answer
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import FakeReader
 

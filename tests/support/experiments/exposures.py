@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.ledger.wire import VERSION, Batch, Late, Pair, Plan, Row, Start
+from app.exposures.wire import VERSION, Batch, Late, Pair, Plan, Row, Start
 
 PLAN = Plan("chat", "0-aaaaaaaa", {"blue": 50, "green": 50})
 NAMES = ["blue", "green", "openai", "chat"]

@@ -10,7 +10,7 @@ from app.experiments.acting.facts import Interventions
 from app.experiments.analysis.evidence.feedback import Match
 from app.experiments.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
-from app.ledger.wire import FeedbackItem
+from app.exposures.wire import FeedbackItem
 
 
 class FakeAnalysis:

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 from app.errors import Unavailable
 from app.experiments.answers import Answers
-from app.ledger.acknowledgement import Acknowledgement, encode_acknowledgement
-from app.ledger.controller_client import Answer
-from app.ledger.wire import Batch, decode_batch
+from app.exposures.controller_client import Answer
+from app.exposures.wire import Acknowledgement, Batch, decode_batch, encode_acknowledgement
 from tests.support.experiments.reader import FakeReader
 
 

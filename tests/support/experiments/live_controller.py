@@ -19,7 +19,7 @@ from app.experiments.controller import Controller
 from app.experiments.keeper import OpenStore
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.store import open_store
-from app.ledger.controller_client import Answer
+from app.exposures.controller_client import Answer
 from tests.support.experiments.failing_store import Death
 from tests.support.experiments.world import Unpaced
 

@@ -15,7 +15,7 @@ from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.store import Store, StoreError
 from app.experiments.summary import Acting, Foreseen
-from app.ledger.wire import FeedbackItem
+from app.exposures.wire import FeedbackItem
 from tests.support.experiments.reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {

@@ -12,7 +12,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Columns, Tables
 from app.experiments.controller import Controller
 from app.experiments.judging.evidence import AnalysisFactory
-from app.ledger.wire import VERSION, Batch, FeedbackItem, Late, Row, Start, encode
+from app.exposures.wire import VERSION, Batch, FeedbackItem, Late, Row, Start, encode
 from tests.support.experiments.world import START, Recorded, Unpaced, World
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.errors import Unavailable
-from app.ledger.acknowledgement import Acknowledgement, Stop, encode_acknowledgement
-from app.ledger.controller_client import Answer
-from app.ledger.wire import (
+from app.exposures.controller_client import Answer
+from app.exposures.wire import (
+    Acknowledgement,
     Batch,
     Failure,
     FeedbackItem,
@@ -21,7 +21,9 @@ from app.ledger.wire import (
     Row,
     Skip,
     Start,
+    Stop,
     decode_batch,
+    encode_acknowledgement,
 )
 from tests.support.waiting import wait_until
 

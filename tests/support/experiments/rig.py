@@ -13,9 +13,9 @@ from app.access.guard import Access
 from app.access.key_file import append
 from app.config.schema import parse
 from app.exchange.snapshot import LiveRouting
-from app.ledger.audit import AuditRecord
-from app.ledger.units import Hashes
-from app.ledger.wire import FeedbackItem
+from app.exposures.audit import AuditRecord
+from app.exposures.identity import Hashes
+from app.exposures.wire import FeedbackItem
 from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditLog
 from app.server.events.api import EventsApi

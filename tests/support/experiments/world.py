@@ -11,7 +11,7 @@ from app.experiments.analysis.analysis import Analysis
 from app.experiments.analysis.evidence.arrays import Floats, Ints, Mask
 from app.experiments.analysis.pace import Pace
 from app.experiments.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
-from app.ledger.wire import Failure, Finish, Flag, LateKind, Plan
+from app.exposures.wire import Failure, Finish, Flag, LateKind, Plan
 
 BLUE, GREEN = "blue", "green"
 START = 1_800_000_000.0

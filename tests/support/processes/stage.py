@@ -14,9 +14,8 @@ from app.experiments.controller import Controller
 from app.experiments.keeper import OpenStore, Submit, at_once
 from app.experiments.storage import journal
 from app.experiments.storage.store import LocalStore, open_store
-from app.ledger.acknowledgement import Acknowledgement, Stop, decode_acknowledgement
-from app.ledger.controller_client import Answer
-from app.ledger.wire import Plan, encode
+from app.exposures.controller_client import Answer
+from app.exposures.wire import Acknowledgement, Plan, Stop, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 

@@ -25,7 +25,7 @@ from app.control_plane import (
     with_traffic,
 )
 from app.errors import BadRequest, Conflict
-from app.ledger.plans import plan_of
+from app.exposures.plans import plan_of
 from tests.support.processes.fake_control_plane import MemoryControl
 
 DATA: dict[str, Any] = {

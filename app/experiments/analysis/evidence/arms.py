@@ -14,7 +14,7 @@ from app.config.experiments import Experiment
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints, Mask
 from app.experiments.columns import F64, I32, LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.runs import HISTORY_S
-from app.ledger.wire import Plan
+from app.exposures.wire import Plan
 
 AnyColumns = StartColumns | RowColumns | LateColumns
 Arm = NDArray[np.int8]

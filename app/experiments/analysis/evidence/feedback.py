@@ -15,7 +15,7 @@ from app.config.experiments import Feedback
 from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints, combined
 from app.experiments.analysis.evidence.hash_index import HashIndex
 from app.experiments.columns import I32, RowColumns
-from app.ledger.wire import FeedbackItem
+from app.exposures.wire import FeedbackItem
 
 MAX_PENDING = 5_000_000
 """Exposures, about 150 bytes each. Above, the oldest ones count at once, without waiting for a score."""

@@ -9,7 +9,7 @@ import numpy as np
 from app.config.experiments import Event, Experiment, Guardrail
 from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.columns import LateColumns, RowColumns
-from app.ledger.wire import Finish, Flag, LateKind
+from app.exposures.wire import Finish, Flag, LateKind
 
 CLIENT_CLOSED_REQUEST = 499
 

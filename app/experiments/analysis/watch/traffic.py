@@ -10,7 +10,7 @@ from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Floats, Growing, Mask
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.rendering import words
-from app.ledger.wire import Flag, LateKind
+from app.exposures.wire import Flag, LateKind
 
 LOST_SHARE = 0.05
 """The largest share of an arm's rows that may be lost: above it no verdict counts."""

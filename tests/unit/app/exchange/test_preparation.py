@@ -2,7 +2,7 @@ import pytest
 
 from app.config.base import ConfigError
 from app.exchange.snapshot import Preparation
-from app.ledger.plans import plan_of
+from app.exposures.plans import plan_of
 from app.upstream.target import RuntimeEnvironment
 from tests.unit.app.config.test_parser import document
 

@@ -19,9 +19,9 @@ from app.exchange.snapshot import SnapshotBuilder
 from app.experiments.pins import PinExchange
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.storage.entry import Entry
-from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
-from app.ledger.controller_sync import ControllerSync
-from app.ledger.ledger import Ledger
+from app.exposures.log import Ledger
+from app.exposures.uploader import ControllerSync
+from app.exposures.wire import Acknowledgement, Replaced, Stop
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import Turn
 from app.routing.traffic import rendezvous

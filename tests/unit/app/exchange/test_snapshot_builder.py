@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.exchange.snapshot import NEW_S, Snapshot, SnapshotBuilder
-from app.ledger.acknowledgement import Replaced
-from app.ledger.ledger import Ledger
-from app.ledger.plans import plan_of
+from app.exposures.log import Ledger
+from app.exposures.plans import plan_of
+from app.exposures.wire import Replaced
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import Turn
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.experiments.audit import AuditTrail
 from app.experiments.storage.store import LocalStore
-from app.ledger.audit import AuditRecord, new_id
+from app.exposures.audit import AuditRecord, new_id
 
 DAY = 86400.0
 START = 1_795_000_000.0

@@ -18,8 +18,18 @@ from app.experiments.routers import GONE_S, LIVE_S
 from app.experiments.storage import segments, snapshots
 from app.experiments.storage.entry import FACTS, LOAD
 from app.experiments.storage.store import LocalStore, StoreError
-from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement, encode_acknowledgement
-from app.ledger.wire import VERSION, Batch, FeedbackItem, Lost, Pins, Plan, encode
+from app.exposures.wire import (
+    VERSION,
+    Acknowledgement,
+    Batch,
+    FeedbackItem,
+    Lost,
+    Pins,
+    Plan,
+    decode_acknowledgement,
+    encode,
+    encode_acknowledgement,
+)
 from tests.support.experiments.exposures import batch, late, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 

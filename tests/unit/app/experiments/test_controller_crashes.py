@@ -12,8 +12,7 @@ from app.config.experiments import LedgerSettings
 from app.experiments.columns import router_hash
 from app.experiments.controller import Controller
 from app.experiments.waiting import Waiting
-from app.ledger.acknowledgement import decode_acknowledgement
-from app.ledger.wire import Batch, encode
+from app.exposures.wire import Batch, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.failing_store import Death, Disk
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run

@@ -17,12 +17,11 @@ from app.experiments.controller import InvalidBatch
 from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
+from app.exposures.wire import decode_acknowledgement, encode
 from app.internal_api import APP_PREFIX, EXPERIMENTS
 from app.internal_keys import Purpose, derived
-from app.ledger.acknowledgement import decode_acknowledgement
-from app.ledger.recordings.wire import VERSION as RECORDING_VERSION
-from app.ledger.recordings.wire import RecordingFile, encode_file
-from app.ledger.wire import encode
+from app.request_recordings.recorder import VERSION as RECORDING_VERSION
+from app.request_recordings.recorder import RecordingFile, encode_file
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment

@@ -1,7 +1,7 @@
 """Pins go from one router to the others while they are valid, up to a bound."""
 
 from app.experiments.pins import PinExchange
-from app.ledger.wire import Pins
+from app.exposures.wire import Pins
 
 NOW, UNTIL = 1000.0, 2000.0
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from app.config.schema import Config, parse
 from app.experiments.plan_history import PlanEntry, history, new_plans, replaced
 from app.experiments.storage.entry import Entry
-from app.ledger.acknowledgement import Replaced
-from app.ledger.plans import plan_of
+from app.exposures.plans import plan_of
+from app.exposures.wire import Replaced
 
 
 def config(blue: int = 90, plan: dict[str, Any] | None = None, **endpoint: Any) -> Config:

@@ -19,7 +19,7 @@ from app.experiments.controller import Controller
 from app.experiments.judging.evidence import AnalysisFactory
 from app.experiments.questions import Request
 from app.experiments.recorded import RecordedLedger
-from app.ledger.wire import Batch, FeedbackItem, Late, Lost, Row, encode
+from app.exposures.wire import Batch, FeedbackItem, Late, Lost, Row, encode
 from tests.support.experiments.printed import contradictions
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
 from tests.support.experiments.world import DAY_S, START, World, config

@@ -1,8 +1,7 @@
 """Batches carry pins in both directions, and stops from the controller."""
 
-from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
-from app.ledger.controller_sync import ControllerSync
-from app.ledger.wire import Pins
+from app.exposures.uploader import ControllerSync
+from app.exposures.wire import Acknowledgement, Pins, Replaced, Stop
 from app.routing.conversations import BEHIND_S, PinnedConversations
 
 

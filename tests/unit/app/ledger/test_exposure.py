@@ -17,10 +17,10 @@ from app.errors import (
     Unreachable,
     UpstreamError,
 )
-from app.ledger.exposure import MOST_CHECKED, Arrival, Exposure
-from app.ledger.plans import Scope
-from app.ledger.units import request_hash
-from app.ledger.wire import Failure, Finish, LateKind, Plan
+from app.exposures.exposure import MOST_CHECKED, Arrival, Exposure
+from app.exposures.identity import request_hash
+from app.exposures.plans import Scope
+from app.exposures.wire import Failure, Finish, LateKind, Plan
 
 PLAN = Plan("chat", "0-1", {"blue": 50, "green": 50})
 PATH = "/v1/chat/completions"

@@ -7,13 +7,22 @@ import msgspec
 import pytest
 
 from app.config.schema import Config, parse
-from app.ledger.acknowledgement import Acknowledgement
-from app.ledger.exposure import Arrival, Exposure, Identity
-from app.ledger.ledger import AT_ONCE, MOST_ENTRIES, Ledger
-from app.ledger.open_batch import OpenBatch
-from app.ledger.plans import Scope
-from app.ledger.rows import RequestEnd
-from app.ledger.wire import VERSION, Batch, FeedbackItem, Flag, Late, Plan, Row, Start, decode_batch, encode_sealed
+from app.exposures.exposure import Arrival, Exposure, Identity
+from app.exposures.log import AT_ONCE, MOST_ENTRIES, Ledger, OpenBatch, RequestEnd
+from app.exposures.plans import Scope
+from app.exposures.wire import (
+    VERSION,
+    Acknowledgement,
+    Batch,
+    FeedbackItem,
+    Flag,
+    Late,
+    Plan,
+    Row,
+    Start,
+    decode_batch,
+    encode_sealed,
+)
 from tests.support.experiments.exposures import pair
 
 PROMPTLY = {"guardrails": [{"event": "slow", "ttft_above_s": 1}, {"event": "unfinished", "unfinished_above_s": 2}]}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.config.schema import Config, parse
-from app.ledger.plans import NEVER, Scope, plan_of, plans_of, scopes
+from app.exposures.plans import NEVER, Scope, plan_of, plans_of, scopes
 from tests.support.processes.project import ROOT
 
 EXPERIMENT: dict[str, Any] = {
@@ -51,7 +51,7 @@ def test_a_plan_is_the_same_everywhere_and_changes_with_anything_that_decides_th
 @pytest.mark.parametrize("seed", ["0", "4711"])
 def test_every_process_agrees_on_the_id(seed: str) -> None:
     code = (
-        "import json, sys; from app.config.schema import parse; from app.ledger.plans import plan_of; "
+        "import json, sys; from app.config.schema import parse; from app.exposures.plans import plan_of; "
         "print(plan_of('chat', parse(json.load(sys.stdin)).endpoints['chat']).id)"
     )
     overrides = [{"unit": f"{number:016x}", "deployment": "green"} for number in range(3)]

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.acknowledgement import Acknowledgement, Stop, encode_acknowledgement
-from app.ledger.controller_sync import ControllerSync
-from app.ledger.rows import RequestEnd
-from app.ledger.sender import Sender
-from app.ledger.wire import Batch, Flag, Row, decode_batch
+from app.exposures.log import RequestEnd
+from app.exposures.uploader import ControllerSync, Sender
+from app.exposures.wire import Acknowledgement, Batch, Flag, Row, Stop, decode_batch, encode_acknowledgement
 from app.routing.conversations import PinnedConversations
 from tests.support.waiting import wait_until_async
 from tests.unit.app.ledger.test_ledger import Recorder

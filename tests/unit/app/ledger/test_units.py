@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ledger.secret import FILE, kept_secret, kept_variable, unit_secret
-from app.ledger.units import Hashes, request_hash, secret_of
+from app.exposures.identity import FILE, Hashes, kept_secret, kept_variable, request_hash, secret_of, unit_secret
 
 
 def test_the_same_key_has_the_same_hash_on_every_router_of_a_cluster() -> None:

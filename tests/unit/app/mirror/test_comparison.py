@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.output import Promise
-from app.ledger.wire import Finish, Pair
+from app.exposures.wire import Finish, Pair
 from app.mirror.comparison import MeasuredAnswer, compare, compare_vectors
 
 

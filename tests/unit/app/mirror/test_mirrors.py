@@ -11,11 +11,9 @@ from app.config.schema import Config, Timeouts, parse
 from app.engine.answers import EventCheck
 from app.engine.usage import Usage
 from app.errors import TimedOut, Unavailable
-from app.ledger.acknowledgement import Acknowledgement
-from app.ledger.exposure import Arrival
-from app.ledger.ledger import Ledger
-from app.ledger.rows import RequestEnd
-from app.ledger.wire import Failure, Pair, Skip, decode_batch
+from app.exposures.exposure import Arrival
+from app.exposures.log import Ledger, RequestEnd
+from app.exposures.wire import Acknowledgement, Failure, Pair, Skip, decode_batch
 from app.mirror import mirrors as module
 from app.mirror.mirrors import MOST_WAITING, Mirrors, ServedRequest
 from app.mirror.original import Original

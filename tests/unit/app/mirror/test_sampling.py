@@ -33,6 +33,6 @@ def test_arms_and_endpoints_are_drawn_independently() -> None:
 
 
 def hash_of(unit: str) -> int:
-    from app.ledger.units import Hashes
+    from app.exposures.identity import Hashes
 
     return Hashes(b"s" * 32).unit(unit)

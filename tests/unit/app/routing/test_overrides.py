@@ -1,7 +1,7 @@
 """Overrides: units that are assigned to a deployment."""
 
 from app.config.endpoints import Override
-from app.ledger.units import Hashes
+from app.exposures.identity import Hashes
 from app.routing.rules import Overrides
 
 UNIT = Hashes(b"secret").unit

@@ -7,7 +7,7 @@ import pytest
 from app.config.schema import Endpoint
 from app.errors import BadRequest
 from app.exchange.snapshot import LiveRouting
-from app.ledger.plans import plan_of
+from app.exposures.plans import plan_of
 from app.routing.traffic import rendezvous
 from app.server.assignment import explain
 

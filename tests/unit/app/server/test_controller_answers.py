@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from app.errors import BadRequest, Conflict, NotFound, SwitchyardError, TimedOut, Unavailable
-from app.ledger.controller_client import Answer
+from app.exposures.controller_client import Answer
 from app.server.controller_answers import ControllerAway, WatchedController, ask
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.ledger.units import own_key, request_hash
+from app.exposures.identity import own_key, request_hash
 from tests.support.experiments.reports import SHIP
 from tests.support.experiments.rig import BLUE, GREEN, HASHES, Rig, refusal
 

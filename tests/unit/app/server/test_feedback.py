@@ -7,8 +7,8 @@ import pytest
 
 from app.config.schema import Config, parse
 from app.errors import BadRequest
-from app.ledger.units import request_hash
-from app.ledger.wire import FeedbackItem
+from app.exposures.identity import request_hash
+from app.exposures.wire import FeedbackItem
 from app.server.feedback import checked
 
 EXPERIMENT: dict[str, Any] = {

@@ -22,8 +22,7 @@ from app.experiments.acting.state import states_of
 from app.experiments.controller import Controller
 from app.experiments.report import Report
 from app.experiments.storage.writing import Outcome
-from app.ledger.acknowledgement import Stop, decode_acknowledgement
-from app.ledger.wire import encode
+from app.exposures.wire import Stop, decode_acknowledgement, encode
 from tests.conftest import NIGHTLY
 from tests.support.experiments.acting_facts import alarmed
 from tests.support.experiments.exposures import batch

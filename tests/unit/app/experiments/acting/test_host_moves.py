@@ -14,8 +14,7 @@ from app.errors import Unavailable
 from app.experiments import host as hosts
 from app.experiments.controller import Controller
 from app.experiments.host import ControllerHost, host_controller
-from app.ledger.acknowledgement import Stop, decode_acknowledgement
-from app.ledger.wire import Plan, encode
+from app.exposures.wire import Plan, Stop, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.stage import plain

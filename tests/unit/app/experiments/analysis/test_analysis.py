@@ -13,7 +13,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.columns import router_hash
 from app.experiments.report import Comparison, Effect, Report
-from app.ledger.wire import FeedbackItem, Flag, LateKind, Plan
+from app.exposures.wire import FeedbackItem, Flag, LateKind, Plan
 from tests.support.experiments.world import DAY_S, START, Unpaced, World, analysis_of, config
 
 NOW = START + 1.1 * DAY_S

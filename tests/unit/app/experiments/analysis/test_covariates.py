@@ -11,7 +11,7 @@ from app.config.experiments import Experiment
 from app.experiments.analysis.analysis import Analysis
 from app.experiments.report import Comparison
 from app.experiments.runs import HISTORY_S
-from app.ledger.wire import Flag, Plan
+from app.exposures.wire import Flag, Plan
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, Recorded, World, analysis_of, config
 
 NOW = START + 2 * DAY_S

@@ -10,7 +10,7 @@ import pytest
 from app.experiments.recordings.keeping import InvalidRecording, RecordingKeeper
 from app.experiments.storage.housekeeping import tidy
 from app.experiments.storage.store import LocalStore, StoreError, open_store
-from app.ledger.recordings.wire import VERSION, RecordingFile, encode_file
+from app.request_recordings.recorder import VERSION, RecordingFile, encode_file
 
 DAY = 86400.0
 FILE = RecordingFile(

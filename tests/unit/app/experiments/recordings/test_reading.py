@@ -10,7 +10,7 @@ from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.storage.housekeeping import FOLDERS, RECORDINGS
 from app.experiments.storage.store import open_store
-from app.ledger.recordings.wire import VERSION, RecordedRequest, RecordingFile, encode_file, encoder
+from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, encode_file, encoder
 
 
 def line(at: float) -> bytes:

@@ -13,8 +13,8 @@ from app.dialects.base import Call, ParseContext, Request
 from app.dialects.openai.dialect import OpenAI
 from app.experiments.replay.requests import replayed, text_of
 from app.experiments.replay.synthetic import parts, words, words_of_bytes
-from app.ledger.recordings.redaction import anonymous
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
+from app.request_recordings.redaction import anonymous
 
 CONFIG = parse(
     {

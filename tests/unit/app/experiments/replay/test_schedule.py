@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.experiments.replay.schedule import Punctuality, due, order
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 from tests.unit.app.experiments.replay.test_requests import request
 
 

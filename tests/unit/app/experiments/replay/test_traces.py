@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.experiments.replay.traces import BLOCK, Estimates, TraceFormat, trace
-from app.ledger.recordings.wire import RecordedRequest
+from app.request_recordings.recorder import RecordedRequest
 from tests.unit.app.experiments.replay.test_requests import recordings, request
 
 FORMATS: tuple[TraceFormat, ...] = ("guidellm", "vllm-bench")

@@ -9,8 +9,7 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config, parse
 from app.experiments.controller import Controller
 from app.experiments.shadows.report import ShadowReport
-from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement
-from app.ledger.wire import Skip, encode
+from app.exposures.wire import Acknowledgement, Skip, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, pair
 
 START = 1000.0

@@ -9,7 +9,7 @@ import pytest
 from app.experiments.columns import PairColumns
 from app.experiments.shadows.evidence import ShadowEvidence
 from app.experiments.shadows.report import PairedEvent, PairedValue
-from app.ledger.wire import Failure, Finish
+from app.exposures.wire import Failure, Finish
 from tests.support.experiments.exposure_columns import Recorder
 
 

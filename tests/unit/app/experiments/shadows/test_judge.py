@@ -6,7 +6,7 @@ from app.config.schema import Config, parse
 from app.experiments.columns import PairColumns, from_batch
 from app.experiments.shadows.judge import BEGUN, ENDED, Period, ShadowJudge, periods_of
 from app.experiments.storage.entry import Entry
-from app.ledger.wire import Plan, Skip
+from app.exposures.wire import Plan, Skip
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.exposures import NAMES, batch, pair
 

@@ -13,7 +13,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.segments import Footer, RouterState, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
-from app.ledger.wire import FeedbackItem, Lost, Plan
+from app.exposures.wire import FeedbackItem, Lost, Plan
 from tests.support.experiments.exposures import PLAN, batch, late, pair, row, start
 
 SEGMENT = Segment("2026-11-12", "w-000001")

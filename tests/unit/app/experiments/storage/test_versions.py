@@ -21,7 +21,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.segments import Footer, RouterState, Segment
 from app.experiments.storage.store import Damaged, LocalStore
-from app.ledger.wire import Lost
+from app.exposures.wire import Lost
 from tests.support.experiments.exposures import batch, late, pair, row, start
 
 VERSIONS = Path(__file__).parent / "versions"

@@ -20,7 +20,7 @@ from app.experiments.storage import segments
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, WriteAhead, frames
-from app.ledger.wire import Batch, encode
+from app.exposures.wire import Batch, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 from tests.support.waiting import wait_until

@@ -9,18 +9,19 @@ from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
 from app.engine.usage import Usage
-from app.ledger.recordings.facts import parameters
-from app.ledger.recordings.recorder import (
+from app.exposures.identity import Hashes
+from app.request_recordings.recorder import (
     MOST_PENDING,
     MOST_PENDING_BYTES,
     MOST_TEXT_BYTES,
     PendingRequest,
+    RecordedRequest,
     Recorder,
+    decode_line,
     line_of,
+    parameters,
 )
-from app.ledger.recordings.redaction import NotRedactable, redacted
-from app.ledger.recordings.wire import RecordedRequest, decode_line
-from app.ledger.units import Hashes
+from app.request_recordings.redaction import NotRedactable, redacted
 
 MARKER = "marker"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.recordings.redaction import REDACTED, NotRedactable, anonymous, redacted
+from app.request_recordings.redaction import REDACTED, NotRedactable, anonymous, redacted
 
 SECRET = "sk-[a-z0-9]{8}"
 CARD = r"\b\d{16}\b"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.ledger.recordings.redactor import Redactor
+from app.request_recordings.redactor import Redactor
 
 CATASTROPHIC = "(a+)+$"
 BODY = {"messages": [{"role": "user", "content": "call 555-1234"}]}

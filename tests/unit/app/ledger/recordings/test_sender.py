@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Broken, Unavailable
-from app.ledger.recordings.recorder import Redact
-from app.ledger.recordings.redaction import redacted
-from app.ledger.recordings.sender import MOST_WAITING_BYTES, RecordingSender
-from app.ledger.recordings.wire import RecordingFile, decode_file, decode_line
+from app.request_recordings.recorder import RecordingFile, Redact, decode_file, decode_line
+from app.request_recordings.redaction import redacted
+from app.request_recordings.uploader import MOST_WAITING_BYTES, RecordingSender
 from tests.unit.app.ledger.recordings.test_recorder import pending, recorder
 
 

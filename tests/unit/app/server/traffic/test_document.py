@@ -9,7 +9,7 @@ from app.config.schema import Config, parse
 from app.control_plane import Wanted
 from app.dialects.json_body import json_object_with_nulls
 from app.errors import BadRequest
-from app.ledger.units import Hashes, own_key
+from app.exposures.identity import Hashes, own_key
 from app.server.traffic.document import plan_view, wanted_plan
 from app.server.traffic.refusals import InvalidDocument
 

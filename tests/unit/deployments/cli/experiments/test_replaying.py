@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ledger.recordings.wire import encoder
+from app.request_recordings.recorder import encoder
 from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
 from tests.unit.app.experiments.replay.test_requests import request

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ledger.recordings.wire import encoder
+from app.request_recordings.recorder import encoder
 from deployments.cli.main import main
 from tests.support.experiments.recorded_ledger import recorded_ledger
 from tests.support.experiments.world import World, config

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 
 from app.experiments.analysis.evidence.arms import OUTSIDE, Arms, labels
-from app.ledger.wire import Plan
+from app.exposures.wire import Plan
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.config.experiments import Feedback
 from app.experiments.analysis.evidence.feedback import GRACE_S, UNKNOWN_S, PendingFeedback
-from app.ledger.wire import FeedbackItem
+from app.exposures.wire import FeedbackItem
 from tests.support.experiments.exposure_columns import Fields, Recorder
 
 WINDOW = 3600.0

@@ -6,7 +6,7 @@ import pytest
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD, ln_e
-from app.ledger.wire import Plan
+from app.exposures.wire import Plan
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.world import config
 

@@ -2,7 +2,7 @@ from typing import Any
 
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.traffic import Traffic
-from app.ledger.wire import Flag
+from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
 

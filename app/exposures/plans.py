@@ -10,7 +10,7 @@ from typing import Any
 from app.config.endpoints import Mirror
 from app.config.experiments import Experiment, Guardrail, is_active
 from app.config.schema import Config, Endpoint
-from app.ledger.wire import Plan
+from app.exposures.wire import Plan
 from app.routing.rules import NO_STOPS, effective, with_share
 
 NEVER = float("inf")

@@ -14,10 +14,10 @@ import msgspec
 from app.engine.errors import error_in
 from app.engine.output import OutputPatterns, Promise, find_finish, find_id, output_patterns, promised
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
+from app.exposures.identity import request_hash
+from app.exposures.plans import NEVER, Scope
+from app.exposures.wire import Failure, Finish, LateKind
 from app.internal_api import REPLICA_AGE_HEADER
-from app.ledger.plans import NEVER, Scope
-from app.ledger.units import request_hash
-from app.ledger.wire import Failure, Finish, LateKind
 
 COLD_S = 60.0
 """The age below which a replica is cold: its caches are empty."""

@@ -1,26 +1,260 @@
 """Records the requests of recorded endpoints: starts, rows, late requests and feedback.
 
 Everything here is synchronous and runs on the router's event loop; `sender.Sender` sends the batches.
+
+- The batch that is being filled. Entries are encoded as they come: as objects they would take ten times the memory.
+- The batches that a router keeps until they are durable at the controller, within a bound.
+- Makes the row of an exposure that has ended. Pure.
 """
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from app.config.schema import Config
 from app.engine.output import is_kept
-from app.ledger.backlog import Backlog
-from app.ledger.conversation import turns
-from app.ledger.exposure import Arrival, Exposure, Identity
-from app.ledger.open_batch import Arm, OpenBatch
-from app.ledger.plans import Scope, plans_of, scopes
-from app.ledger.rows import RequestEnd, row_of
-from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, SealedBatch, encode_sealed
+from app.engine.usage import Usage
+from app.exposures.conversation import turns
+from app.exposures.exposure import Arrival, Exposure, Identity
+from app.exposures.identity import Hashes, request_hash
+from app.exposures.plans import Scope, plans_of, scopes
+from app.exposures.wire import (
+    Acknowledgement,
+    Failure,
+    FeedbackItem,
+    Flag,
+    Late,
+    Lost,
+    Pair,
+    Pins,
+    Plan,
+    Reason,
+    SealedBatch,
+    encode_sealed,
+    encoder,
+)
+
+Arm = tuple[str, str]
+"""An endpoint and the assigned deployment."""
+
+_MOST_IN_SHORT_HEADER = 0xFFFF
+
+
+class _Names(dict[str, int]):
+    """The index of each name; a new name gets the next."""
+
+    def __missing__(self, name: str) -> int:
+        index = self[name] = len(self)
+        return index
+
+
+class _Entries:
+    """An array of MessagePack that grows."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._encoded = bytearray()
+
+    def add(self, entry: tuple[object, ...] | FeedbackItem) -> None:
+        """Adds an entry: feedback, or the fields of a `wire.Start`, `Row`, `Late` or `Pair`."""
+        self.count += 1
+        encoder.encode_into(entry, self._encoded, -1)
+
+    def array(self) -> msgspec.Raw:
+        """The whole array: its header (array 16 or 32), and the entries."""
+        short = self.count <= _MOST_IN_SHORT_HEADER
+        header = b"\xdc" + self.count.to_bytes(2) if short else b"\xdd" + self.count.to_bytes(4)
+        return msgspec.Raw(header + self._encoded)
+
+
+class OpenBatch:
+    """Collects entries, and the names and plans that they index: `names[…]`, `plan(…)`. `arms` counts its rows."""
+
+    def __init__(self) -> None:
+        self.names = _Names()
+        self.starts, self.rows, self.late = _Entries(), _Entries(), _Entries()
+        self.feedback, self.pairs = _Entries(), _Entries()
+        self.arms: Counter[Arm] = Counter()
+        self._plans: dict[str, int] = {}
+        self._plan_list: list[Plan] = []
+
+    def __len__(self) -> int:
+        return sum(entries.count for entries in self._parts)
+
+    @property
+    def _parts(self) -> tuple[_Entries, ...]:
+        return self.starts, self.rows, self.late, self.feedback, self.pairs
+
+    def plan(self, plan: Plan) -> int:
+        """The index of a plan. Its id is that of one endpoint: the endpoint's name is part of the hashed content."""
+        if (index := self._plans.get(plan.id)) is None:
+            index = self._plans[plan.id] = len(self._plans)
+            self._plan_list.append(plan)
+        return index
+
+    def sealed(self, number: int) -> SealedBatch:
+        """The batch in the form in which it is stored and sent."""
+        names, plans = msgspec.Raw(encoder.encode(list(self.names))), msgspec.Raw(encoder.encode(self._plan_list))
+        return SealedBatch(number, names, plans, *(entries.array() for entries in self._parts))
+
+
+# Beyond the bound the oldest whole batch is dropped, which is blind to arms, and its rows are counted as lost. Those of
+# a batch that the controller had received are at risk instead: it cannot be sent again, and is lost if the controller
+# restarts, or takes back that it has it, before a later batch is durable. A controller stores batches in order.
+
+
+class _Kept(NamedTuple):
+    batch: SealedBatch
+    arms: Mapping[Arm, int]
+
+
+class Backlog:
+    """Batches in the order of their numbers. `limit_bytes` may change at any time.
+
+    `lost` are the dropped rows by arm, since the start. `in_flight` is the number of the batch that is being sent,
+    which is never dropped: it may arrive.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.lost: Counter[Arm] = Counter()
+        self.in_flight: int | None = None
+        self.size = 0
+        """The size in bytes."""
+        self._kept: deque[_Kept] = deque()
+        self._received = 0
+        self._at_risk: Counter[Arm] = Counter()
+        self._controller: str | None = None
+        """The process that sent the last acknowledgement."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[SealedBatch]:
+        return (kept.batch for kept in self._kept)
+
+    @property
+    def oldest(self) -> int:
+        """The lowest number that is kept; 0 without any."""
+        return self._kept[0].batch.number if self._kept else 0
+
+    def add(self, batch: SealedBatch, arms: Mapping[Arm, int]) -> None:
+        """Keeps the newest batch; drops old ones if there is no room for all."""
+        self._kept.append(_Kept(batch, arms))
+        self.size += batch.size
+        while self.size > self.limit_bytes and self._drop_oldest():
+            pass
+
+    def next(self) -> SealedBatch | None:
+        """The first batch that the controller has not received."""
+        return next((it.batch for it in self._kept if it.batch.number > self._received), None)
+
+    def unconfirmed(self) -> SealedBatch | None:
+        """The first batch that is not known to be durable: sending it again makes the controller report its state."""
+        return self._kept[0].batch if self._kept else None
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> None:
+        """Drops durable batches. `received` may go back: the controller has restarted."""
+        has_restarted = self._controller not in (None, acknowledgement.controller)
+        if has_restarted or acknowledgement.received < self._received:
+            self.lost.update(self._at_risk)
+            self._at_risk.clear()
+        self._received, self._controller = acknowledgement.received, acknowledgement.controller
+        while self._kept and self._kept[0].batch.number <= acknowledgement.durable:
+            self.size -= self._kept.popleft().batch.size
+            self._at_risk.clear()
+
+    def _drop_oldest(self) -> bool:
+        at = next((at for at, it in enumerate(self._kept) if it.batch.number != self.in_flight), None)
+        if at is None:
+            return False
+        dropped = self._kept[at]
+        del self._kept[at]
+        self.size -= dropped.batch.size
+        (self._at_risk if dropped.batch.number <= self._received else self.lost).update(dropped.arms)
+        return True
+
+
+_MAX_U8, _U16_MAX, _MAX_U32 = 2**8 - 1, 2**16 - 1, 2**32 - 1
+_NO_FAILURE = Failure.NONE.value
+
+
+class RequestEnd(msgspec.Struct, frozen=True):
+    """The end of a request.
+
+    `complete`: the client has a whole answer. `gone`: it closed the connection.
+    `invalid`: the answer does not have the form that the request asked for.
+    """
+
+    status: int
+    duration_s: float
+    attempts: int = 1
+    usage: Usage | None = None
+    max_tokens: object = None
+    complete: bool = True
+    gone: bool = False
+    invalid: bool = False
+
+
+def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[object, ...]:
+    """The fields of a `wire.Row`, with indexes into `batch`: a plain tuple is made in half the time."""
+    arrival, identity, usage = exposure.arrival, exposure.identity, ending.usage
+    assert identity is not None, "starts are recorded before rows"
+    names, prompt_tokens, completion_tokens = batch.names, None, None
+    if usage is not None:
+        prompt_tokens = usage.prompt_tokens if usage.prompt_tokens < _MAX_U32 else _MAX_U32
+        completion_tokens = usage.completion_tokens if usage.completion_tokens < _MAX_U32 else _MAX_U32
+    first_token, attempts, flags = exposure.first_token, ending.attempts, identity.flags
+    prompt_bytes, in_flight, max_tokens = arrival.prompt_bytes, exposure.in_flight, ending.max_tokens
+    if max_tokens is not None:
+        # JSON numbers are unbounded; the columns are not.
+        max_tokens = min(max_tokens, _MAX_U32) if type(max_tokens) is int and max_tokens >= 0 else None
+    if ending.gone:
+        flags |= Flag.CLIENT_GONE
+    if ending.invalid:
+        flags |= Flag.INVALID_OUTPUT
+    if ending.complete and exposure.path and not (exposure.is_visible or exposure.is_broken):
+        flags |= Flag.EMPTY
+    failure = exposure.failure
+    if ending.status >= 500 and failure == _NO_FAILURE:  # a bug of the router's
+        failure = Failure.OTHER.value
+    return (
+        exposure.seq,
+        identity.at,
+        identity.request,
+        exposure.answer_id,
+        identity.unit,
+        identity.caller,
+        batch.plan(exposure.scope.plan),
+        names[arrival.assigned],
+        names[exposure.served] if exposure.served else -1,
+        identity.reason,
+        names[arrival.dialect],
+        names[arrival.task],
+        arrival.stream,
+        ending.status,
+        failure,
+        attempts if attempts < _MAX_U8 else _MAX_U8,
+        prompt_bytes if prompt_bytes < _MAX_U32 else _MAX_U32,
+        max_tokens,
+        prompt_tokens,
+        completion_tokens,
+        first_token,
+        ending.duration_s,
+        exposure.itl_mean(completion_tokens) if first_token is not None else None,
+        exposure.itl_max if first_token is not None else None,
+        exposure.finish,
+        identity.turn,
+        in_flight if in_flight < _U16_MAX else _U16_MAX,
+        exposure.is_cold,
+        flags,
+        names[arrival.group] if arrival.group else -1,
+    )
+
 
 MOST_ENTRIES = 4096
 """The most entries of one batch (starts, rows and the rest), apart from the last few."""

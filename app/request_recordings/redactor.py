@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from app.ledger.recordings.redaction_worker import read_message, write_message
+from app.request_recordings.redaction import read_message, write_message
 from app.telemetry.logs import event
 
 REST_S = 10.0
@@ -69,7 +69,7 @@ class Redactor:
 def _started() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(
-        [sys.executable, "-m", "app.ledger.recordings.redaction_worker"],
+        [sys.executable, "-m", "app.request_recordings.redaction"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

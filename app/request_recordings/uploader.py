@@ -15,10 +15,18 @@ from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from app.errors import Broken
-from app.ledger.backoff import Backoff
-from app.ledger.recordings.recorder import Line, PendingRequest, Recorder, Redact, line_of
-from app.ledger.recordings.redactor import Redactor
-from app.ledger.recordings.wire import VERSION, RecordingFile, encode_file
+from app.exposures.uploader import Backoff
+from app.request_recordings.recorder import (
+    VERSION,
+    Line,
+    PendingRequest,
+    Recorder,
+    RecordingFile,
+    Redact,
+    encode_file,
+    line_of,
+)
+from app.request_recordings.redactor import Redactor
 from app.telemetry.logs import event, where
 
 EVERY_S = 1.0

@@ -1,6 +1,9 @@
 """Recordings of requests on a router: their choice, and their lines. `sender.Sender` sends them to the controller.
 
 Synchronous. `begin` and `end` run on the event loop and only append to a list, `lines` runs in a thread.
+
+- The numbers of a request that decide its cost. Pure functions of a request in vLLM's fields.
+- The record of a request, and its transport to the controller: gzipped JSON lines in a message.
 """
 
 import hashlib
@@ -15,10 +18,114 @@ import msgspec
 from app.config.endpoints import Recording
 from app.config.schema import Config
 from app.engine.usage import Usage
-from app.ledger.conversation import turns
-from app.ledger.recordings.facts import parameters
-from app.ledger.recordings.redaction import anonymous
-from app.ledger.recordings.wire import RecordedRequest, encoder
+from app.exposures.conversation import turns
+from app.request_recordings.redaction import anonymous
+
+_NUMBERS = {
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "min_tokens": "min_tokens",
+    "n": "n",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logprobs": "logprobs",
+    "top_logprobs": "top_logprobs",
+    "dimensions": "dimensions",
+}
+"""Fields of requests, and the names under which they are recorded."""
+
+_COUNTS = {"stop": "stop", "stop_sequences": "stop", "tools": "tools"}
+_INPUTS = {"completions": "prompt", "embeddings": "input", "rerank": "documents", "classify": "input"}
+_LARGEST = 2**53
+"""The largest number recorded. JSON numbers are unbounded, and a larger one is meaningless."""
+
+
+def parameters(task: str, body: Mapping[str, Any]) -> dict[str, int | float]:
+    """Sampling parameters as they are if they are numbers, `stop` and `tools` as counts; `inputs` is the number of
+    prompts of a batch, if there are several. Never any text.
+    """
+    found: dict[str, int | float] = {}
+    for name, recorded in _NUMBERS.items():
+        value = body.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+            found[recorded] = value
+    for name, recorded in _COUNTS.items():
+        if value := body.get(name):
+            found[recorded] = len(value) if isinstance(value, list) else 1
+    inputs = body.get(_INPUTS.get(task, ""))
+    if isinstance(inputs, list) and len(inputs) > 1 and not isinstance(inputs[0], int):
+        found["inputs"] = len(inputs)
+    return found
+
+
+VERSION = 1
+
+
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a recording. Sizes are in bytes or tokens; None where the engine reported none."""
+
+    at: float
+    """Unix seconds of the arrival, by the router's clock."""
+    endpoint: str
+    plan: str
+    dialect: str
+    task: str
+    """A `config.schema.Task`."""
+    stream: bool
+    unit: str
+    """16 hexadecimal digits: the hash of the unit, the same as in exposures."""
+    turn: int = 0
+    """The model's earlier turns that the request holds."""
+    status: int
+    prompt_bytes: int
+    """Size of the whole body, as it arrived."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    parameters: dict[str, int | float] = {}
+    """Numeric parameters that decide the cost: `facts.parameters`."""
+    body: dict[str, Any] | None = None
+    """The request in vLLM's fields, redacted; only with `text: full`. Never headers, callers' names or keys."""
+
+
+class RecordingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a recording, on its way to the controller. Its name makes repeats harmless."""
+
+    version: int
+    router: str
+    """A random id of the router process, 16 hexadecimal digits."""
+    number: int
+    """1, 2, 3, …"""
+    written_at: float
+    """Unix seconds."""
+    lines: bytes
+    """Gzipped JSON lines, a `RecordedRequest` each."""
+
+
+encoder = msgspec.json.Encoder()
+_lines = msgspec.json.Decoder(RecordedRequest)
+_files = msgspec.msgpack.Decoder(RecordingFile)
+
+
+def encode_file(file: RecordingFile) -> bytes:
+    """The file as MessagePack."""
+    return msgspec.msgpack.encode(file)
+
+
+def decode_file(data: bytes) -> RecordingFile:
+    """Raises msgspec.DecodeError on anything else."""
+    return _files.decode(data)
+
+
+def decode_line(line: bytes) -> RecordedRequest:
+    """Raises msgspec.DecodeError on anything else."""
+    return _lines.decode(line)
+
 
 MOST_PENDING = 4096
 MOST_PENDING_BYTES = 32 * 1024 * 1024
