@@ -27,9 +27,8 @@ from app.errors import (
 from app.exposures.exposure import Exposure, failure_of
 from app.exposures.wire import Failure, Finish
 from app.limits.limiter import estimate
-from app.mirror.answer_buffer import AnswerBuffer, Room
 from app.mirror.comparison import MeasuredAnswer, Values, compare, compare_vectors
-from app.mirror.original import Original
+from app.mirror.original import AnswerBuffer, Original, Room
 from app.upstream.client import NO_CONTEXT, Upstream
 from app.upstream.target import Target
 

@@ -1,9 +1,13 @@
 """The queues of copies: draws requests, skips or queues their copies, and sends them.
 
 Everything except `_run` is synchronous and never raises: it runs at the end of clients' requests.
+
+- Draws the units that are mirrored. Pure.
+- Limits the tokens that copies may cost within a minute. Pure; times are seconds of any clock.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import time
@@ -24,15 +28,95 @@ from app.errors import UpstreamError
 from app.exposures.exposure import Exposure
 from app.exposures.log import Ledger
 from app.exposures.wire import Failure, Flag, Skip
-from app.mirror.answer_buffer import Room
-from app.mirror.budget import Charge, TokenBudget
 from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated_tokens, has_vectors
-from app.mirror.original import Original
-from app.mirror.sampling import is_drawn
+from app.mirror.original import Original, Room
 from app.routing.resilience import Breaker, Fault
 from app.telemetry.logs import event, where
 from app.upstream.client import NO_CONTEXT, Upstream, encoded
 from app.upstream.target import Target
+
+
+def is_drawn(unit: int, endpoint: str, percent: float) -> bool:
+    """Whether the unit is among `percent` of the endpoint's. With a larger share, those of a smaller one stay drawn.
+
+    The hash is another one than that of arms, so that both arms of a split are mirrored alike.
+    """
+    digest = hashlib.blake2b(endpoint.encode(), digest_size=8, key=unit.to_bytes(8), person=b"mirror").digest()
+    return int.from_bytes(digest) < percent / 100 * 2**64
+
+
+PERIOD_S = 60.0
+_MEMORY = 0.9
+"""The weight of earlier calls in the estimates' error, with each call that ends."""
+
+_MOST_WRONG = 10.0
+"""The largest factor by which an estimate is corrected."""
+
+
+@dataclass(slots=True)
+class Charge:
+    """The cost of one copy: estimated first, then counted."""
+
+    at: float
+    estimate: float
+    """The estimate before the correction."""
+    tokens: float
+    is_counted: bool = True
+    """Whether it is in the window."""
+
+
+class TokenBudget:
+    """The tokens of the last minute: as estimated for running calls, as counted for the others.
+
+    Estimates are corrected by the errors of the last ones: a shadow that generates more than the primary must not
+    exceed its budget again and again.
+    """
+
+    def __init__(self) -> None:
+        self._charges: deque[Charge] = deque()
+        self._used = self._estimated = self._counted = 0.0
+
+    def take(self, estimate: float, limit: int | None, now: float) -> Charge | None:
+        """Charges a call; None if the minute would then cost more than `limit`."""
+        if limit is None:
+            return Charge(now, estimate, 0.0, is_counted=False)
+        self._forget(now)
+        tokens = estimate * self._correction
+        if self._used + tokens > limit:
+            return None
+        charge = Charge(now, estimate, tokens)
+        self._charges.append(charge)
+        self._used += tokens
+        return charge
+
+    def settle(self, charge: Charge, tokens: float | None, now: float) -> None:
+        """Replaces the estimate of a call that has ended by its `tokens`; None: unknown, the estimate remains."""
+        if tokens is None:
+            return
+        if tokens and charge.estimate:
+            self._estimated = _MEMORY * self._estimated + charge.estimate
+            self._counted = _MEMORY * self._counted + tokens
+        if charge.is_counted:
+            self._used += tokens - charge.tokens
+            charge.tokens = tokens
+        elif tokens > charge.tokens > 0:  # it ran for longer than a minute: its cost beyond the estimate counts now
+            self._charges.append(Charge(now, 0.0, tokens - charge.tokens))
+            self._used += tokens - charge.tokens
+
+    @property
+    def _correction(self) -> float:
+        if not self._estimated:
+            return 1.0
+        return min(max(self._counted / self._estimated, 1 / _MOST_WRONG), _MOST_WRONG)
+
+    def _forget(self, now: float) -> None:
+        while self._charges and self._charges[0].at <= now - PERIOD_S:
+            charge = self._charges.popleft()
+            charge.is_counted = False
+            self._used -= charge.tokens
+        if not self._charges:
+            self._used = 0.0  # sums of floats drift
+
 
 MOST_WAITING = 64
 """Copies that wait for one of a shadow's slots."""

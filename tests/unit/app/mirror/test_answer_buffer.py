@@ -1,6 +1,6 @@
 """The part of an answer that is kept within the available memory."""
 
-from app.mirror.answer_buffer import TAIL_BYTES, AnswerBuffer, Room
+from app.mirror.original import TAIL_BYTES, AnswerBuffer, Room
 
 
 def test_a_short_answer_is_kept_whole() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.mirror.budget import PERIOD_S, Charge, TokenBudget
+from app.mirror.mirrors import PERIOD_S, Charge, TokenBudget
 
 LIMIT = 20_000
 

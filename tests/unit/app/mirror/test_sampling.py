@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.mirror.sampling import is_drawn
+from app.mirror.mirrors import is_drawn
 from app.routing.traffic import rendezvous
 
 
