@@ -17,7 +17,7 @@ import uvicorn
 
 from app.engine.usage import Usage
 from app.server.application import Router
-from app.telemetry.access_log import Record
+from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
 

@@ -55,7 +55,7 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
-from app.telemetry.tracing.request import RequestSpan
+from app.telemetry.request_trace import RequestSpan
 from app.upstream.client import Encode, encoded_in_pieces
 from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target

@@ -55,10 +55,9 @@ from app.long_json import size_of
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
-from app.telemetry.access_log import Record
-from app.telemetry.tracing.request import Trace
-from app.telemetry.tracing.tracer import passed_on
-from app.telemetry.tracing.w3c import TRACEPARENT
+from app.telemetry.logs import Record
+from app.telemetry.request_trace import TRACEPARENT, Trace
+from app.telemetry.tracing import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
 """The request header with the client's timeout for the whole answer, in seconds."""

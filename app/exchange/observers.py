@@ -24,8 +24,8 @@ from app.mirror.mirrors import ServedRequest
 from app.mirror.original import Original
 from app.request_recordings.recorder import PendingRequest, Recorder
 from app.routing.traffic import Assignment
-from app.telemetry.access_log import Record
-from app.telemetry.tracing.request import Trace
+from app.telemetry.logs import Record
+from app.telemetry.request_trace import Trace
 
 
 def drawn(

@@ -13,7 +13,7 @@ from app.dialects.base import EVENT_STREAM, Reply
 from app.errors import MethodNotAllowed, SwitchyardError, Unauthorized
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
-from app.telemetry.access_log import Record
+from app.telemetry.logs import Record
 
 REQUEST_ID_HEADER = "x-request-id"
 PLAN_HEADER = "x-switchyard-plan"

@@ -29,7 +29,7 @@ from app.routing.conversations import PinnedConversations, RecentKeys
 from app.routing.resilience import Breakers, Fault, RetryBudget
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
-from app.telemetry.tracing.tracing import Tracing
+from app.telemetry.tracing import ActiveTracing
 from app.upstream.target import Target
 
 # A check is the smallest request that a deployment can serve. It decides whether a suspected breaker opens, it is the
@@ -174,7 +174,7 @@ class RouterState:
     ledger: Ledger
     pins: PinnedConversations
     mirrors: Mirrors
-    tracing: Tracing
+    tracing: ActiveTracing
     salts: CacheSalts
     snapshot: Snapshot | None = None
     exchange_pins: Callable[[], Awaitable[None]] = _nobody

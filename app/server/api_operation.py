@@ -28,7 +28,7 @@ from app.limits.bodies import Room
 from app.server.audit_log import AuditLog, Change
 from app.server.controller_answers import ControllerAway
 from app.server.openapi import Operation
-from app.telemetry.access_log import Record
+from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
 
 

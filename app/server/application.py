@@ -77,11 +77,10 @@ from app.server.replicas.readiness import document as readiness_document
 from app.server.replicas.running import RunningReplicas
 from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
-from app.telemetry.access_log import Record
 from app.telemetry.event_loop import monitor_event_loop
-from app.telemetry.logs import event
+from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry
-from app.telemetry.tracing.tracing import Tracing
+from app.telemetry.tracing import ActiveTracing
 from app.unread_body import CloseUnread
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
@@ -145,7 +144,7 @@ class Router:
             if controller is not None
             else None
         )
-        self._tracing = Tracing(telemetry)
+        self._tracing = ActiveTracing(telemetry)
         mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
         recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (

@@ -20,8 +20,7 @@ from starlette.requests import Request as HTTPRequest
 
 from app.aio import run_in_background
 from app.exposures.audit import LONGEST, AuditRecord, Outcome, new_id
-from app.telemetry.access_log import Record
-from app.telemetry.logs import event
+from app.telemetry.logs import Record, event
 
 DURABLE_WITHIN_S = 2.0
 """The longest time that the answer to a change waits for its record."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from app.telemetry.access_log import Record
+from app.telemetry.logs import Record
 
 _CLIENT_GONE = "client_gone"
 _MOST = 10_000

@@ -2,14 +2,20 @@
 
 Metric names follow OpenTelemetry's GenAI conventions where one exists
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/), dots as underscores.
+
+- Metrics of the exposures and recordings that routers send to the controller.
+- Metrics of failures before the first byte, and of full endpoints and deployments.
+- The series that count the requests of one endpoint, deployment, dialect, status and reason.
 """
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,15 +30,211 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from app.telemetry.access_log import Record, log_request
 from app.telemetry.caller_use import CallerUse
-from app.telemetry.ledger_metrics import LedgerMetrics
-from app.telemetry.request_series import DURATION, FIRST_TOKEN, PER_TOKEN, TOKENS, RequestSeries
-from app.telemetry.routing_metrics import RoutingMetrics
+from app.telemetry.logs import Record, log_request
+
+_BATCH = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+
+class LedgerMetrics:
+    """A part of `app.telemetry.metrics.Telemetry`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ledger_rows = Counter(
+            "switchyard_ledger_rows",
+            "Exposures recorded, by the deployment that was drawn",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+        self.ledger_rows_lost = Counter(
+            "switchyard_ledger_rows_lost",
+            "Exposures dropped while the controller of experiments was away",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+        self.ledger_buffer = Gauge(
+            "switchyard_ledger_buffer_bytes",
+            "Exposures that are not yet durable at the controller",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.ledger_batch = Histogram(
+            "switchyard_ledger_batch_seconds",
+            "From sending a batch of exposures to the controller's acknowledgement",
+            registry=registry,
+            buckets=_BATCH,
+        )
+        self.recorded_requests = Counter(
+            "switchyard_recorded_requests",
+            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
+            ("endpoint", "outcome"),
+            registry=registry,
+        )
+
+    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
+        """Counts exposures."""
+        self.ledger_rows.labels(endpoint, deployment).inc(rows)
+
+    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
+        """Counts exposures that were dropped."""
+        self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
+
+    def ledger_buffered(self, size: int) -> None:
+        """Sets the bytes of exposures that wait."""
+        self.ledger_buffer.set(size)
+
+    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
+        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
+        self.recorded_requests.labels(endpoint, outcome).inc(requests)
+
+    def batch_sent(self, seconds: float) -> None:
+        """Counts a batch of exposures that was acknowledged."""
+        self.ledger_batch.observe(seconds)
+
+
+# They change only in these cases; a request that is served at once costs nothing here.
+
+_WAIT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class RoutingMetrics:
+    """Metrics whose labels are names of the configuration, or one of few words."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._retries = Counter(
+            "switchyard_retries",
+            "Requests whose deployment failed before the first byte, by the retry: on the same deployment, on another "
+            "one, or withheld, since the budget of retries was used up, or only the engine that timed out was left",
+            ("endpoint", "deployment", "error_type", "outcome"),
+            registry=registry,
+        )
+        self._fallbacks = Counter(
+            "switchyard_fallbacks",
+            "Requests that were sent to another deployment than the one drawn, which is failing",
+            ("endpoint", "deployment", "fallback"),
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "switchyard_admission_wait_seconds",
+            "The time that requests waited for a slot of their endpoint, if they had to, with or without success",
+            ("endpoint",),
+            registry=registry,
+            buckets=_WAIT,
+        )
+        self._refused = Counter(
+            "switchyard_admission_refused",
+            "Requests that got no slot of their endpoint, by cause",
+            ("endpoint", "cause"),
+            registry=registry,
+        )
+        self._at_capacity = Counter(
+            "switchyard_deployment_refused",
+            "Attempts that a deployment refused because it was at capacity",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+
+    def retried(self, endpoint: str, deployment: str, error_type: str, outcome: str) -> None:
+        """Counts a failure of `deployment` before the first byte. `outcome`: ``same``, ``other`` or ``withheld``."""
+        self._retries.labels(endpoint, deployment, error_type, outcome).inc()
+
+    def fell_back(self, endpoint: str, deployment: str, fallback: str) -> None:
+        """Counts a request that is sent to `fallback` instead of `deployment`."""
+        self._fallbacks.labels(endpoint, deployment, fallback).inc()
+
+    def waited(self, endpoint: str, seconds: float) -> None:
+        """Records the wait of a request that has left its endpoint's queue."""
+        self._waits.labels(endpoint).observe(seconds)
+
+    def refused(self, endpoint: str, cause: str) -> None:
+        """Counts a request that got no slot: ``full`` or ``timeout``."""
+        self._refused.labels(endpoint, cause).inc()
+
+    def deployment_refused(self, endpoint: str, deployment: str) -> None:
+        """Counts an attempt that `deployment` refused because its replicas' queues were full."""
+        self._at_capacity.labels(endpoint, deployment).inc()
+
+
+Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)
+
+# The bucket boundaries that the conventions recommend, in seconds and tokens.
+DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+
+_MAX_OBSERVED = 2**63
+"""JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
+
+
+class RequestMetrics(Protocol):
+    """The metrics of requests."""
+
+    requests: Counter
+    duration: Histogram
+    first_token: Histogram
+    per_token: Histogram
+    tokens: Histogram
+    max_tokens: Histogram
+
+    def child(self, metric: Labelled, *labels: str) -> Labelled:
+        """The metric's series with these labels."""
+
+
+class RequestSeries:
+    """Keeps a request's series in one object: with many endpoints they are in no processor cache, and each further
+    lookup waits for memory. A series is created when it first counts something."""
+
+    def __init__(self, metrics: RequestMetrics, record: Record) -> None:
+        self._metrics, self._labels = metrics, record.labels
+        self._requests = metrics.child(metrics.requests, *record.labels, record.reason)
+        self._duration = metrics.child(metrics.duration, *record.labels)
+
+    def count(self, record: Record, elapsed: float) -> None:
+        """Counts a request that has ended, after `elapsed` seconds."""
+        self._requests._value.inc(1)
+        _observe(self._duration, DURATION, elapsed)
+        usage = record.usage
+        if record.streamed and record.first_byte is not None:
+            _observe(self._first_token, FIRST_TOKEN, record.first_byte - record.started)
+            if usage is not None and usage.completion_tokens > 1:
+                rest = record.started + elapsed - record.first_byte
+                _observe(self._per_token, PER_TOKEN, rest / (usage.completion_tokens - 1))
+        if usage is not None:
+            _observe(self._input, TOKENS, usage.prompt_tokens)
+            _observe(self._output, TOKENS, usage.completion_tokens)
+        if record.max_tokens is not None:
+            _observe(self._max_tokens, TOKENS, min(record.max_tokens, _MAX_OBSERVED))
+
+    @cached_property
+    def _first_token(self) -> Histogram:
+        return self._metrics.child(self._metrics.first_token, *self._labels)
+
+    @cached_property
+    def _per_token(self) -> Histogram:
+        return self._metrics.child(self._metrics.per_token, *self._labels)
+
+    @cached_property
+    def _input(self) -> Histogram:
+        return self._metrics.child(self._metrics.tokens, *self._labels, "input")
+
+    @cached_property
+    def _output(self) -> Histogram:
+        return self._metrics.child(self._metrics.tokens, *self._labels, "output")
+
+    @cached_property
+    def _max_tokens(self) -> Histogram:
+        return self._metrics.child(self._metrics.max_tokens, *self._labels)
+
+
+def _observe(histogram: Histogram, bounds: Sequence[float], amount: float) -> None:
+    """`histogram.observe(amount)`, which tries one bucket after the other. `bounds`: its own."""
+    histogram._sum.inc(amount)
+    histogram._buckets[bisect_left(bounds, amount)].inc(1)
+
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
-Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)
 
 
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)

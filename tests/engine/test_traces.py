@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from app.telemetry.tracing.w3c import SAMPLED, headers_of
+from app.telemetry.request_trace import SAMPLED, headers_of
 from tests.support.telemetry.otlp_receiver import receiving
 
 pytestmark = pytest.mark.real

@@ -96,9 +96,9 @@ def test_only_deployments_import_ray_and_vllm() -> None:
 
 def test_only_what_runs_in_the_senders_thread_imports_opentelemetry() -> None:
     importing = {module for module, path in MODULES.items() if "from opentelemetry" in path.read_text()}
-    assert importing == {"app.telemetry.tracing.otlp", "app.telemetry.tracing.spans"}
+    assert importing == {"app.telemetry.otel"}
     theirs = {module for module, path in MODULES.items() if any(f"from {it} " in path.read_text() for it in importing)}
-    assert theirs - importing == {"app.telemetry.tracing.tracing"}, "which does so in the sender's thread"
+    assert theirs - importing == {"app.telemetry.tracing"}, "which does so in the sender's thread"
 
 
 DIALECTS = {path.parent.name for path in (ROOT / "app/dialects").glob("*/dialect.py")}

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.dialects.base import Reply
 from app.exchange.response import ResponseWriter
-from app.telemetry.access_log import Record
+from app.telemetry.logs import Record
 
 
 def test_a_long_response_is_sent_in_parts_with_its_length() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from app.engine.usage import Usage
-from app.telemetry.access_log import Record
 from app.telemetry.caller_use import CallerUse, Use
+from app.telemetry.logs import Record
 
 
 def record(caller: str, endpoint: str = "chat", **fields: object) -> Record:

@@ -5,8 +5,7 @@ import logging
 import re
 import sys
 
-from app.telemetry.access_log import Record, log_request
-from app.telemetry.logs import JsonFormatter, event, log_to_stderr, where
+from app.telemetry.logs import JsonFormatter, Record, event, log_request, log_to_stderr, where
 
 SECRET = "what the client wrote"
 

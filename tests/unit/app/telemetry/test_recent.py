@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.usage import Usage
-from app.telemetry.access_log import Record
+from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
 from app.telemetry.recent import Counts, Distribution, Recent, in_flight, read
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
-from app.telemetry.tracing.sampling import Allowance, Sampler
-from app.telemetry.tracing.w3c import SAMPLED, Remote
+from app.telemetry.request_trace import SAMPLED, Remote
+from app.telemetry.tracing import Allowance, Sampler
 
 
 class Clock:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.telemetry.access_log import Record
-from app.telemetry.tracing.request import RequestSpan, Trace
-from app.telemetry.tracing.sending import DROPPED, EXPORTED, FAILED, SpanSender
+from app.telemetry.logs import Record
+from app.telemetry.request_trace import RequestSpan, Trace
+from app.telemetry.tracing import DROPPED, EXPORTED, FAILED, SpanSender
 
 
 class Counts(Counter[str]):

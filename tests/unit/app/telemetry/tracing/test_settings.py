@@ -5,7 +5,7 @@ import pytest
 from app.config.base import ConfigError
 from app.config.endpoints import Tracing
 from app.config.schema import Config, parse
-from app.telemetry.tracing.settings import Settings, settings
+from app.telemetry.tracing import Settings, settings
 
 
 def of(section: Tracing, **environment: str) -> Settings:

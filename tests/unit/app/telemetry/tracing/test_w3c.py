@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from app.telemetry.tracing.w3c import RANDOM, SAMPLED, Remote, headers_of, remote
+from app.telemetry.request_trace import RANDOM, SAMPLED, Remote, headers_of, remote
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 PARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
