@@ -27,9 +27,8 @@ from app.exposures.controller_client import Answer
 from app.exposures.log import AT_ONCE
 from app.exposures.wire import Acknowledgement, encode_acknowledgement
 from app.server.application import Router
-from app.upstream.client import NO_CONTEXT, Encode
+from app.upstream.client import NO_CONTEXT, Encode, OnHead, ResponseStream
 from app.upstream.http.connection import Take
-from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target
 from benchmarks.relay import TOKEN, USAGE
 

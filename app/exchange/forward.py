@@ -56,8 +56,7 @@ from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.telemetry.request_trace import RequestSpan
-from app.upstream.client import Encode, encoded_in_pieces
-from app.upstream.stream import OnHead, ResponseStream
+from app.upstream.client import Encode, OnHead, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target
 
 # Works on finished bytes, of every dialect. A pattern cannot match inside a JSON string: there the quotes are escaped.

@@ -22,8 +22,7 @@ from app.exposures.plans import Scope, plan_of
 from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import NO_STOPS, Earlier, InForce, Overrides, Rules, Window, in_force, same, stops_of
-from app.upstream.client import NO_CONTEXT, Encode
-from app.upstream.stream import OnHead, ResponseStream
+from app.upstream.client import NO_CONTEXT, Encode, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
 

@@ -2,6 +2,9 @@
 
 Every failure on the wire is raised as one of our errors. Timeouts up to the first byte are applied here, those after it
 by the exchange.
+
+- Maps failures of deployments to our errors. Messages, which callers see, hold no address.
+- A deployment's response while it arrives.
 """
 
 import asyncio
@@ -13,17 +16,186 @@ from pydantic_core import to_json
 
 from app.aio import within
 from app.config.schema import Timeouts
-from app.engine.answers import QUESTIONS, checked_answer
+from app.engine.answers import EVENT_STREAM, QUESTIONS, Beginning, EventCheck, checked_answer
+from app.engine.errors import MALFORMED_RESPONSE, engine_error, error_in_first_chunk
 from app.engine.model import Model
-from app.errors import Rejected, Unavailable
-from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
+from app.errors import (
+    Broken,
+    Incomplete,
+    MalformedAnswer,
+    Rejected,
+    SwitchyardError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    UpstreamError,
+)
+from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.long_json import written
-from app.upstream.failures import failed, incomplete, translated
 from app.upstream.http.client import HttpClient, Response
-from app.upstream.http.errors import HttpError, NotConnected
+from app.upstream.http.connection import ConnectTimedOut, Disconnected, HttpError, NotConnected, Take
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
-from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
+
+_MAX_ERROR_BYTES = 64 * 1024
+
+_BACKPRESSURE = b"Request dropped due to backpressure"
+"""Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy counts as healthy.
+"""
+
+
+class translated:
+    """Raises the HTTP client's errors, TimeoutError and ValueError of its block as UpstreamError."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, HttpError | TimeoutError | ValueError):
+            raise failure(error, self._target) from error
+
+
+def failure(error: HttpError | TimeoutError | ValueError, target: Target) -> UpstreamError:
+    """Our error for one of the HTTP client, or a timeout."""
+    match error:
+        case ConnectTimedOut():
+            return TimedOut(f"Timed out connecting to deployment '{target.name}'")
+        case TimeoutError():
+            return TimedOut(f"Deployment '{target.name}' did not respond in time")
+        case NotConnected():
+            return Unreachable(f"Deployment '{target.name}' is not available")
+        case Disconnected():
+            return Unavailable(f"Deployment '{target.name}' is not available")
+    return incomplete(target)
+
+
+def incomplete(target: Target) -> Incomplete:
+    """The error for a response that ends too early."""
+    return Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
+
+
+async def failed(response: Response, target: Target) -> SwitchyardError:
+    """The error for a response with another status than 200."""
+    body = b""
+    while len(body) < _MAX_ERROR_BYTES and (part := await response.read()):
+        body += part
+    status = response.status
+    if status in (401, 403):
+        return Broken(f"Deployment '{target.name}' rejected the router's credentials")
+    if status == 503 and body == _BACKPRESSURE:
+        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
+    if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.media_type.endswith("json")):
+        # Not the engine's own error: the ingress in front of it has no replica.
+        return Unavailable(f"Deployment '{target.name}' is not available")
+    if status in (429, 503):
+        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
+    return engine_error(body, status)
+
+
+OnHead = Callable[[Mapping[str, str]], None]
+"""A callback for a deployment's response headers, by lower-case names."""
+
+
+class ResponseStream:
+    """`begin`, then iterate over the chunks, or call `each`; `close` in any case.
+
+    A class rather than generators: those are registered with the event loop, which costs as much as sending a request.
+    """
+
+    __slots__ = ("_first_byte_s", "_on_head", "_path", "_request", "_response", "_send", "_target")
+
+    def __init__(
+        self,
+        send: Callable[[], Awaitable[Response]],
+        target: Target,
+        path: str,
+        request: Mapping[str, Any] | None,
+        first_byte_s: float,
+        on_head: OnHead | None,
+    ) -> None:
+        """`request`: the body that `send` sends to `path`, if it is known."""
+        self._send, self._target, self._path, self._request = send, target, path, request
+        self._first_byte_s, self._on_head = first_byte_s, on_head
+        self._response: Response | None = None
+
+    async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
+        """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
+
+        `check` is that of the events' reader, which learns what to expect, and need not parse the first one twice.
+        Raises Rejected and UpstreamError: MalformedAnswer for anything but an event.
+        """
+        if check is not None:
+            check.expect(self._request)
+        with translated(self._target):
+            async with within(self._first_byte_s):
+                self._response = response = await self._send()
+                if response.status != 200:
+                    raise await failed(response, self._target)
+                if self._on_head is not None:
+                    self._on_head(response.headers)
+                first = await (self._first_event(response, check) if events else response.read())
+        if not first:
+            raise incomplete(self._target)
+        if (error := error_in_first_chunk(first)) is not None:
+            raise error
+        response.unread(first)
+
+    async def _first_event(self, response: Response, check: EventCheck | None) -> bytes:
+        """The first chunks, with a whole event; b"" if the response ends without one."""
+        if response.media_type != EVENT_STREAM:
+            raise MalformedAnswer(MALFORMED_RESPONSE)
+        chunk = await response.read()
+        if check is not None and chunk.startswith(b"data: {") and chunk.endswith(b"\n\n") and check.begins(chunk):
+            return chunk  # nearly always
+        beginning = Beginning(self._path, self._request)
+        while chunk:
+            if beginning.feed(chunk):
+                return beginning.received
+            chunk = await response.read()
+        return b""
+
+    def close(self) -> None:
+        """Closes the connection if the response is not complete, which stops the engine."""
+        if self._response is not None:
+            self._response.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Raises UpstreamError."""
+        try:
+            chunk = await self._opened.read()
+        except HttpError as error:
+            raise failure(error, self._target) from error
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    def unread(self, chunks: bytes) -> None:
+        """Puts chunks back: they are read again."""
+        self._opened.unread(chunks)
+
+    async def each(self, take: Take) -> bytes:
+        """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
+
+        Raises UpstreamError, and the errors of `take`.
+        """
+        try:
+            return await self._opened.each(take)
+        except HttpError as error:
+            raise failure(error, self._target) from error
+
+    @property
+    def _opened(self) -> Response:
+        assert self._response is not None, "begin has returned"
+        return self._response
+
 
 _LONG_ANSWER = 1024 * 1024
 

@@ -1,14 +1,214 @@
-"""An HTTP client: requests and their responses."""
+"""An HTTP client: requests and their responses.
 
+- Builds the head of a request.
+- Name resolution with a short cache.
+- Connections to servers, kept between requests.
+"""
+
+import asyncio
+import socket
+import ssl
+from base64 import b64encode
+from collections import deque
 from collections.abc import Awaitable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 from urllib.parse import urljoin
 
+from aiohappyeyeballs import AddrInfoType, start_connection
+from yarl import URL
+
 from app.internal_api import INTERNAL_KEY_HEADER
-from app.upstream.http.connection import Connection, Take
-from app.upstream.http.errors import Disconnected, Malformed
-from app.upstream.http.pool import Pool
-from app.upstream.http.request import Origin, Place, place
+from app.upstream.http.connection import Connection, ConnectTimedOut, Disconnected, Malformed, NotConnected, Take
+
+_MOST_URLS = 4096
+
+
+class Origin(NamedTuple):
+    """The server of a connection. `host` is a name, or an address without brackets."""
+
+    is_tls: bool
+    host: str
+    port: int
+
+
+class Place(NamedTuple):
+    """A parsed URL: the server, the path, and the headers that are the same in every request to it."""
+
+    origin: Origin
+    path: str
+    fixed: str
+
+    def head(self, method: str, headers: Mapping[str, str], length: int | None) -> bytes:
+        """The request line and the headers; `length` is the body's, None without one.
+
+        Raises ValueError for a header that would end its line.
+        """
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        varying = "\r\n".join(lines)
+        breaks = max(len(lines) - 1, 0)
+        if varying.count("\n") != breaks or varying.count("\r") != breaks or "\0" in varying:
+            raise ValueError("A header of a request holds a line break or a null byte")
+        counted = "" if length is None else f"Content-Length: {length}\r\n"
+        end = f"{varying}\r\n\r\n" if lines else "\r\n"
+        return f"{method} {self.path} HTTP/1.1\r\n{self.fixed}{counted}{end}".encode()
+
+
+@lru_cache(_MOST_URLS)
+def place(url: str) -> Place:
+    """Parses a URL. Raises ValueError if it is not an absolute HTTP URL."""
+    parsed = URL(url)
+    if parsed.scheme not in ("http", "https") or not parsed.raw_host or parsed.port is None:
+        raise ValueError("Not a URL of HTTP")
+    origin = Origin(parsed.scheme == "https", parsed.raw_host, parsed.port)
+    fixed = f"Host: {parsed.host_port_subcomponent}\r\nAccept: */*\r\n"
+    if parsed.user or parsed.password:
+        credentials = b64encode(f"{parsed.user or ''}:{parsed.password or ''}".encode()).decode()
+        fixed += f"Authorization: Basic {credentials}\r\n"
+    return Place(origin, parsed.raw_path_qs, fixed)
+
+
+FRESH_S = 10.0
+"""Seconds for which a name's addresses are used before it is looked up again."""
+
+
+class _Found(NamedTuple):
+    until: float
+    addresses: deque[AddrInfoType]
+
+
+class Addresses:
+    """Looks names up, once for concurrent connections, and rotates through the addresses."""
+
+    def __init__(self, fresh_s: float = FRESH_S) -> None:
+        self._fresh_s = fresh_s
+        self._found: dict[tuple[str, int], _Found] = {}
+        self._lookups: dict[tuple[str, int], asyncio.Task[deque[AddrInfoType]]] = {}
+
+    async def of(self, host: str, port: int) -> list[AddrInfoType]:
+        """All addresses of a host, in the order in which to try them. Raises OSError."""
+        loop, key = asyncio.get_running_loop(), (host, port)
+        found = self._found.get(key)
+        if found is None or found.until < loop.time():
+            if (lookup := self._lookups.get(key)) is None:
+                lookup = self._lookups[key] = asyncio.create_task(_looked_up(host, port))
+                lookup.add_done_callback(lambda done: self._ended(key, done))
+            # Shielded: others wait for the same one.
+            found = self._found[key] = _Found(loop.time() + self._fresh_s, await asyncio.shield(lookup))
+        found.addresses.rotate(-1)
+        return list(found.addresses)
+
+    def close(self) -> None:
+        """Ends the lookups under way."""
+        for lookup in self._lookups.values():
+            lookup.cancel()
+
+    def _ended(self, key: tuple[str, int], lookup: asyncio.Task[deque[AddrInfoType]]) -> None:
+        del self._lookups[key]
+        if not lookup.cancelled():
+            lookup.exception()  # the task that waited for it may have been cancelled
+
+
+async def _looked_up(host: str, port: int) -> deque[AddrInfoType]:
+    return deque(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+KEEP_ALIVE_S = 15.0
+"""Seconds for which an idle connection is kept."""
+
+_NEXT_FAMILY_S = 0.25
+"""Seconds for which an address is tried before one of the other family is tried in parallel (RFC 8305, 5)."""
+
+
+class Pool:
+    """As many connections as there are requests at once: admission bounds those, and a bound here would queue them."""
+
+    def __init__(self, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        self._keep_alive_s = keep_alive_s
+        self._idle: dict[Origin, list[tuple[float, Connection]]] = {}
+        self._busy: set[Connection] = set()
+        self._addresses = Addresses()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def idle(self, origin: Origin) -> Connection | None:
+        """The connection that was used last: the others may then be closed, by age."""
+        waiting = self._idle.get(origin)
+        while waiting:
+            since, connection = waiting.pop()
+            if connection.is_open and asyncio.get_running_loop().time() - since <= self._keep_alive_s:
+                self._busy.add(connection)
+                return connection
+            connection.close()
+        return None
+
+    async def connected(self, origin: Origin, within_s: float) -> Connection:
+        """A new connection. Raises NotConnected and ConnectTimedOut."""
+        try:
+            async with asyncio.timeout(within_s):
+                connection = await self._connect(origin)
+        except TimeoutError as error:
+            raise ConnectTimedOut("Connecting took too long") from error
+        except (OSError, ValueError) as error:
+            raise NotConnected("No connection could be made") from error
+        if self._is_closed:
+            connection.close()
+            raise NotConnected("The client is closed")
+        self._busy.add(connection)
+        return connection
+
+    async def _connect(self, origin: Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        addresses = await self._addresses.of(origin.host, origin.port)
+        connection = Connection(loop)
+        tls = await asyncio.to_thread(_tls) if origin.is_tls else None
+        name = origin.host.rstrip(".") if origin.is_tls else None  # certificates have no final dot
+        sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_FAMILY_S, interleave=1, loop=loop)
+        await loop.create_connection(lambda: connection, sock=sock, ssl=tls, server_hostname=name)
+        return connection
+
+    def release(self, origin: Origin, connection: Connection) -> None:
+        """Takes a connection back after a request; keeps it for the next one if the response was complete."""
+        self._busy.discard(connection)
+        if self._is_closed or not connection.is_reusable:
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.setdefault(origin, []).append((loop.time(), connection))
+        if self._timer is None:
+            self._timer = loop.call_later(self._keep_alive_s, self._sweep)
+
+    def close(self) -> None:
+        """Closes all connections, those in use too."""
+        self._is_closed = True
+        self._addresses.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in [*self._busy, *(it for waiting in self._idle.values() for _, it in waiting)]:
+            connection.close()
+        self._idle.clear()
+
+    def _sweep(self) -> None:
+        """Closes connections that were idle for too long."""
+        loop = asyncio.get_running_loop()
+        old = loop.time() - self._keep_alive_s
+        for origin, waiting in list(self._idle.items()):
+            for _, connection in (it for it in waiting if it[0] <= old or not it[1].is_open):
+                connection.close()
+            kept = [it for it in waiting if it[0] > old and it[1].is_open]
+            self._idle[origin] = kept
+            if not kept:
+                del self._idle[origin]
+        self._timer = loop.call_later(self._keep_alive_s, self._sweep) if self._idle else None
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """A context with the system's authorities. Reading them takes tens of milliseconds."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
 
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({307, 308})

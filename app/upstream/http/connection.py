@@ -1,4 +1,7 @@
-"""One connection to a server, as an asyncio protocol: a request, its response, the next request."""
+"""One connection to a server, as an asyncio protocol: a request, its response, the next request.
+
+Errors of the HTTP client. Messages hold no header and no body.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +9,26 @@ from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app.upstream.http.errors import Disconnected, HttpError, Malformed
+
+class HttpError(Exception):
+    """A request without a complete response."""
+
+
+class NotConnected(HttpError):
+    """No connection could be made: no server has seen the request."""
+
+
+class ConnectTimedOut(HttpError):
+    """Making the connection took too long."""
+
+
+class Disconnected(HttpError):
+    """The connection ended before the head of a response: the server may have seen the request."""
+
+
+class Malformed(HttpError):
+    """The bytes received are not an HTTP response, or ended before it was complete."""
+
 
 _MOST_WAITING = 128 * 1024
 """Bytes of a body that are not read yet: beyond them reading pauses, and the server has to wait."""

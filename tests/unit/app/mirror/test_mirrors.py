@@ -18,8 +18,7 @@ from app.mirror import mirrors as module
 from app.mirror.mirrors import MOST_WAITING, Mirrors, ServedRequest
 from app.mirror.original import Original
 from app.routing.resilience import FAULTS_IN_A_ROW, OPEN_S
-from app.upstream.client import Upstream
-from app.upstream.stream import ResponseStream
+from app.upstream.client import ResponseStream, Upstream
 from app.upstream.target import Target
 
 CHOICES = [{"message": {"content": "hi"}, "finish_reason": "stop"}]

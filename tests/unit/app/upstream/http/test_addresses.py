@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 from aiohappyeyeballs import AddrInfoType
 
-from app.upstream.http import addresses
-from app.upstream.http.addresses import Addresses
+from app.upstream.http import client
+from app.upstream.http.client import Addresses
 
 
 def found(*hosts: str) -> deque[AddrInfoType]:
@@ -34,7 +34,7 @@ class Names:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     names = Names()
-    monkeypatch.setattr(addresses, "_looked_up", names.look_up)
+    monkeypatch.setattr(client, "_looked_up", names.look_up)
     return names
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.upstream.http import pool
+from app.upstream.http import client as pool
 from app.upstream.http.client import HttpClient, Response
-from app.upstream.http.errors import ConnectTimedOut, Disconnected, Malformed, NotConnected
+from app.upstream.http.connection import ConnectTimedOut, Disconnected, Malformed, NotConnected
 from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.raw_server import Server, serving
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.upstream.http.connection import Connection
-from app.upstream.http.errors import Disconnected, HttpError, Malformed
+from app.upstream.http.connection import Connection, Disconnected, HttpError, Malformed
 
 CHUNKED = (
     b"HTTP/1.1 103 Early Hints\r\nlink: early\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"

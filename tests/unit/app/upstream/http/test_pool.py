@@ -4,10 +4,8 @@ import asyncio
 
 import pytest
 
-from app.upstream.http.connection import Connection
-from app.upstream.http.errors import NotConnected
-from app.upstream.http.pool import Pool
-from app.upstream.http.request import Origin, place
+from app.upstream.http.client import Origin, Pool, place
+from app.upstream.http.connection import Connection, NotConnected
 from tests.support.processes.raw_server import Server, serving
 
 WITHIN_S = 20.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.upstream.http.request import Origin, place
+from app.upstream.http.client import Origin, place
 
 
 def test_a_head_has_the_urls_parts_and_the_requests_headers() -> None:
