@@ -15,13 +15,21 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from app.access.api_keys import KeyRing, KeyUse
-from app.access.bearer_tokens import key_id, looks_like_a_token, token_caller_id, verify
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, Roles, credentials
-from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
-from app.access.key_file import KeyFile
+from app.access.keys import KeyFile, KeyRing, KeyUse
+from app.access.oidc import (
+    RETRY_S,
+    TIMEOUT_S,
+    Issuer,
+    SignIn,
+    fetch,
+    key_id,
+    looks_like_a_token,
+    sign_in_with,
+    token_caller_id,
+    verify,
+)
 from app.access.refusals import WINDOW_S, RefusalObserver, Refusals, source_of
-from app.access.sign_in import SignIn, sign_in_with
 from app.config.access import ANONYMOUS, KEY, TOKEN, AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config

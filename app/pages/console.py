@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from app.access.guard import Access
-from app.access.sign_in import policy_source
+from app.access.oidc import policy_source
 from app.pages.headers import PAGE_HEADERS, page_headers
 
 _MEDIA_TYPES = {

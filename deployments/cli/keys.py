@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from app.access.api_keys import KeyRecord, create, rotated
-from app.access.key_file import append, replace
+from app.access.keys import KeyRecord, append, create, replace, rotated
 from app.config.access import Limits
 from app.config.base import ConfigError
 from app.internal_api import INTERNAL_KEY_VARIABLE

@@ -8,8 +8,8 @@ from functools import partial
 
 import aiohttp
 
-from app.access.jwks import Issuer, fetch
-from app.access.key_file import KeyFile
+from app.access.keys import KeyFile
+from app.access.oidc import Issuer, fetch
 from app.config.access import Oidc, StoreSettings
 from app.config.base import ConfigError
 from app.errors import Unauthorized, Unavailable

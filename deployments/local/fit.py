@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.access.key_file import KeyFile
+from app.access.keys import KeyFile
 from app.config.base import ConfigError, nearest
 from app.config.schema import Config
 from app.internal_api import PACKAGE_PREFIX

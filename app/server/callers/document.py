@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.access.api_keys import KeyUse
 from app.access.caller import ANONYMOUS_CALLER, Caller, Roles
+from app.access.keys import KeyUse
 from app.config.experiments import is_active
 from app.config.schema import Config
 from app.limits.limiter import Allowance

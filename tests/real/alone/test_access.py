@@ -8,8 +8,7 @@ import httpx
 import openai
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.access import Limits
 from tests.real.conftest import Application, reconfigured
 from tests.support.waiting import wait_until

@@ -18,8 +18,7 @@ from azure.ai.inference import ChatCompletionsClient
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.base import ConfigError
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter

@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.errors import LimitExceeded, Unavailable
 from app.limits.bodies import Bodies, Room
 from tests.router.conftest import Rig

@@ -11,7 +11,7 @@ import openai
 import pytest
 from starlette.responses import RedirectResponse, Response
 
-from app.access.jwks import RETRY_S
+from app.access.oidc import RETRY_S
 from app.access.refusals import MOST_A_MINUTE
 from tests.router.access.test_access import Keys
 from tests.router.conftest import PROMPT, Rig

@@ -11,8 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.base import ConfigError
 from app.config.schema import parse
 from app.dialects.base import EngineRequest

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import KeyRecord, create, rotated
-from app.access.key_file import append, replace
+from app.access.keys import KeyRecord, append, create, replace, rotated
 from app.config.access import Limits
 from deployments.cli.main import main
 from tests.router.conftest import Rig

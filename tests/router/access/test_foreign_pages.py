@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.base import ConfigError
 from app.config.schema import Config, parse
 from app.dialects.base import Request

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from deployments.cli.main import main
 from tests.router.conftest import Rig
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
+from app.access.keys import create
 from app.config.access import Limits
 from app.config.base import ConfigError
 from app.server.application import Router

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import KeyRecord, create, rotated
-from app.access.key_file import append, replace
+from app.access.keys import KeyRecord, append, create, replace, rotated
 from app.config.access import ANONYMOUS
 from app.exposures.identity import Hashes, own_key, secret_of
 from tests.router.conftest import Rig

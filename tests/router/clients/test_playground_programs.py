@@ -12,8 +12,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.engine.model import Model
 from tests.router.conftest import Rig
 from tests.support.clients.page_modules import call

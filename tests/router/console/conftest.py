@@ -10,8 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.schema import parse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment

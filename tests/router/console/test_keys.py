@@ -6,8 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.access import Limits
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage

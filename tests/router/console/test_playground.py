@@ -12,8 +12,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot

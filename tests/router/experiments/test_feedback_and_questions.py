@@ -12,8 +12,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.experiments.analysis.evidence.feedback import GRACE_S
 from app.experiments.report import ArmValue, Report
 from deployments.cli.errors import ExitCode

@@ -9,8 +9,7 @@ import httpx
 import pyarrow.parquet
 from starlette.responses import JSONResponse, Response
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.experiments.storage.store import TEMPORARY
 from tests.router.experiments.conftest import LiveRig
 from tests.support.engine.fake_engine import USAGE, Answer, FakeEngine, chunk, refuse, stream

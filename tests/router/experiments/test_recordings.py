@@ -11,8 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.runner import Replay
 from app.experiments.replay.section import config_of, section_of

@@ -11,8 +11,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.schema import parse
 from app.experiments.answers import Answers
 from app.exposures.controller_client import Answer

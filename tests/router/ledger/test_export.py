@@ -14,8 +14,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.schema import Config, parse
 from app.errors import Unavailable
 from app.experiments.host import ControllerHost, host_controller

@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.server.application import Router
 from app.server.audit_log import REFUSED_PER_MINUTE
 from app.upstream.target import RuntimeEnvironment

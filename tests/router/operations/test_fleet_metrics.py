@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.errors import Broken, NotFound, SwitchyardError, TimedOut, Unavailable
 from app.server.application import Router
 from app.server.metrics.fleet import Fleet, Replica

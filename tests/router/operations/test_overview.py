@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.control_plane import Replicas
 from app.errors import Unavailable
 from app.server.application import Router

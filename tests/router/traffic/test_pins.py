@@ -13,8 +13,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.schema import parse
 from app.exposures.wire import Flag, Reason, Stop, decode_acknowledgement, encode_acknowledgement
 from app.server.application import Router

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.routing.resilience import FAULTS_IN_A_ROW, RESERVE, SHARE
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chat, chunk, frame, refuse, stream

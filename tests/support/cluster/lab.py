@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.access.api_keys import create
+from app.access.keys import create
 from app.internal_api import ROUTER
 from app.internal_keys import Purpose, derived
 from deployments.weights.cache import default_cache

@@ -7,10 +7,9 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from app.access.api_keys import create
 from app.access.caller import ConfigViews
 from app.access.guard import Access
-from app.access.key_file import append
+from app.access.keys import append, create
 from app.config.schema import parse
 from app.exchange.snapshot import LiveRouting
 from app.exposures.audit import AuditRecord

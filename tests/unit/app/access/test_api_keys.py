@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.api_keys import KeyRing, create, rotated
-from app.access.key_file import KeyFile, append, replace
+from app.access.keys import KeyFile, KeyRing, append, create, replace, rotated
 from app.config.access import Limits
 from app.config.base import ConfigError
 from app.errors import Unauthorized

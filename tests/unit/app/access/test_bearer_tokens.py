@@ -10,8 +10,17 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.bearer_tokens import key_id, looks_like_a_token, read_discovery, read_keys, safe_url, verify
-from app.access.jwks import FRESH_S, RETRY_S, Issuer
+from app.access.oidc import (
+    FRESH_S,
+    RETRY_S,
+    Issuer,
+    key_id,
+    looks_like_a_token,
+    read_discovery,
+    read_keys,
+    safe_url,
+    verify,
+)
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
 from tests.support.processes.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.access.jwks import FRESH_S, RETRY_S, Issuer
-from app.access.sign_in import SignInEndpoints, policy_source, read_endpoints
+from app.access.oidc import FRESH_S, RETRY_S, Issuer, SignInEndpoints, policy_source, read_endpoints
 from app.config.access import ConsoleSignIn, Oidc
 
 ISSUER = "https://id.example.com"

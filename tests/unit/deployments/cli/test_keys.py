@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.access.api_keys import KeyRing
+from app.access.keys import KeyRing
 from app.config.access import Limits
 from app.errors import Unauthorized
 from app.internal_keys import Purpose, derived

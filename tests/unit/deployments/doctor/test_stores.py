@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.access.api_keys import create
-from app.access.key_file import append
+from app.access.keys import append, create
 from deployments.doctor.finding import Level
 from deployments.doctor.installation import Installation
 from deployments.doctor.stores import issuer, keys, limits_store
