@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.config.schema import Config, Deployment, Task
-from app.dialects.openapi_schemas import Body
+from app.dialects.schemas import Body
 from app.engine.answers import EventCheck
 from app.engine.collectors import StreamCollector, forced_call_collector
 from app.engine.model import Model

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.dialects.base import Dialect
-from app.dialects.field_support import VLLM, FieldSupport, dialect_support
 from app.dialects.registry import DIALECTS
+from app.dialects.schemas import VLLM, FieldSupport, dialect_support
 
 SPELLING = "rejected, with the name that was meant"
 """The support of what `app.dialects.spelling` refuses."""

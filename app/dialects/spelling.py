@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from app.dialects.json_body import field_path, json_object
+from app.dialects.bodies import field_path, json_object
 from app.errors import BadRequest
 from app.misspellings import Names
 

@@ -27,7 +27,7 @@ from app.dialects.base import (
     ServingContext,
     Stream,
 )
-from app.dialects.json_body import dump, value_at
+from app.dialects.bodies import dump, value_at
 from app.engine.answers import JSON, EventCheck, Learned, checked_answer
 from app.engine.collectors import CutCalls, StreamCollector, cut_calls
 from app.engine.constraints import constrained_field

@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl
 from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
-from app.dialects.json_body import model_in, peek
+from app.dialects.bodies import model_in, peek
 from app.dialects.unserved import of_other_methods
 from app.errors import BadRequest, ClientError, LimitExceeded, NotFound, SwitchyardError, Unauthorized, Unavailable
 from app.exchange.affinity import Place

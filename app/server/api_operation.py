@@ -16,10 +16,10 @@ from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config
 from app.dialects.base import JSON, Reply, Request
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.dialects.json_size import check_size
 from app.dialects.openai.dialect import OpenAI
-from app.dialects.openapi_schemas import Body, Schema
+from app.dialects.schemas import Body, Schema
 from app.errors import BadRequest, ClientError, Forbidden, SwitchyardError, UnsupportedMediaType
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id

@@ -28,7 +28,7 @@ from app.config.base import ConfigError
 from app.config.schema import Config
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Dialect, Request
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.dialects.unserved import no_websockets, refusal

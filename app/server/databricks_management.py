@@ -25,19 +25,20 @@ from app.control_plane import (
     delivery_seen,
 )
 from app.dialects.base import Reply
+from app.dialects.bodies import dump
 from app.dialects.databricks.errors import error_reply
-from app.dialects.databricks.management.objects import (
+from app.dialects.databricks.management import (
     NOT_OFFERED_CALLS,
+    Update,
     View,
     endpoint_detail,
     endpoint_list,
     find_endpoint,
     not_offered,
+    openapi,
+    requested_traffic,
 )
-from app.dialects.databricks.management.openapi import openapi
-from app.dialects.databricks.management.traffic_update import Update, requested_traffic
-from app.dialects.json_body import dump
-from app.dialects.openapi_schemas import Body
+from app.dialects.schemas import Body
 from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute, taken
 from app.exposures.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json

@@ -11,8 +11,7 @@ from starlette.requests import Request as HTTPRequest
 
 from app.config.endpoints import MAX_REASON
 from app.dialects.base import Reply
-from app.dialects.json_body import dump, json_object
-from app.dialects.validation import validated
+from app.dialects.bodies import dump, json_object, validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
 from app.experiments.questions import Action
 from app.experiments.summary import Acting, Foreseen, Summary

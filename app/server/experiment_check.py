@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.config.base import ConfigError, problems_of
 from app.config.experiments import Experiment, experiment_warnings
 from app.config.schema import Config, parse
-from app.dialects.json_body import json_object_with_nulls
-from app.dialects.validation import validated
+from app.dialects.bodies import json_object_with_nulls, validated
 from app.errors import BadRequest
 
 

@@ -22,8 +22,8 @@ from app.access.guard import Access
 from app.config.access import ANONYMOUS
 from app.config.schema import Config, Sticky
 from app.dialects.base import Reply
-from app.dialects.json_body import dump
-from app.dialects.openapi_schemas import Body, Schema
+from app.dialects.bodies import dump
+from app.dialects.schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import headers_of
 from app.exchange.snapshot import LiveRouting

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
 from app.access.guard import Access
-from app.dialects.openapi_schemas import Schema
+from app.dialects.schemas import Schema
 from app.exchange.deadlines import while_connected
 from app.experiments.export.formats import EXPOSURE_FORMATS
 from app.exposures.controller_client import Answer, ExportClient

@@ -9,7 +9,7 @@ from pydantic_core import from_json, to_json
 from app.config.experiments import Feedback as Declaration
 from app.config.experiments import is_active
 from app.config.schema import Config
-from app.dialects.validation import Checked, validated
+from app.dialects.bodies import Checked, validated
 from app.errors import BadRequest
 from app.experiments.questions import MAX_RUNS
 from app.exposures.identity import request_hash

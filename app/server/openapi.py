@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from app.dialects.azure.dialect import EXTRA_PARAMETERS
 from app.dialects.base import Dialect
-from app.dialects.openapi_schemas import Body, Schema, Schemas, content
+from app.dialects.schemas import Body, Schema, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
 from app.routing.traffic import DEPLOYMENT_HEADER
 from app.server.openapi_answers import ERRORS, answers

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.dialects.openapi_schemas import Schema
+from app.dialects.schemas import Schema
 from app.experiments.export.formats import MEDIA_TYPES
 
 JSON = "application/json"

@@ -34,7 +34,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
 )
 
 from app.dialects.anthropic import fields as anthropic
-from app.dialects.openai import vllm_fields as openai
+from app.dialects.openai import fields as openai
 from app.dialects.spelling import request_object
 from app.engine.answers import JSON, EventCheck, checked_answer
 from app.sse import encode

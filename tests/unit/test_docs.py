@@ -16,7 +16,7 @@ import yaml
 from app.config.loading import load_document
 from app.config.reference import updated
 from app.config.schema import parse
-from app.dialects.common.model_list import model_card
+from app.dialects.common.requests import model_card
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from app.dialects.common.support import MODEL, RECORDS
+from app.dialects.common.fields import MODEL, RECORDS
 
 _BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking redacted_thinking".split())
 """The types of content blocks that vLLM models."""

@@ -5,27 +5,29 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.dialects.common.fields import Function, Penalty, ResponseFormat, StreamOptions, ToolChoice, check_tool_choice
-from app.dialects.common.schema_rules import (
-    SOME_TOOLS,
-    STREAM_OPTIONS_WITH_STREAM,
-    Schema,
-    both,
-    either,
-    given,
-    values,
-)
-from app.dialects.common.support import (
+from app.dialects.bodies import Checked, Problem, validated, value_at
+from app.dialects.common.fields import (
     GREEDY_TOP_P,
     MODEL,
     NEEDS_TOOLS,
     REST_OF_THE_CONTEXT,
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
     TOOL_CHOICE,
     USAGE_ON_LAST_CHOICE,
+    Function,
+    Penalty,
+    ResponseFormat,
+    Schema,
+    StreamOptions,
+    ToolChoice,
+    both,
+    check_tool_choice,
+    either,
+    given,
+    values,
 )
-from app.dialects.field_support import NOT_USED
-from app.dialects.json_body import value_at
-from app.dialects.validation import Checked, Problem, validated
+from app.dialects.schemas import NOT_USED
 from app.errors import Unprocessable
 
 

@@ -11,12 +11,9 @@ from pydantic_core import from_json
 
 from app.dialects.azure.fields import Chat, Completions, Embeddings, checked
 from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
-from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.engine_request import ask_for_usage, drop_empty_tools, greedy
-from app.dialects.common.last_usage import LastChoiceUsageStream
-from app.dialects.common.tokenize import tokenize
-from app.dialects.common.vectors import encoded
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
+from app.dialects.common.requests import DirectTranslation, ask_for_usage, drop_empty_tools, encoded, greedy, tokenize
+from app.dialects.common.streams import LastChoiceUsageStream
 from app.errors import CONTEXT_EXCEEDED, BadRequest
 
 

@@ -1,10 +1,68 @@
-"""Fields that the requests of several dialects share: objects inside a chat request, sampling, records."""
+"""Fields that the requests of several dialects share: objects inside a chat request, sampling, records.
+
+- Rules over several fields as JSON Schema: the OpenAPI document states what pydantic's validators check.
+- Sentences about how fields are supported, where several dialects share them (`app.dialects.schemas`).
+"""
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from app.dialects.common.schema_rules import absent, both, either, given, values
+# Null is absent here too. The rules are alternatives rather than `if` and `not`, which generators of requests can
+# hardly satisfy.
+
+Schema = dict[str, Any]
+
+_VALUE: Schema = {"type": ["array", "boolean", "number", "object", "string"]}
+
+
+def absent(*names: str) -> Schema:
+    """The schema of a body without any of these fields."""
+    return values({name: [None] for name in names})
+
+
+def values(choices: dict[str, list[Any]]) -> Schema:
+    """The schema of a body whose given fields each have one of these values; None is null."""
+    return {"properties": {name: {"enum": allowed} for name, allowed in choices.items()}}
+
+
+def given(name: str, schema: Schema = _VALUE) -> Schema:
+    """The schema of a body with this field, with a value that matches `schema`."""
+    return {"required": [name], "properties": {name: schema}}
+
+
+def is_true(name: str) -> Schema:
+    """The schema of a body with true in this field."""
+    return given(name, {"const": True})
+
+
+def both(*rules: Schema) -> Schema:
+    """Matches all of `rules`."""
+    return {"allOf": list(rules)}
+
+
+def either(*rules: Schema) -> Schema:
+    """Matches at least one of `rules`."""
+    return {"anyOf": list(rules)}
+
+
+def only_with(name: str, condition: Schema) -> Schema:
+    """The schema of a body that has the field `name` only if `condition` matches."""
+    return either(absent(name), condition)
+
+
+def described_by(*rules: Schema) -> ConfigDict:
+    """A model's configuration that adds `rules` to its schema."""
+    return ConfigDict(json_schema_extra=both(*rules))
+
+
+STREAM_OPTIONS_WITH_STREAM = only_with("stream_options", is_true("stream"))
+TOP_LOGPROBS_WITH_LOGPROBS = only_with("top_logprobs", is_true("logprobs"))
+BEST_OF_WITHOUT_STREAM = either(
+    values({"stream": [None, False]}), absent("best_of"), values({"best_of": [1], "n": [None, 1]})
+)
+SOME_TOOLS = given("tools", {"type": "array", "minItems": 1})
+
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -123,3 +181,25 @@ def check_tool_choice(
         raise ValueError("tool_choice: only allowed with tools")
     if isinstance(choice, ToolChoice) and choice.function.name not in names:
         raise ValueError(f"tool_choice: no tool is named '{choice.function.name}'")
+
+
+MODEL = "an endpoint or a deployment"
+RECORDS = "accepted for your records; changes nothing"
+USER = "the sticky key if the endpoint is sticky by user; otherwise changes nothing"
+FALLBACK_USER = "used like `user` if that is absent"
+CACHE_KEY = (
+    "requests with the same key reach the same replica of a deployment with `affinity: {by: prefix}`; "
+    "otherwise changes nothing"
+)
+ECHOED = "repeated in the answer; changes nothing else"
+ECHOED_USER = "the sticky key if the endpoint is sticky by user; repeated in the answer"
+GREEDY_TOP_P = "vLLM's; 0 is greedy"
+GREEDY_N = "vLLM's; more than 1 works at temperature 0 too"
+SINGLE_TOOL_CALL = "done here: false removes every call after the first from the answer"
+NEEDS_TOOLS = "vLLM's; not sent without tools"
+TOOL_CHOICE = "vLLM's; without tools only `none` is accepted, and not sent"
+BEST_OF = "done here: generates this many, at least `n`, and returns the `n` likeliest; not in streams"
+USAGE_ON_LAST_CHOICE = "vLLM's; the usage is on the last chunk with a choice"
+USAGE_IN_LAST_EVENT = "checked; changes nothing: the stream's last event has the usage"
+REST_OF_THE_CONTEXT = "vLLM's; the default is the rest of the context"
+REJECTED_BY_NAME = "rejected by name"

@@ -11,18 +11,16 @@ from msgspec.structs import replace
 
 from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.common.support import REJECTED_BY_NAME
-from app.dialects.databricks.answer import RequestContext
-from app.dialects.databricks.chat import ChatTranslation
+from app.dialects.common.fields import REJECTED_BY_NAME
+from app.dialects.databricks.chat import ChatTranslation, EmbeddingsTranslation, RequestContext
 from app.dialects.databricks.completions import CompletionsTranslation
-from app.dialects.databricks.embeddings import EmbeddingsTranslation
 from app.dialects.databricks.errors import error_reply
 from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
 from app.dialects.databricks.fields import Request as Fields
-from app.dialects.databricks.responses.fields import Responses
-from app.dialects.databricks.responses.translate import ResponsesTranslation
+from app.dialects.databricks.response_fields import Responses
+from app.dialects.databricks.responses import ResponsesTranslation
 from app.dialects.mounts import openai_routes
-from app.dialects.openapi_schemas import Body
+from app.dialects.schemas import Body
 from app.dialects.spelling import request_object
 from app.errors import NotFound, Rejected, SwitchyardError, WrongTask
 

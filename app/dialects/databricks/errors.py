@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.dialects.base import Reply
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.errors import NotFound, Rejected, SwitchyardError, UnsupportedRoute
 from app.sse import encode
 

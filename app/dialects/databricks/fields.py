@@ -19,43 +19,38 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from app.dialects.bodies import Problem, dump, nested_json, validated, without_nulls
 from app.dialects.common.fields import (
-    BOOKKEEPING,
-    Function,
-    JsonSchema,
-    ResponseFormat,
-    Sampling,
-    StreamOptions,
-    ToolChoice,
-    check_tool_choice,
-)
-from app.dialects.common.schema_rules import (
-    BEST_OF_WITHOUT_STREAM,
-    SOME_TOOLS,
-    STREAM_OPTIONS_WITH_STREAM,
-    TOP_LOGPROBS_WITH_LOGPROBS,
-    absent,
-    both,
-    described_by,
-    either,
-    given,
-    only_with,
-    values,
-)
-from app.dialects.common.support import (
     BEST_OF,
+    BEST_OF_WITHOUT_STREAM,
+    BOOKKEEPING,
     CACHE_KEY,
     FALLBACK_USER,
     GREEDY_N,
     MODEL,
     RECORDS,
     REST_OF_THE_CONTEXT,
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
     TOOL_CHOICE,
+    TOP_LOGPROBS_WITH_LOGPROBS,
     USAGE_ON_LAST_CHOICE,
     USER,
+    Function,
+    JsonSchema,
+    ResponseFormat,
+    Sampling,
+    StreamOptions,
+    ToolChoice,
+    absent,
+    both,
+    check_tool_choice,
+    described_by,
+    either,
+    given,
+    only_with,
+    values,
 )
-from app.dialects.json_body import dump, nested_json, without_nulls
-from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 from app.internal_api import MAX_STOP_STRINGS
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from app.dialects.base import Request
-from app.dialects.json_body import peek
+from app.dialects.bodies import peek
 from app.dialects.mounts import is_openais_sdk
 
 Form = Literal["classic", "modern"]

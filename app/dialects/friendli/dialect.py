@@ -5,39 +5,98 @@ Contract: Friendli's API reference and what its two SDKs send and expect: `frien
 
 The routes are below `/serverless/v1` and `/dedicated/v1`; its container's are below `/v1`, where OpenAI's are too.
 `responses` and `messages` exist there as well, in the dialects of OpenAI and Anthropic, whose formats they have.
+
+Friendli's list of models: the endpoints, and their deployments as `endpoint:deployment`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from app.config.schema import Config
+from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.common.support import REJECTED_BY_NAME
-from app.dialects.friendli.chat import parse_chat
-from app.dialects.friendli.chat_fields import CHAT_RULES, Chat
-from app.dialects.friendli.completions import parse_completion
-from app.dialects.friendli.detection import is_friendli_chat, is_friendli_completion
-from app.dialects.friendli.embeddings import Classification, Embeddings, parse_classification, parse_embeddings
-from app.dialects.friendli.errors import error_reply, timeout_reply
-from app.dialects.friendli.fields import Completions
-from app.dialects.friendli.models import models
-from app.dialects.friendli.rule import schemas
-from app.dialects.friendli.rules import COMPLETION_RULES, GENERATION_RULES
-from app.dialects.friendli.tokens import (
+from app.dialects.bodies import dump, peek
+from app.dialects.common.fields import REJECTED_BY_NAME
+from app.dialects.common.requests import description
+from app.dialects.friendli.chat import (
     Detokenize,
     Render,
     Tokenize,
+    error_reply,
+    parse_chat,
     parse_detokenize,
     parse_render,
     parse_tokenize,
+    timeout_reply,
 )
-from app.dialects.json_body import dump, peek
+from app.dialects.friendli.completions import parse_completion
+from app.dialects.friendli.detection import is_friendli_chat, is_friendli_completion
+from app.dialects.friendli.embeddings import Classification, Embeddings, parse_classification, parse_embeddings
+from app.dialects.friendli.fields import Completions
+from app.dialects.friendli.rules import CHAT_RULES, COMPLETION_RULES, GENERATION_RULES, Chat, schemas
 from app.dialects.mounts import MOUNTS, addressed
-from app.dialects.openapi_schemas import Body
+from app.dialects.schemas import Body
 from app.dialects.spelling import request_object
 from app.errors import DeadlinePassed, SwitchyardError
+
+# Contract: the current SDK's `ModelCatalogResponseItem`. `kind`, `tasks` and `root` are additions, as in OpenAI's list.
+
+_MODES: tuple[tuple[Task, str], ...] = (("chat", "chat"), ("completions", "completion"), ("embeddings", "embedding"))
+
+_FREE = {name: "0" for name in ("input", "output", "prompt", "completion")} | {
+    name: None for name in ("input_cache_read", "cache_write", "audio_minute")
+}
+
+
+def models(config: Config, created: int) -> dict[str, Any]:
+    """The list object; every `id` is a name that `model` may have.
+
+    `created` is in Unix seconds. Numbers that the router would have to ask every deployment for are 0.
+    """
+    return {"object": "list", "data": [{**_card(*entry), "created": created} for entry in _entries(config)]}
+
+
+def _entries(config: Config) -> Iterator[tuple[str, Sequence[Task], dict[str, Any]]]:
+    """Name, tasks and additions: endpoints, their deployments, then the deployments without an endpoint."""
+    for name, endpoint in config.endpoints.items():
+        yield name, endpoint.tasks, description(config, name)
+    behind: set[str] = set()
+    for name, endpoint in config.endpoints.items():
+        for deployment in endpoint.traffic:
+            behind.add(deployment)
+            # Below an endpoint a deployment has the endpoint's tasks only.
+            yield f"{name}:{deployment}", endpoint.tasks, {**description(config, deployment), "tasks": endpoint.tasks}
+    for name, it in config.deployments.items():
+        if name not in behind:
+            yield name, it.tasks, description(config, name)
+
+
+def _card(name: str, tasks: Sequence[Task], additions: dict[str, Any]) -> dict[str, Any]:
+    chats = "chat" in tasks
+    functions = ("tool_call", "parallel_tool_call", "structured_output", "tool_choice", "system_messages")
+    return {
+        "id": name,
+        "object": "model",
+        "name": name,
+        "owned_by": "switchyard",
+        "context_length": 0,
+        "max_completion_tokens": 0,
+        "pricing": _FREE,
+        "functionality": dict.fromkeys(functions, chats),
+        "description": f"serves {', '.join(tasks)}",
+        "deprecation_date": None,
+        "reasoning": False,
+        "reasoning_options": None,
+        "input_modalities": ["text"],
+        "output_modalities": ["text"],
+        "interleaved": False,
+        "base_model": None,
+        "mode": next((mode for task, mode in _MODES if task in tasks), "chat"),
+        "default_params": None,
+        **additions,
+    }
+
 
 _CONTAINER = "/v1"
 _PARSERS: Mapping[str, Callable[[dict[str, Any], Request, ParseContext], Call]] = {

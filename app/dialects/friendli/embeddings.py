@@ -6,11 +6,11 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
-from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.schema_rules import absent, both, described_by, either, given
+from app.dialects.bodies import dump
+from app.dialects.common.fields import absent, both, described_by, either, given
+from app.dialects.common.requests import DirectTranslation
 from app.dialects.friendli.fields import ModelName, Phrase, Strict, TokenId, checked
-from app.dialects.friendli.rule import SOME_ITEMS, unset
-from app.dialects.json_body import dump
+from app.dialects.friendli.rules import SOME_ITEMS, unset
 from app.errors import BadRequest
 
 

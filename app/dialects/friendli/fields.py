@@ -9,11 +9,21 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.dialects.common.fields import NonEmpty
-from app.dialects.common.schema_rules import absent, both, described_by, either, given, values
-from app.dialects.common.support import GREEDY_N, GREEDY_TOP_P, MODEL, REST_OF_THE_CONTEXT, USER
-from app.dialects.json_body import value_at
-from app.dialects.validation import Problem, validated
+from app.dialects.bodies import Problem, validated, value_at
+from app.dialects.common.fields import (
+    GREEDY_N,
+    GREEDY_TOP_P,
+    MODEL,
+    REST_OF_THE_CONTEXT,
+    USER,
+    NonEmpty,
+    absent,
+    both,
+    described_by,
+    either,
+    given,
+    values,
+)
 from app.errors import BadRequest, ClientError, Unprocessable
 from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_SEEDS, MAX_STOP_STRINGS
 

@@ -1,12 +1,148 @@
-"""Sampling parameters of Friendli's completions and chat in vLLM's fields."""
+"""Sampling parameters of Friendli's completions and chat in vLLM's fields.
 
-from collections.abc import Sequence
+Friendli's `response_format` as vLLM's `structured_outputs`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from app.dialects.common.engine_request import temperature
-from app.dialects.friendli.fields import GenerationFields
-from app.dialects.friendli.response_format import structured_outputs
+from app.dialects.bodies import nested_json
+from app.dialects.common.requests import temperature
+from app.dialects.friendli.fields import GenerationFields, ResponseFormat
+from app.errors import BadRequest
 from app.internal_api import Xarg, to_int64_seed
+
+PARAM = "response_format"
+
+# Excluded by Friendli's reference: look-around, anchors, and Unicode property escapes.
+_UNSUPPORTED_GROUP = re.compile(r"\(\?(?:=|!|<=|<!)")
+_UNSUPPORTED_ESCAPES = frozenset("AaZzNpP")
+
+
+def structured_outputs(wanted: ResponseFormat | None) -> dict[str, Any] | None:
+    """vLLM's `structured_outputs`, None for plain text. The engine itself rejects what it cannot compile.
+
+    Raises BadRequest.
+    """
+    if wanted is None or wanted.type == "text":
+        if wanted is not None and (wanted.schema_ is not None or wanted.json_schema is not None):
+            raise _wrong("schema", "not allowed where the type is text")
+        return None
+    if wanted.type == "json_schema":
+        if wanted.json_schema is None:
+            raise _wrong("json_schema", "must be given where the type is json_schema")
+        return {"json": wanted.json_schema.schema_}
+    if wanted.json_schema is not None:
+        raise _wrong("json_schema", f"not allowed where the type is {wanted.type}")
+    if wanted.type == "regex":
+        return {"regex": _pattern(wanted.schema_)}
+    return {"json_object": True} if wanted.schema_ is None else {"json": _complete(wanted.schema_)}
+
+
+def _wrong(field: str, why: str) -> BadRequest:
+    return BadRequest(f"{PARAM}.{field}: {why}", param=f"{PARAM}.{field}")
+
+
+def _pattern(schema: str | dict[str, Any] | None) -> str:
+    if not isinstance(schema, str) or not schema:
+        raise _wrong("schema", "must be a regular expression where the type is regex")
+    if found := next(_unsupported(schema), None):
+        raise _wrong("schema", f"{found} is not supported in a regular expression")
+    return schema
+
+
+def _unsupported(pattern: str) -> Iterator[str]:
+    in_class = False
+    position = 0
+    while position < len(pattern):
+        character = pattern[position]
+        if character == "\\":
+            if pattern[position + 1 : position + 2] in _UNSUPPORTED_ESCAPES:
+                yield pattern[position : position + 2]
+            position += 1
+        elif in_class:
+            in_class = character != "]"
+        elif character == "[":
+            in_class = True
+        elif character in "^$":
+            yield character
+        elif group := _UNSUPPORTED_GROUP.match(pattern, position):
+            yield group.group() + "…)"
+        position += 1
+
+
+def _complete(schema: str | dict[str, Any]) -> dict[str, Any]:
+    """A schema as Friendli reads it: every property is required, and no other is allowed."""
+    if isinstance(schema, str):
+        try:
+            schema = nested_json(schema)
+        except ValueError as error:
+            raise _wrong("schema", f"not valid JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise _wrong("schema", "must be a JSON schema, an object")
+    if _is_recursive(schema):
+        # With every property required, such an answer would never end.
+        raise _wrong("schema", "recursion is not supported")
+    complete: dict[str, Any] = _all_required(schema)
+    return complete
+
+
+# Where a JSON schema contains others: by name, in a list, or alone.
+_NAMED = ("properties", "$defs", "definitions", "patternProperties")
+_DIRECT = ("items", "prefixItems", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "contains")
+
+
+def _all_required(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_all_required(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    complete = {**schema, **{name: _all_required(schema[name]) for name in _DIRECT if name in schema}}
+    for name in _NAMED:
+        if isinstance(schema.get(name), dict):
+            complete[name] = {key: _all_required(item) for key, item in schema[name].items()}
+    if isinstance(schema.get("properties"), dict):
+        complete |= {"required": list(schema["properties"]), "additionalProperties": False}
+    return complete
+
+
+def _is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Whether the references, followed from the top, form a cycle."""
+    top = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+    followed: dict[str, set[str]] = {"#": set(_references(top))}
+    waiting = [*followed["#"]]
+    while waiting:
+        if (reference := waiting.pop()) not in followed:
+            followed[reference] = set(_references(_definition(schema, reference)))
+            waiting += followed[reference]
+    try:
+        TopologicalSorter(followed).prepare()
+    except CycleError:
+        return True
+    return False
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, list):
+        for item in part:
+            yield from _references(item)
+    elif isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for item in part.values():
+            yield from _references(item)
+
+
+def _definition(schema: Mapping[str, Any], reference: str) -> Any:
+    """The target of a reference inside the schema; None if there is none, which the engine rejects."""
+    found: Any = schema
+    for step in reference.removeprefix("#").strip("/").split("/"):
+        if not isinstance(found, dict):
+            return None
+        found = found.get(step)
+    return found
 
 
 def sampling(fields: GenerationFields, *, several: bool) -> dict[str, Any]:

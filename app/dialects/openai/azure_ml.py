@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
 
 from app.dialects.base import Reply, ServingContext
-from app.dialects.common.direct import DirectTranslation
+from app.dialects.bodies import dump
 from app.dialects.common.fields import NonEmptyList
-from app.dialects.json_body import dump
+from app.dialects.common.requests import DirectTranslation
 from app.dialects.openai.fields import Message, Request
-from app.dialects.openapi_schemas import Body, Schemas, content
+from app.dialects.schemas import Body, Schemas, content
 from app.errors import BadRequest
 
 _MESSAGES, _PARAMETERS = "input_data.input_string", "input_data.parameters"

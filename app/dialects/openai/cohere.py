@@ -13,11 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from app.dialects.base import Reply, ServingContext
-from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.fields import NonEmptyList
-from app.dialects.common.schema_rules import absent, both, described_by, either, given, values
-from app.dialects.common.vectors import encoded
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
+from app.dialects.common.fields import NonEmptyList, absent, both, described_by, either, given, values
+from app.dialects.common.requests import DirectTranslation, encoded
 from app.dialects.openai.fields import Request
 
 FIELD_NAMES = {

@@ -1,28 +1,85 @@
 """OpenAI's API, which vLLM has too: bodies are checked and passed on, answers pass, errors are reworded.
 
 Contract: OpenAI's API reference, and what the official SDKs send and expect.
+
+vLLM's questions about one engine: GET /version and GET /tokenizer_info, asked of a deployment.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from pydantic_core import from_json
 
-from app.config.schema import Config
-from app.dialects.base import EVENT_STREAM, Call, ParseContext, Reply, Request, Route
-from app.dialects.common.model_list import model_card, model_list, model_names
-from app.dialects.common.support import REJECTED_BY_NAME
-from app.dialects.json_body import dump
+from app.config.schema import TASKS, Config, Task
+from app.dialects.base import EVENT_STREAM, Call, ParseContext, Reply, Request, Route, ServingContext
+from app.dialects.bodies import dump
+from app.dialects.common.fields import REJECTED_BY_NAME
+from app.dialects.common.requests import DirectTranslation, model_card, model_list, model_names
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.openai import azure_ml, cohere, engine_info, fields, input_tokens, scoring, vllm_fields
+from app.dialects.openai import azure_ml, cohere, fields, input_tokens, scoring
+from app.dialects.openai import fields as vllm_fields
 from app.dialects.openai.errors import error_body
-from app.dialects.openai.responses import failed_stream
-from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES, parse_cohere_embed
-from app.dialects.openapi_schemas import Body
+from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES, failed_stream, parse_cohere_embed
+from app.dialects.schemas import Body
 from app.dialects.spelling import request_object
-from app.errors import ContextExceeded, NotFound, Rejected, SwitchyardError
+from app.engine.answers import TOKENIZER_INFO_PATH, VERSION_PATH
+from app.errors import ContextExceeded, NotFound, Rejected, SwitchyardError, UnsupportedRoute
 from app.misspellings import question
+
+# `?model=` names the endpoint or the deployment; else it is the default endpoint of the first task that has one.
+
+
+@dataclass(frozen=True)
+class Version(DirectTranslation):
+    """The engine's version in vLLM's form, and this server's beside it."""
+
+    generates = False
+    is_shared = True
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return Reply(dump({"version": from_json(answer)["version"], "switchyard": _own_version()}))
+
+
+def no_tokenizer_info() -> UnsupportedRoute:
+    """The error where the engine has no such route."""
+    argument = "`engine_kwargs: {enable_tokenizer_info_endpoint: true}` in the deployment's application"
+    return UnsupportedRoute("tokenizer's settings", argument)
+
+
+@dataclass(frozen=True)
+class TokenizerInfo(DirectTranslation):
+    """The tokenizer's settings, from engines that show them."""
+
+    generates = False
+    is_shared = True
+
+
+@cache
+def _own_version() -> str | None:
+    try:
+        return version("switchyard")
+    except PackageNotFoundError:  # run from a checkout
+        return None
+
+
+QUESTIONS: Mapping[str, Callable[[], DirectTranslation]] = {
+    "version": lambda: Version(VERSION_PATH, {}),
+    "tokenizer_info": lambda: TokenizerInfo(TOKENIZER_INFO_PATH, {}),
+}
+"""Operation to its translation."""
+
+
+def asked(question: Callable[[], DirectTranslation], request: Request, config: Config) -> Call:
+    """The call of a question."""
+    name = request.query.get("model")
+    named = config.endpoints.get(name or "") or config.deployments.get(name or "")
+    tasks = config.defaults if name is None else named.tasks if named is not None else ()
+    task: Task = next((task for task in TASKS if task in tasks), "chat")
+    return Call(task, {}, question(), name)
 
 
 def _responses_routes(prefix: str) -> tuple[Route, ...]:
@@ -109,8 +166,8 @@ class OpenAI:
         return True  # the last in the registry: takes the paths that no other dialect claims
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        if (question := engine_info.QUESTIONS.get(operation)) is not None:
-            return engine_info.asked(question, request, context.config)
+        if (question := QUESTIONS.get(operation)) is not None:
+            return asked(question, request, context.config)
         call = self._parse(operation, request_object(request.body), request, context.config)
         if is_own_url(call.model, request.path):
             call = replace(call, model=None)
@@ -133,7 +190,7 @@ class OpenAI:
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         if operation == "tokenizer_info" and isinstance(error, Rejected) and error.status == 404:
-            error = engine_info.no_tokenizer_info()
+            error = no_tokenizer_info()
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
         body = error_body(error)
         if operation == "responses" and isinstance(error, ContextExceeded) and from_json(request.body).get("stream"):

@@ -1,8 +1,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.dialects.common.passthrough import StreamFormat
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
+from app.dialects.common.streams import StreamFormat
 from app.errors import SwitchyardError
 from app.sse import encode
 

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.base import Reply, ServingContext
-from app.dialects.common.direct import DirectTranslation
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
+from app.dialects.common.requests import DirectTranslation
 from app.engine.collectors import MALFORMED
 from app.errors import BadRequest
 

@@ -9,9 +9,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.dialects.common.fields import NonEmptyList
-from app.dialects.common.schema_rules import absent, both, described_by, either, given
-from app.dialects.common.support import USER
+from app.dialects.common.fields import USER, NonEmptyList, absent, both, described_by, either, given
 from app.dialects.openai.fields import Part, Request
 
 

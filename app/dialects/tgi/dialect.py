@@ -6,34 +6,174 @@ Contract: TGI's router v3 (its OpenAPI description and its texts), MindIE's desc
 The routes are at the root for the default endpoint, below `/tgi` for it too (there in TGI's form only), and below
 `/tgi/{endpoint}` for a named one; `/info` is also below `/endpoints/{endpoint}`, a path of Azure's. Unknown fields are
 ignored, as TGI does.
+
+- `/health` below `/tgi`: whether a deployment answers.
+- `/info`, of TGI and of Text Embeddings Inference (TEI), and `/v1/models`.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
 from app.config.schema import Config, Task
-from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.json_body import peek
+from app.dialects.base import (
+    Call,
+    EngineRequest,
+    Flow,
+    ParseContext,
+    Reply,
+    Request,
+    Route,
+    ServingContext,
+    Translation,
+    no_lookups,
+)
+from app.dialects.bodies import dump, peek
+from app.dialects.common.requests import model_list
 from app.dialects.mounts import INFO_PATHS, is_openais_sdk
-from app.dialects.openapi_schemas import Body
+from app.dialects.schemas import Body
 from app.dialects.tgi import tei
-from app.dialects.tgi.addressing import names_no_model
-from app.dialects.tgi.chat.chat import ChatCompletion
-from app.dialects.tgi.chat.completions import Completion
-from app.dialects.tgi.chat.fields import Chat, Completions
-from app.dialects.tgi.chat.tokenize import ChatTokenize
+from app.dialects.tgi.chat import MAX_PROMPTS, Chat, ChatCompletion, Completion, Completions
 from app.dialects.tgi.errors import error_reply
-from app.dialects.tgi.fields import GenerateRequest, Parameters
+from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES, GenerateRequest, Parameters
 from app.dialects.tgi.generate import Generate
-from app.dialects.tgi.health import Health, health_error
-from app.dialects.tgi.info import Info, models
-from app.dialects.tgi.tokenize import Tokenize
+from app.dialects.tgi.profile import names_no_model, task_asked_about
+from app.dialects.tgi.tokenize import ChatTokenize, Tokenize
 from app.dialects.tgi.vertex import Instances, Vertex
-from app.errors import SwitchyardError
+from app.errors import NotFound, Rejected, SwitchyardError, Unavailable, UpstreamError
+from app.misspellings import question
+
+
+@dataclass(frozen=True, slots=True)
+class Health(Translation):
+    """An empty answer if the engine answers its own health check."""
+
+    generates = False
+    is_shared = True
+
+    @classmethod
+    def parse(cls, request: Request, context: ParseContext) -> Call:
+        return Call(task_asked_about(request, context), {}, cls())
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        return no_lookups(EngineRequest("/ping", {}))
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return Reply(b"")
+
+
+def health_error(error: SwitchyardError) -> Reply:
+    """A failed health check. A busy deployment is healthy, and so is a plain vLLM server that rejects the route."""
+    if isinstance(error, Rejected) or (isinstance(error, Unavailable) and error.retry_after):
+        return Reply(b"")
+    if isinstance(error, UpstreamError):
+        return Reply(dump({"error": "unhealthy", "error_type": "healthcheck"}), 503)
+    return error_reply(error, stream=False)
+
+
+MAX_CONCURRENT_REQUESTS = 128
+
+_TEI_KINDS: Mapping[Task, dict[str, Any]] = {
+    "embeddings": {"embedding": {"pooling": None}},
+    "rerank": {"reranker": None},
+    "classify": {"classifier": {"id2label": None, "label2id": None}},
+}
+"""TEI's tasks, and its words for their models."""
+
+_VERSION = "3.3.6"  # the version of TGI's interface
+
+
+@dataclass(frozen=True, slots=True)
+class Info(Translation):
+    """`/info`, with the names that MindIE adds. What the router does not know is null."""
+
+    needs_model = True
+    generates = False
+    is_shared = True
+
+    @classmethod
+    def parse(cls, request: Request, context: ParseContext) -> Call:
+        task = task_asked_about(request, context)
+        return Call(task, {}, TEIInfo(task) if task in _TEI_KINDS else cls())
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        return no_lookups(Reply(dump(_info(serving.deployment, serving.known_model.max_len))))
+
+
+def _info(name: str, context: int) -> dict[str, Any]:
+    card = {
+        "model_id": name,
+        "model_sha": None,
+        "model_pipeline_tag": "text-generation",
+        "model_dtype": None,
+        "model_device_type": None,
+    }
+    return {
+        **card,
+        "max_concurrent_requests": MAX_CONCURRENT_REQUESTS,
+        "max_best_of": MAX_BEST_OF,
+        "max_stop_sequences": MAX_STOP_SEQUENCES,
+        "max_input_tokens": context - 1,
+        "max_input_length": context - 1,
+        "max_total_tokens": context,
+        "max_batch_total_tokens": None,
+        "max_waiting_tokens": None,
+        "waiting_served_ratio": None,
+        "validation_workers": 1,
+        "max_client_batch_size": MAX_PROMPTS,
+        "router": "text-generation-router",
+        "version": _VERSION,
+        "sha": None,
+        "docker_label": None,
+        "models": [{**card, "max_total_tokens": context}],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TEIInfo(Translation):
+    """`/info` of an endpoint with vectors or scores, in TEI's form. What the router does not know is null."""
+
+    task: Task
+    generates = False
+    is_shared = True
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        context = serving.model.max_len if serving.model is not None else None
+        return no_lookups(Reply(dump(_tei_info(serving.deployment, _TEI_KINDS[self.task], context))))
+
+
+def _tei_info(name: str, kind: dict[str, Any], context: int | None) -> dict[str, Any]:
+    return {
+        "model_id": name,
+        "model_sha": None,
+        "model_dtype": None,
+        "model_type": kind,
+        "max_concurrent_requests": MAX_CONCURRENT_REQUESTS,
+        "max_input_length": context,
+        "max_batch_tokens": None,
+        "max_batch_requests": None,
+        "max_client_batch_size": None,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "version": None,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def models(config: Config, request: Request) -> Reply:
+    """`/v1/models`: the endpoint of the path, or all of them. Raises NotFound."""
+    endpoint = request.params.get("endpoint")
+    names = list(config.endpoints) if endpoint is None else [endpoint]
+    known = [*config.endpoints, *config.deployments]
+    if endpoint is not None and endpoint not in known:
+        raise NotFound(f"There is no endpoint '{endpoint}'{question(endpoint, known)}", param="model")
+    return Reply(dump(model_list(config, names, request.configured_at)))
+
 
 _MOUNTS = ("", "/tgi", "/tgi/{endpoint}")
 _TEI_MOUNTS = ("", "/tgi/{endpoint}")

@@ -6,7 +6,7 @@ TGI answers a streaming request with status 200 before it checks it: most errors
 from typing import Any
 
 from app.dialects.base import EVENT_STREAM, Reply
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.errors import (
     BadRequest,
     ClientError,

@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.dialects.common.fields import NonEmpty
-from app.dialects.common.schema_rules import Schema, absent, both, described_by, either, given, is_true, values
-from app.dialects.validation import Problem, validated
+from app.dialects.bodies import Problem, nested_json, validated
+from app.dialects.common.fields import NonEmpty, Schema, absent, both, described_by, either, given, is_true, values
 from app.engine.pieces import MOST_CHARACTERS
-from app.errors import BadRequest
+from app.errors import BadRequest, Unprocessable
 
 MAX_BEST_OF = 2
 MAX_STOP_SEQUENCES = 4
@@ -155,3 +154,30 @@ def checked(model: type[_Model], body: Mapping[str, Any]) -> _Model:
 
 def _wrong_type(problem: Problem) -> BadRequest:
     return BadRequest(f"`{problem.path}`{problem.message.removeprefix(problem.path)}", param=problem.path)
+
+
+def structured_outputs(grammar: Grammar, param: str) -> dict[str, Any]:
+    """vLLM's `structured_outputs` for a grammar, which the engine compiles and may reject.
+
+    Raises Unprocessable, about `param`.
+    """
+    value = grammar.value
+    if grammar.type == "regex":
+        if not isinstance(value, str) or not value:
+            raise _invalid(param, "the value of a regex must be a string")
+        return {"regex": value}
+    if isinstance(value, str):
+        try:
+            value = nested_json(value)
+        except ValueError as error:
+            raise _invalid(param, str(error)) from None
+    if grammar.type == "json_schema" and isinstance(value, dict) and "schema" in value:
+        value = value["schema"]
+    if not isinstance(value, dict) or "properties" not in value:
+        raise _invalid(param, "Grammar must have a 'properties' field")
+    # TGI takes a schema with properties for an object's; JSON Schema needs the `type` too.
+    return {"json": {"type": "object", **value}}
+
+
+def _invalid(param: str, reason: str) -> Unprocessable:
+    return Unprocessable(f"grammar is not valid: {reason}", param=param)

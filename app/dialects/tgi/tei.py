@@ -15,9 +15,9 @@ from pydantic import Field, WithJsonSchema
 from pydantic_core import from_json
 
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
-from app.dialects.common.direct import DirectTranslation
+from app.dialects.bodies import dump, peek
 from app.dialects.common.fields import NonEmpty, NonEmptyList
-from app.dialects.json_body import dump, peek
+from app.dialects.common.requests import DirectTranslation
 from app.dialects.spelling import request_object
 from app.dialects.tgi.fields import Strict, checked
 from app.errors import Unprocessable

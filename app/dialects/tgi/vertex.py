@@ -7,10 +7,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from app.dialects.base import Call, EngineRequest, Flow, ParseContext, Reply, Request, ServingContext, Translation
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.dialects.spelling import request_object
-from app.dialects.tgi.chat.chat import ChatCompletion
-from app.dialects.tgi.chat.fields import Chat
+from app.dialects.tgi.chat import Chat, ChatCompletion
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import RequestStyle, profile_of

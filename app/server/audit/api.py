@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.base import Reply
-from app.dialects.openapi_schemas import Schema
+from app.dialects.schemas import Schema
 from app.exposures.audit import OUTCOMES
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.audit.keeping import AuditKeeping

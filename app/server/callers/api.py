@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.base import Reply
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.errors import Unavailable
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.audit_log import AuditLog

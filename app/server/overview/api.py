@@ -20,7 +20,7 @@ from app.aio import run_in_background
 from app.config.schema import Config
 from app.control_plane import Replicas
 from app.dialects.base import Reply
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.errors import NotFound, Unavailable
 from app.exposures.controller_client import ControllerClient
 from app.misspellings import question

@@ -33,9 +33,8 @@ from app.control_plane import (
     planned,
 )
 from app.dialects.base import Reply
-from app.dialects.json_body import dump, json_object_with_nulls
-from app.dialects.openapi_schemas import Body
-from app.dialects.validation import validated
+from app.dialects.bodies import dump, json_object_with_nulls, validated
+from app.dialects.schemas import Body
 from app.errors import (
     BadRequest,
     Conflict,

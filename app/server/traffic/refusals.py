@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from starlette.requests import Request as HTTPRequest
 
 from app.dialects.base import Reply
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.errors import BadRequest, PreconditionFailed, PreconditionRequired, SwitchyardError
 from app.server.api_operation import openai_words
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from app.dialects.common.vectors import encoded
+from app.dialects.common.requests import encoded
 from app.internal_api import MODEL_PATH
 from tests.support.clients.samples import MODEL
 from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream

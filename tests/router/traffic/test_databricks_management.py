@@ -37,7 +37,7 @@ from databricks.sdk.service.serving import (
 )
 
 from app.control_plane import Delivery
-from app.dialects.databricks.management.objects import NOT_OFFERED_CALLS
+from app.dialects.databricks.management import NOT_OFFERED_CALLS
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter

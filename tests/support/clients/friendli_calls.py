@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.dialects.base import Call, EngineRequest, Request, ServingContext
+from app.dialects.bodies import dump
 from app.dialects.friendli.dialect import Friendli
-from app.dialects.json_body import dump
 from tests.support.clients import samples
 from tests.support.clients.dialect_calls import outcome
 from tests.support.clients.samples import CONTEXT, MODEL, SERVED

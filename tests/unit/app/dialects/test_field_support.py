@@ -9,10 +9,9 @@ from pydantic import BaseModel, Field
 
 from app.config.schema import parse as parse_config
 from app.dialects.base import Dialect, ParseContext, Request, ServingContext
-from app.dialects.common.support import RECORDS
-from app.dialects.field_support import NOT_USED, REJECTED, VLLM, dialect_support, field_support
-from app.dialects.openapi_schemas import Body
+from app.dialects.common.fields import RECORDS
 from app.dialects.registry import DIALECTS
+from app.dialects.schemas import NOT_USED, REJECTED, VLLM, Body, dialect_support, field_support
 from app.errors import ClientError
 from tests.support.clients.dialect_calls import engine_body
 from tests.support.clients.samples import CONTEXT, MODEL, SERVED

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from app.dialects.base import Dialect
-from app.dialects.field_support import VLLM
 from app.dialects.field_table import BEGIN, END, main, rows, table, updated
 from app.dialects.registry import DIALECTS
+from app.dialects.schemas import VLLM
 from tests.support.processes.project import ROOT
 
 PAGES = ROOT / "docs" / "dialects"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects import json_size
-from app.dialects.json_body import json_object, model_in, nested_json
+from app.dialects.bodies import json_object, model_in, nested_json
 from app.dialects.json_size import MOST_VALUES, check_size, weight
 from app.errors import BadRequest, TooLarge
 

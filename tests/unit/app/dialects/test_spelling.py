@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from app.config.schema import parse as parse_config
 from app.dialects.base import Dialect, ParseContext, Request, Route
-from app.dialects.json_body import field_path
+from app.dialects.bodies import field_path
 from app.dialects.registry import DIALECTS
 from app.dialects.spelling import REQUEST, SHAPES, request_object
 from app.dialects.tgi.fields import Parameters

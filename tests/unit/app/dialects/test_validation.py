@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from app.dialects.bodies import validator
 from app.dialects.registry import DIALECTS
-from app.dialects.validation import validator
 
 MODELS = {
     f"{dialect.name} {model.__qualname__}": model

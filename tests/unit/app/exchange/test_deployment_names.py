@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.json_body import dump
+from app.dialects.bodies import dump
 from app.engine.answers import EventCheck
 from app.exchange import forward
 from app.exchange.forward import DeploymentNames, EventNames

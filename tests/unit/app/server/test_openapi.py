@@ -8,8 +8,8 @@ import pytest
 from pydantic_core import from_json
 from starlette.testclient import TestClient
 
-from app.dialects.openapi_schemas import ALLOWED
 from app.dialects.registry import DIALECTS
+from app.dialects.schemas import ALLOWED
 from app.server.application import Router
 from app.server.openapi import document, operations
 from app.upstream.target import RuntimeEnvironment

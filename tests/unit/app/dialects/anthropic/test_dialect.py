@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.anthropic.dialect import Anthropic
-from app.dialects.anthropic.errors import error_body
+from app.dialects.anthropic.dialect import Anthropic, error_body
 from app.dialects.base import Call, Request
 from app.errors import BadRequest, ClientError, NotFound, Unavailable
 from tests.support.clients.dialect_calls import engine_request

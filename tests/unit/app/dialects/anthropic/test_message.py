@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.dialects.anthropic.errors import stream_format
-from app.dialects.anthropic.message import MessageStream, whole_message
+from app.dialects.anthropic.dialect import MessageStream, stream_format, whole_message
 
 TEXT = {"type": "text", "text": '"type": "tool_use"'}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"stop_reason": "end_turn"}}

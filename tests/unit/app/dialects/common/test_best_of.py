@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS
-from app.dialects.common.best_of import BestOf
+from app.dialects.common.requests import BestOf
 
 
 def choice(index: int, logprobs: list[float | None]) -> dict[str, Any]:

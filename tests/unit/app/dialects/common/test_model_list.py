@@ -6,7 +6,7 @@ import pytest
 
 from app.access.caller import Caller, ConfigViews
 from app.config.schema import parse
-from app.dialects.common.model_list import model_card
+from app.dialects.common.requests import model_card
 
 CONFIG = parse(
     {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.dialects.common.streamed_items import StreamedItems
+from app.dialects.common.streams import StreamedItems
 
 MESSAGE = {"type": "message", "id": "m_2", "content": []}
 CALL = {"type": "function_call", "id": "fc_2", "call_id": "c_2", "name": "add", "arguments": "{}"}

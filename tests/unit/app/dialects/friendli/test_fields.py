@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Request, ServingContext
-from app.dialects.friendli.chat_fields import Chat
+from app.dialects.friendli.chat import Detokenize, Render, Tokenize
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.friendli.embeddings import Embeddings
 from app.dialects.friendli.fields import Completions, Strict
-from app.dialects.friendli.tokens import Detokenize, Render, Tokenize
+from app.dialects.friendli.rules import Chat
 from app.errors import BadRequest, ClientError, Unprocessable
 from tests.support.clients.dialect_calls import engine_body
 from tests.support.clients.friendli_calls import (

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Call, Request
-from app.dialects.common.passthrough import PassthroughStream
+from app.dialects.common.streams import PassthroughStream
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openai.errors import CHUNKS
-from app.dialects.openai.functions import stream_frame, whole_answer
+from app.dialects.openai.translations import stream_frame, whole_answer
 from app.errors import BadRequest
 from app.exchange.request import check_constraints
 from tests.support.clients.samples import CONTEXT

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.dialects.tgi.chat.answer import ChatEvents
+from app.dialects.tgi.chat import ChatEvents
 
 TEXTS = (" river", 'a "delta":{"content":"', "}", "", "\n\u00e9\U0001f30a")
 

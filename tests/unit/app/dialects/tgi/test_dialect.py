@@ -18,9 +18,10 @@ from app.dialects.base import (
     ServingContext,
     Stream,
 )
-from app.dialects.openai import fields, vllm_fields
+from app.dialects.openai import fields
+from app.dialects.openai import fields as vllm_fields
 from app.dialects.openai.dialect import OpenAI
-from app.dialects.tgi.chat.fields import Chat as TGIChat
+from app.dialects.tgi.chat import Chat as TGIChat
 from app.dialects.tgi.dialect import TGI
 from app.errors import (
     BadRequest,

@@ -7,7 +7,7 @@ import pytest
 from app.config.endpoints import Override
 from app.config.schema import Config, parse
 from app.control_plane import Wanted
-from app.dialects.json_body import json_object_with_nulls
+from app.dialects.bodies import json_object_with_nulls
 from app.errors import BadRequest
 from app.exposures.identity import Hashes, own_key
 from app.server.traffic.document import plan_view, wanted_plan

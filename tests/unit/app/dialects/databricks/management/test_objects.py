@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from app.config.schema import Config
 from app.config.schema import parse as parse_config
 from app.control_plane import Delivery
-from app.dialects.databricks.management.objects import View, endpoint_detail, endpoint_list
-from app.dialects.databricks.management.openapi import openapi
-from app.dialects.databricks.management.traffic_update import requested_traffic
+from app.dialects.databricks.management import View, endpoint_detail, endpoint_list, openapi, requested_traffic
 from app.errors import BadRequest, NotFound
 
 DATA: dict[str, Any] = {

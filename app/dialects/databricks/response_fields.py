@@ -9,25 +9,25 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from app.dialects.common.fields import FunctionName, NonEmpty, StreamOptions
-from app.dialects.common.schema_rules import (
-    SOME_TOOLS,
-    STREAM_OPTIONS_WITH_STREAM,
-    absent,
-    both,
-    described_by,
-    either,
-    given,
-    values,
-)
-from app.dialects.common.support import (
+from app.dialects.common.fields import (
     CACHE_KEY,
     ECHOED,
     ECHOED_USER,
     FALLBACK_USER,
     RECORDS,
     SINGLE_TOOL_CALL,
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
     USAGE_IN_LAST_EVENT,
+    FunctionName,
+    NonEmpty,
+    StreamOptions,
+    absent,
+    both,
+    described_by,
+    either,
+    given,
+    values,
 )
 from app.dialects.databricks.fields import Request, StrictModel
 

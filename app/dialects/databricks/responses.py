@@ -1,23 +1,96 @@
-"""Databricks' Responses API, translated to vLLM's."""
+"""Databricks' Responses API, translated to vLLM's.
+
+Streams of Responses events: vLLM's, with Databricks' response objects and the right last event.
+"""
 
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
 from app.dialects.base import Call, Reply, ServingContext, Stream
-from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.single_tool_call import with_single_call
-from app.dialects.databricks.answer import RequestContext, json_reply, with_served_model
+from app.dialects.bodies import dump
+from app.dialects.common.requests import DirectTranslation, SingleCallFilter, with_single_call
+from app.dialects.common.streams import FrameStream, StreamedItems
+from app.dialects.databricks import response_fields
+from app.dialects.databricks.chat import RequestContext, json_reply, with_served_model
+from app.dialects.databricks.errors import error_body
 from app.dialects.databricks.fields import checked
-from app.dialects.databricks.responses import fields
-from app.dialects.databricks.responses.stream import ResponseStream
-from app.dialects.json_body import dump
-from app.errors import BadRequest
+from app.engine.usage import find_usage
+from app.errors import BadRequest, SwitchyardError
+from app.sse import encode
+
+# vLLM ends every stream with `response.completed`, renames the items in it, and has no event for a failure.
+
+_INTERESTING = re.compile(
+    rb'^event: response\.(?:created|in_progress|completed|output_item\.(?:added|done))$|"error"|^:', re.M
+)
+Reword = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class ResponseStream(FrameStream):
+    """A `Stream` that translates the few events with a response object, and passes the others.
+
+    `reword` translates a response object. `one_call`: the events of every function call after the first are left out.
+    """
+
+    def __init__(self, reword: Reword, *, request_id: str, one_call: bool) -> None:
+        super().__init__(self._failed_event, "/v1/responses")
+        self._reword = reword
+        self._request_id = request_id
+        self._one_call = SingleCallFilter() if one_call else None
+        self._response: dict[str, Any] = {}
+        self._items = StreamedItems()
+        self._events = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        frames = super().feed(chunk)
+        self._events += frames.count(b"\n\n")
+        return frames
+
+    def _passes(self, frames: bytes) -> bool:
+        return self._one_call is None and not _INTERESTING.search(frames)
+
+    def _failed_event(self, error: SwitchyardError) -> bytes:
+        body = error_body(error, request_id=self._request_id)
+        # OpenAI's SDK has its own set of codes.
+        code = "server_error" if error.status >= 500 else "invalid_prompt"
+        described = {"code": code, "message": body["message"], "param": error.param, "type": body["error_code"]}
+        if not self._response:
+            return self._event("error", {**described, "type": "error"})
+        failed = {**self._response, "status": "failed", "error": described}
+        return self._event("response.failed", {"response": failed})
+
+    def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
+        return encode(dump({**fields, "type": name, "sequence_number": self._events}), type=name)
+
+    def _frame(self, frame: bytes) -> bytes:
+        if self._one_call is not None and self._one_call.drops(frame):
+            return b""
+        if not _INTERESTING.match(frame):
+            return frame
+        head, _, data = frame.partition(b"\ndata: ")
+        name, event = head.removeprefix(b"event: ").decode(), from_json(data)
+        if "item" in event:
+            self._items.note(event)
+            return frame
+        if name == "response.completed":
+            self.usage = find_usage(frame)
+        return self._response_event(name, event)
+
+    def _response_event(self, name: str, event: dict[str, Any]) -> bytes:
+        response = {**event["response"], "output": self._items.output(event["response"])}
+        last = name == "response.completed"
+        if response["status"] == "incomplete":
+            name = "response.incomplete"
+        self._response = self._reword(response)
+        self._ended = last
+        return encode(dump({**event, "type": name, "response": self._response}), type=name)
+
 
 _SENT = (
     "include instructions max_output_tokens max_tool_calls model parallel_tool_calls stream temperature text "
@@ -65,8 +138,8 @@ class ResponsesTranslation(DirectTranslation):
     @classmethod
     def parse(cls, body: dict[str, Any], context: RequestContext) -> Call:
         """Raises BadRequest."""
-        flat = fields.flat(body)
-        request = checked(fields.Responses, flat)
+        flat = response_fields.flat(body)
+        request = checked(response_fields.Responses, flat)
         sent = {name: flat[name] for name in _SENT if name in flat}
         sent |= {"input": _input(request.input), "store": False}
         if request.top_logprobs:
@@ -97,25 +170,25 @@ class ResponsesTranslation(DirectTranslation):
         return response
 
 
-def _input(conversation: str | list[fields.Item]) -> str | list[dict[str, Any]]:
+def _input(conversation: str | list[response_fields.Item]) -> str | list[dict[str, Any]]:
     if isinstance(conversation, str):
         return conversation
     return [sent for at, item in enumerate(conversation) for sent in _item(item, f"input[{at}]")]
 
 
-def _item(item: fields.Item, path: str) -> Iterator[dict[str, Any]]:
+def _item(item: response_fields.Item, path: str) -> Iterator[dict[str, Any]]:
     """An item for vLLM; a message's calls become separate items."""
-    if isinstance(item, fields.Message):
+    if isinstance(item, response_fields.Message):
         yield from _message(item, path)
-    elif isinstance(item, fields.Reasoning):
+    elif isinstance(item, response_fields.Reasoning):
         if item.content or item.summary:
             yield item.model_dump(exclude_none=True)
     else:
         yield _call(item)
 
 
-def _call(item: fields.FunctionCall | fields.FunctionCallOutput) -> dict[str, Any]:
-    if isinstance(item, fields.FunctionCall):
+def _call(item: response_fields.FunctionCall | response_fields.FunctionCallOutput) -> dict[str, Any]:
+    if isinstance(item, response_fields.FunctionCall):
         return {**item.model_dump(exclude_none=True), "arguments": _text(item.arguments)}
     return {**item.model_dump(), "output": _text(item.output)}
 
@@ -129,7 +202,7 @@ def _text(value: Any) -> str:
     return dump(value).decode()
 
 
-def _message(message: fields.Message, path: str) -> Iterator[dict[str, Any]]:
+def _message(message: response_fields.Message, path: str) -> Iterator[dict[str, Any]]:
     head = {"type": "message", "role": message.role}
     if isinstance(message.content, str):
         yield {**head, "content": message.content}
@@ -137,7 +210,7 @@ def _message(message: fields.Message, path: str) -> Iterator[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     for at, block in enumerate(message.content):
-        if isinstance(block, fields.FunctionCall | fields.FunctionCallOutput):
+        if isinstance(block, response_fields.FunctionCall | response_fields.FunctionCallOutput):
             calls.append(_call(block))
         else:
             parts.append(_part(block, f"{path}.content[{at}]"))
@@ -149,15 +222,17 @@ def _message(message: fields.Message, path: str) -> Iterator[dict[str, Any]]:
     yield from calls
 
 
-def _part(block: fields.TextBlock | fields.ImageBlock | fields.FileBlock, path: str) -> dict[str, Any]:
-    if isinstance(block, fields.TextBlock):
+def _part(
+    block: response_fields.TextBlock | response_fields.ImageBlock | response_fields.FileBlock, path: str
+) -> dict[str, Any]:
+    if isinstance(block, response_fields.TextBlock):
         return {"type": "input_text", "text": block.text}
-    if isinstance(block, fields.ImageBlock):
+    if isinstance(block, response_fields.ImageBlock):
         return block.model_dump()
     return {"type": "input_text", "text": _file(block, path)}
 
 
-def _file(block: fields.FileBlock, path: str) -> str:
+def _file(block: response_fields.FileBlock, path: str) -> str:
     """The text of a file, after its name if it has one. Raises BadRequest for a file that is not text."""
     if block.file_data is None:
         raise BadRequest(f"{path}.file_data: required; files are not stored", param=f"{path}.file_data")

@@ -1,6 +1,9 @@
-"""Request bodies in OpenAPI 3.1, generated from the models that check them."""
+"""Request bodies in OpenAPI 3.1, generated from the models that check them.
 
-from collections.abc import Mapping, Sequence
+The support of every request field, read from the models that check it: for the docs and for tests.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,13 +54,13 @@ class Schemas:
             if body.passed:
                 refused: Mapping[str, str] = getattr(body.model, "refused", {})
                 unchecked = sorted(body.passed - schema["properties"].keys() - refused.keys())
-                properties = {**schema["properties"], **{extra: _unchecked(extra) for extra in unchecked}}
+                properties = {**schema["properties"], **{extra: _unchecked_schema(extra) for extra in unchecked}}
                 schema |= {"properties": properties, "additionalProperties": False}
             self.components |= {name: schema, **{f"{name}.{part}": value for part, value in parts.items()}}
         return name
 
 
-def _unchecked(name: str) -> Schema:
+def _unchecked_schema(name: str) -> Schema:
     """The schema of a field that goes to vLLM unchecked."""
     return {"description": ALLOWED} if name in ENGINE_PARAMS else {}
 
@@ -70,3 +73,50 @@ def content(schemas: Sequence[Schema]) -> dict[str, Any]:
 
 
 _PLACE = "#/components/schemas/{}"
+
+
+VLLM = "vLLM's"
+NOT_USED = "checked; changes nothing here"
+REJECTED = "rejected: "
+
+FieldSupport = Mapping[str, Mapping[str, str]]
+"""Operation to field to sentence."""
+
+
+def dialect_support(bodies: Mapping[str, Sequence[Body]]) -> FieldSupport:
+    """The support of every field of a dialect's `bodies`.
+
+    An operation whose bodies all occur in an earlier one is another path to the same operation, and is left out.
+    """
+    support: dict[str, Mapping[str, str]] = {}
+    seen: list[Body] = []
+    for operation, alternatives in bodies.items():
+        if any(body not in seen for body in alternatives):
+            support[operation] = field_support(alternatives)
+            seen += alternatives
+    return support
+
+
+def field_support(bodies: Sequence[Body]) -> dict[str, str]:
+    """Field to sentence, for an operation whose body is one of `bodies`."""
+    return {name: sentence for body in bodies for name, sentence in _of(body).items()}
+
+
+def _of(body: Body) -> dict[str, str]:
+    sentences = {name: _unchecked(name) for name in sorted(body.passed)}
+    for model in (body.model, *body.nested.values()):
+        for name, description in _described(model):
+            used = body.used is None or name in body.used
+            sentences[name] = (description or _unchecked(name)) if used else NOT_USED
+        refused: Mapping[str, str] = getattr(model, "refused", {})
+        sentences |= {name: f"{REJECTED}{reason}" for name, reason in refused.items()}
+    return sentences
+
+
+def _unchecked(name: str) -> str:
+    return ALLOWED if name in ENGINE_PARAMS else VLLM
+
+
+def _described(model: type[BaseModel]) -> Iterator[tuple[str, str | None]]:
+    for name, field in model.model_fields.items():
+        yield field.alias or name, field.description

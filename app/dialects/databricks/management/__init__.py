@@ -1,1 +1,0 @@
-"""Databricks' serving-endpoints API: objects, traffic updates, OpenAPI schemas."""

@@ -1,1 +1,0 @@
-"""Databricks' Responses API on vLLM's."""

@@ -1,1 +1,0 @@
-"""TGI's Messages API: OpenAI's chat and completions in TGI's form."""
