@@ -21,7 +21,7 @@ EXPORT_PATH = "/export"
 """`GET`, below the experiments' application: the recorded exposures, as a file."""
 
 API_PATH = "/api"
-"""Below the experiments' application: questions, as `app.experiments.answers` answers them."""
+"""Below the experiments' application: questions, as `app.experiments.api` answers them."""
 
 CONTROLLER_HEADER = "x-switchyard-controller"
 """On every response of the experiments' application: without it, something else has answered."""

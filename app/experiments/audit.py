@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 import msgspec
 
 from app.errors import BadRequest
-from app.experiments.questions import choice, unix_seconds
-from app.experiments.storage import housekeeping
+from app.experiments.contract.questions import choice, unix_seconds
+from app.experiments.storage import writing
 from app.experiments.storage.store import File, Missing, Store, StoreError
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer
 
-FOLDER = housekeeping.AUDIT
+FOLDER = writing.AUDIT
 FILE_BYTES = 256 * 1024
 """A file is replaced by itself with more lines up to this size: an object store cannot append."""
 MAX_FILES = 4096

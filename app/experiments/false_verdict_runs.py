@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from app.experiments.report import FalseVerdicts
+from app.experiments.contract.report import FalseVerdicts
 from app.telemetry.logs import event, where
 
 _log = logging.getLogger("switchyard")

@@ -21,14 +21,14 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
-from app.experiments.acting.changes import carry_out
-from app.experiments.answers import Answers
+from app.experiments.api import Answers
 from app.experiments.audit import unreadable
+from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
-from app.experiments.keeper import Submit
-from app.experiments.storage.housekeeping import make_private
+from app.experiments.storage.keeper import Submit
 from app.experiments.storage.store import StoreError, local_directory
 from app.experiments.storage.write_ahead import WriteAhead
+from app.experiments.storage.writing import make_private
 from app.exposures.controller_client import Answer, Export, ExportStream
 from app.telemetry.logs import event, where
 

@@ -15,23 +15,19 @@ from app.config.base import ConfigError
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.errors import BadRequest, Conflict
-from app.experiments.acting.actions import Actions, Journal
-from app.experiments.acting.state import states_of
 from app.experiments.audit import AuditTrail
-from app.experiments.columns import Tables
-from app.experiments.judging.evidence import AnalysisFactory, Evidence, RunAnalysis
-from app.experiments.plain import exposures_of, scored
-from app.experiments.plan_history import history
-from app.experiments.questions import Request
-from app.experiments.report import Report
-from app.experiments.routers import total_lost
-from app.experiments.runs import Run, loads_of, looks_of, runs_of
-from app.experiments.stand_in import of_run
+from app.experiments.automation.actions import Actions, Journal
+from app.experiments.automation.state import states_of
+from app.experiments.contract.journal import LOST, OBSTACLES, Entry, history
+from app.experiments.contract.questions import Request
+from app.experiments.contract.report import Acting, Foreseen, Report
+from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
+from app.experiments.runs import Run, loads_of, looks_of, of_run, runs_of
 from app.experiments.storage import reading
-from app.experiments.storage.entry import LOST, OBSTACLES, Entry
+from app.experiments.storage.columns import Tables
+from app.experiments.storage.pending import Waiting, total_lost
+from app.experiments.storage.reading import exposures_of, scored
 from app.experiments.storage.store import Missing, open_store
-from app.experiments.summary import Acting, Foreseen
-from app.experiments.waiting import Waiting
 
 REPLAYED = "replayed"
 """The kind of the entry in a replay's journal with the notes for its report, as `notes`."""

@@ -22,7 +22,7 @@ class ControllerClient(Protocol):
         """Hands over an encoded `Batch`; returns the encoded `Acknowledgement`."""
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
-        """A question below ``/api``, as `app.experiments.answers` answers them; `path` begins with a slash.
+        """A question below ``/api``, as `app.experiments.api` answers them; `path` begins with a slash.
 
         The router checks permissions before.
         """

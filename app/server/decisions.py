@@ -13,8 +13,8 @@ from app.config.endpoints import MAX_REASON
 from app.dialects.base import Reply
 from app.dialects.bodies import dump, json_object, validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
-from app.experiments.questions import Action
-from app.experiments.summary import Acting, Foreseen, Summary
+from app.experiments.contract.questions import Action
+from app.experiments.contract.report import Acting, Foreseen, Summary
 from app.exposures.controller_client import ControllerClient
 from app.server.api_operation import openai_words
 from app.server.controller_answers import ask

@@ -27,10 +27,10 @@ from app.dialects.schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import headers_of
 from app.exchange.snapshot import LiveRouting
-from app.experiments.questions import choice
-from app.experiments.rendering import markdown, text
-from app.experiments.rendering.answer_documents import list_document
-from app.experiments.summary import Summary
+from app.experiments.contract.questions import choice
+from app.experiments.contract.report import Summary
+from app.experiments.rendering import document
+from app.experiments.rendering.reports import list_document
 from app.exposures.controller_client import ControllerClient
 from app.exposures.identity import Hashes, request_hash, unit_key
 from app.exposures.wire import FeedbackItem
@@ -154,7 +154,7 @@ class ExperimentsApi:
             raise BadRequest(f"format: '{form}' is none of {', '.join(_FORMAT['enum'])}", param="format")
         if form == "json":
             return Reply(msgspec.json.encode({"experiments": found}))
-        renderer = markdown if form == "markdown" else text
+        renderer = document if form == "markdown" else document
         return Reply(renderer.render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
 
     async def _forward(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:

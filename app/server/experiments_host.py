@@ -2,7 +2,7 @@
 
 POST /batches               an encoded batch; the answer is an acknowledgement, both MessagePack
 POST /recordings            an encoded file of recorded requests; 204 once it is written
-GET, POST /api/<path>       a question, answered as `app.experiments.answers` does
+GET, POST /api/<path>       a question, answered as `app.experiments.api` does
 GET /export                 the recorded exposures, as a file; its bytes come as they are read
 GET /health                 it is alive
 """
@@ -18,7 +18,7 @@ from starlette.routing import Route
 from app.errors import SwitchyardError
 from app.experiments.controller import InvalidBatch
 from app.experiments.host import ControllerHost
-from app.experiments.recordings.keeping import InvalidRecording
+from app.experiments.recordings import InvalidRecording
 from app.experiments.storage.store import StoreError
 from app.exposures.controller_client import Answer
 from app.internal_api import (

@@ -11,7 +11,7 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.dialects.schemas import Schema
 from app.exchange.deadlines import while_connected
-from app.experiments.export.formats import EXPOSURE_FORMATS
+from app.experiments.contract.journal import EXPOSURE_FORMATS
 from app.exposures.controller_client import Answer, ExportClient
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.audit_log import AuditLog

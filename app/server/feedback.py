@@ -11,7 +11,7 @@ from app.config.experiments import is_active
 from app.config.schema import Config
 from app.dialects.bodies import Checked, validated
 from app.errors import BadRequest
-from app.experiments.questions import MAX_RUNS
+from app.experiments.contract.questions import MAX_RUNS
 from app.exposures.identity import request_hash
 from app.exposures.wire import FeedbackItem
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from app.dialects.schemas import Schema
-from app.experiments.export.formats import MEDIA_TYPES
+from app.experiments.contract.journal import MEDIA_TYPES
 
 JSON = "application/json"
 TEXT = "text/plain"

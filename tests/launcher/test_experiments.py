@@ -13,8 +13,8 @@ import yaml
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from app.experiments.columns import Exposures, Tables
 from app.experiments.storage import journal, reading
+from app.experiments.storage.columns import Exposures, Tables
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import LocalStore
 from deployments.local import processes

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from app.experiments.series import METRICS
+from app.experiments.contract.series import METRICS
 from deployments.local import processes
 from tests.real.conftest import Application
 from tests.support.processes.monitoring import WHERE_CONFIGURED, metrics_asked_for, metrics_in

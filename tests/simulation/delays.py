@@ -17,11 +17,10 @@ import numpy as np
 
 from app.config.experiments import Experiment
 from app.config.schema import Config, parse
-from app.experiments.acting.changes import carry_out
-from app.experiments.analysis.analysis import Analysis
-from app.experiments.analysis.pace import Pace
-from app.experiments.columns import Tables
+from app.experiments.analysis.analysis import Analysis, Pace
+from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
+from app.experiments.storage.columns import Tables
 from app.exposures.plans import plan_of
 from app.exposures.wire import Failure, Finish, Flag, Plan, Row, Start, decode_acknowledgement, encode
 from tests.simulation.pool import generator, spread

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arrays import Hashes
-from app.experiments.analysis.evidence.history import History
-from app.experiments.analysis.evidence.metrics import Values
-from app.experiments.analysis.evidence.strata import Strata
-from app.experiments.columns import RowColumns
+from app.experiments.analysis.aggregates import History
+from app.experiments.analysis.arrays import Hashes
+from app.experiments.analysis.cells import Strata
+from app.experiments.analysis.metrics import Values
 from app.experiments.statistics.look import MIN_UNITS, Covariates, Lines, Look, Moments, look, look_of_requests
 from app.experiments.statistics.sequences import boundary, effect_size, ln_e_mix
+from app.experiments.storage.columns import RowColumns
 from tests.simulation.pool import generator
 from tests.simulation.worlds import Traffic, World, draw
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arrays import Floats
+from app.experiments.analysis.arrays import Floats
 from app.exposures.wire import Failure, FeedbackItem
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import DAY_S, START, Recorded, World, analysis_of, config

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
-from app.experiments.columns import Tables
-from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan
+from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.sample_ratio import SampleRatioWatch
+from app.experiments.statistics.events import RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan
+from app.experiments.storage.columns import Tables
 from app.exposures.wire import Plan
 from tests.simulation.pool import generator, spread
 from tests.support.experiments.world import BLUE, GREEN, config

@@ -18,7 +18,7 @@ from app.config.reference import updated
 from app.config.schema import parse
 from app.dialects.common.requests import model_card
 from app.errors import SwitchyardError
-from app.experiments.series import METRICS
+from app.experiments.contract.series import METRICS
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
 from app.server.application import Router
 from app.server.metrics.cluster import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS

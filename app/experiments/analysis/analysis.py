@@ -4,6 +4,8 @@ No I/O, and no clock except for the pace of looks. The order of exposures and ho
 change nothing, except for guardrails: their detectors take events as they come, and running conversations are judged
 by what is known of their beginning. A restarted controller adds the stored exposures again and then restores the
 `state`.
+
+The pace of looks: at most one a second, and at most a tenth of the time.
 """
 
 import math
@@ -11,34 +13,67 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.experiments.acting.facts import Interventions
-from app.experiments.analysis import watching
-from app.experiments.analysis.evidence.arms import Arms, Placement
-from app.experiments.analysis.evidence.arrays import Mask
-from app.experiments.analysis.evidence.arrivals import Arrivals
-from app.experiments.analysis.evidence.collected import Collected
-from app.experiments.analysis.evidence.feedback import Match, PendingFeedback
-from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, facts_of, measures_of
+from app.experiments.analysis import monitoring
+from app.experiments.analysis.aggregates import Collected
+from app.experiments.analysis.arms import Arms, Placement
+from app.experiments.analysis.arrays import Mask
+from app.experiments.analysis.arrivals import Arrivals
+from app.experiments.analysis.comparing import Comparator, planned
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
-from app.experiments.analysis.pace import Pace
+from app.experiments.analysis.feedback import Match, PendingFeedback
+from app.experiments.analysis.metrics import RESPONSE_RATE, facts_of, measures_of
+from app.experiments.analysis.monitoring import Monitoring
 from app.experiments.analysis.reporting import reported
-from app.experiments.analysis.verdicts.comparing import Comparator
-from app.experiments.analysis.verdicts.planning import planned
-from app.experiments.analysis.verdicts.subgroups import KEY as SUBGROUPS
-from app.experiments.analysis.verdicts.subgroups import SubgroupWatch
-from app.experiments.analysis.watching import Monitoring
-from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables, router_hash
-from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
-from app.experiments.statistics import discovery
-from app.experiments.statistics.discovery import e_bh
+from app.experiments.analysis.subgroups import KEY as SUBGROUPS
+from app.experiments.analysis.subgroups import SubgroupWatch
+from app.experiments.automation.state import Interventions
+from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
+from app.experiments.statistics import planner
+from app.experiments.statistics.planner import e_bh
 from app.experiments.statistics.sequences import effect_size
+from app.experiments.storage.columns import LateColumns, RowColumns, StartColumns, Tables, router_hash
 from app.exposures.wire import FeedbackItem, Flag
+
+EVERY_S = 1.0
+REST = 10.0
+"""The length of the pause after a turn, as a multiple of the turn's length."""
+
+TURN_S = 0.2
+"""The length of a turn: it ends with the look that reaches this, so that batches do not wait for long."""
+
+
+class Pace:
+    """`with pace:` is one turn. `timer` counts seconds."""
+
+    def __init__(self, timer: Callable[[], float]) -> None:
+        self._timer = timer
+        self._began = self._next = timer()
+
+    def allows(self) -> bool:
+        """Whether a turn may begin."""
+        return self._timer() >= self._next
+
+    def is_over(self) -> bool:
+        """Whether the turn's time is up."""
+        return self._timer() - self._began >= TURN_S
+
+    def __enter__(self) -> Self:
+        self._began = self._timer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now = self._timer()
+        self._next = now + max(EVERY_S, REST * (now - self._began))
+
 
 SLOW_EVERY_S = 60.0
 """Quantiles read all of their values, and subgroups all units once for each of them."""
@@ -267,7 +302,7 @@ class Analysis:
         """Selects the secondary metrics that differ, among all of them."""
         secondary = [it for it in self._comparing if it.measure.role == "secondary"]
         ln_e = [0.0 if self._watched.invalidates(it.column, it.treatment) else it.known.ln_e or 0.0 for it in secondary]
-        kept, levels = set(e_bh(ln_e, self.experiment.alpha)), discovery.levels(ln_e, self.experiment.alpha)
+        kept, levels = set(e_bh(ln_e, self.experiment.alpha)), planner.levels(ln_e, self.experiment.alpha)
         for number, (comparing, level) in enumerate(zip(secondary, levels, strict=True)):
             comparing.assume(level, number in kept, self._arms.weights)
         for comparing in self._comparing:
@@ -280,7 +315,7 @@ class Analysis:
         new = [comparing for comparing in valid if comparing.reach()]
         alarms = self._watched.raise_rig_alarms(new, now) if self.experiment.mode == "aa" else []
         alarms += self._watched.raise_changes(valid, now)
-        return [watching.verdict_occurrence(comparing, now) for comparing in new] + alarms
+        return [monitoring.verdict_occurrence(comparing, now) for comparing in new] + alarms
 
     def report(self, now: float) -> Report:
         """Everything that is known. Every comparison has a look; those that the pace does not allow to repeat are

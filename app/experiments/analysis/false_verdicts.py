@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.experiments.analysis.evidence.arrays import Hashes, Ints, mix
-from app.experiments.report import FalseVerdicts
+from app.experiments.analysis.arrays import Hashes, Ints, mix
+from app.experiments.contract.report import FalseVerdicts
 from app.experiments.statistics.look import Covariates, Lines, LookScale, look
-from app.experiments.statistics.peeked import PeekedTest
+from app.experiments.statistics.planner import PeekedTest
 
 MAX_UNITS = 10_000
 """The most units of a run: of more, a sample is taken by hash, since a run must not take seconds."""

@@ -6,18 +6,17 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.analysis.evidence.arrivals import HORIZON_S
-from app.experiments.analysis.evidence.collected import Collected
-from app.experiments.analysis.evidence.feedback import PendingFeedback
-from app.experiments.analysis.evidence.metrics import LENGTH
-from app.experiments.analysis.verdicts import sentences
-from app.experiments.analysis.verdicts.comparing import Comparator
-from app.experiments.analysis.verdicts.rules import decision_of
-from app.experiments.analysis.verdicts.subgroups import SubgroupWatch
-from app.experiments.analysis.watching import Monitoring, changed
+from app.experiments.analysis import sentences
+from app.experiments.analysis.aggregates import Collected
+from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.arrivals import HORIZON_S
+from app.experiments.analysis.comparing import Comparator, decision_of
+from app.experiments.analysis.feedback import PendingFeedback
+from app.experiments.analysis.metrics import LENGTH
+from app.experiments.analysis.monitoring import Monitoring, changed
+from app.experiments.analysis.subgroups import SubgroupWatch
+from app.experiments.contract.report import Comparison, Decision, Report
 from app.experiments.rendering import words
-from app.experiments.report import Comparison, Decision, Report
 
 WITH_TRAFFIC = 0.9
 """The share of `min_duration_s` over which requests must have arrived: silence is no evidence."""

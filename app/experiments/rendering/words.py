@@ -4,7 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from app.config.experiments import LATENCIES, TOKEN_COUNTS
-from app.experiments.report import Comparison, Effect, Scale, Verdict
+from app.experiments.contract.report import Comparison, Effect, Scale, Verdict
 
 MISSING = "-"
 

@@ -1,10 +1,16 @@
-"""The information, and the number of units, that a verdict needs."""
+"""The information, and the number of units, that a verdict needs.
+
+- A t-test that is checked repeatedly, for comparison only. It finds effects that do not exist.
+- Selects the metrics that differ, among many: e-BH, whose share of false discoveries is bounded under any dependence.
+"""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtr
 
+from app.experiments.statistics.look import Look
 from app.experiments.statistics.sequences import ln_e_mix
 
 _HALVINGS = 50
@@ -49,3 +55,53 @@ def fixed_units_needed(effect: float, sigma: float, share: float, *, alpha: floa
     """Units of both arms for a test that looks once, at the end: for comparison."""
     z = float(ndtri(1 - alpha / 2) + ndtri(power))
     return math.ceil((z / effect) ** 2 * sigma**2 / (share * (1 - share)))
+
+
+def p_value(look: Look) -> float:
+    """Student's two-sided p-value of this look, as if it were the only one."""
+    return float(2 * stdtr(look.nu, -abs(look.est / look.se)))
+
+
+class PeekedTest:
+    """Rejects "no effect" as soon as any look's p-value is below alpha."""
+
+    def __init__(self, alpha: float) -> None:
+        self._alpha = alpha
+        self.smallest = 1.0
+        """The smallest p-value so far."""
+
+    def add(self, look: Look | None) -> None:
+        """Adds a look; None is a look without a result."""
+        if look is not None and look.enough and math.isfinite(look.se):
+            self.smallest = min(self.smallest, p_value(look))
+
+    @property
+    def rejects(self) -> bool:
+        return self.smallest < self._alpha
+
+
+# Wang and Ramdas 2022, "False discovery rate control with e-values". The intervals that belong to the selection are
+# those of Xu, Wang and Ramdas 2022, "Post-selection inference for e-value based confidence intervals".
+#
+# Where nothing differs, the probability that anything is ever selected is at most the level: k selected metrics have
+# e-values of m / (level k) each, so that the mean of all m, which is an e-process too, is at least 1 / level.
+
+
+def e_bh(ln_e_values: Sequence[float], level: float) -> list[int]:
+    """The indexes that are kept, rising. `ln_e_values` are logarithms of e-values; `level` the false discovery rate.
+
+    Sorted from the largest, the first k are kept, with the largest k whose e-value is at least m / (level k).
+    """
+    m = len(ln_e_values)
+    order = sorted(range(m), key=lambda index: -ln_e_values[index])
+    enough = (k for k in range(m, 0, -1) if ln_e_values[order[k - 1]] >= math.log(m / (level * k)))
+    return sorted(order[: next(enough, 0)])
+
+
+def levels(ln_e_values: Sequence[float], level: float) -> list[float]:
+    """The level of each metric's interval: it excludes "no effect" exactly for the metrics that `e_bh` keeps.
+
+    Of those that are kept, the intervals that miss their effects are at most the share `level` in the mean.
+    """
+    m, kept = len(ln_e_values), set(e_bh(ln_e_values, level))
+    return [level * (len(kept) if index in kept else len(kept) + 1) / m for index in range(m)]

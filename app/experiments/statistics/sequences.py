@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import lambertw
 
-from app.experiments.report import Scale
+from app.experiments.contract.report import Scale
 
 Floats = NDArray[np.float64]
 

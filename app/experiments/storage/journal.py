@@ -2,13 +2,16 @@
 
 JSON lines in small files with unique names, `journal/date=2026-11-12/<writer>-<n>.jsonl`, never changed and never
 deleted.
+
+State that an analysis cannot recompute from exposures: its verdicts so far, alarms.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry
 from app.experiments.storage.segments import date_of
 from app.experiments.storage.store import File, Missing, Store
 
@@ -59,3 +62,45 @@ def _entry(line: bytes) -> Entry | None:
         return msgspec.json.decode(line, type=Entry)
     except msgspec.DecodeError:
         return None
+
+
+# One small file for each experiment and writer, `state/<experiment>/<writer>.json`, replaced each time.
+
+SNAPSHOTS = "state"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The state of one run's analysis at a Unix time."""
+
+    at: float
+    experiment: str
+    started_at: float
+    state: dict[str, Any]
+
+
+def write(store: Store, writer: str, snapshot: Snapshot) -> None:
+    """Raises StoreError."""
+    store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", msgspec.json.encode(snapshot))
+
+
+def latest(store: Store) -> dict[str, Snapshot]:
+    """The newest of each experiment. Other files are left out. Raises StoreError."""
+    found: dict[str, Snapshot] = {}
+    for file in store.list(SNAPSHOTS):
+        if not file.path.endswith(".json") or file.path.rpartition("/")[2].startswith("."):
+            continue
+        try:
+            with store.open(file.path) as data:
+                snapshot = msgspec.json.decode(data.read(), type=Snapshot)
+        except (Missing, msgspec.DecodeError):
+            continue
+        if snapshot.experiment not in found or found[snapshot.experiment].at < snapshot.at:
+            found[snapshot.experiment] = snapshot
+    return found
+
+
+def discard(store: Store, keep: str, before: float) -> None:
+    """Deletes other writers' snapshots that are older than `before` (Unix seconds). Raises StoreError."""
+    for file in store.list(SNAPSHOTS):
+        if file.modified_at < before and not file.path.endswith(f"/{keep}.json"):
+            store.delete(file.path)

@@ -1,26 +1,28 @@
 """Reads the content of the ledger's directory, also while another controller merges or deletes segments.
 
 Nothing is left out silently: `Gaps` has what could not be read, and what a file of another version does not have.
+
+Exposures as plain data, for answers in JSON.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from app.experiments.columns import Exposures, FeedbackColumns, RowColumns, Tables
-from app.experiments.storage import journal, segments, snapshots
-from app.experiments.storage.arrow import from_arrow
-from app.experiments.storage.entry import Entry
-from app.experiments.storage.numbers import Numbers
-from app.experiments.storage.segments import EXPOSURES, Footer, Segment, date_of
-from app.experiments.storage.snapshots import Snapshot
+from app.experiments.contract.journal import Entry
+from app.experiments.storage import journal, segments
+from app.experiments.storage import journal as snapshots
+from app.experiments.storage.columns import NAMES, Exposures, FeedbackColumns, RowColumns, Tables, from_arrow
+from app.experiments.storage.journal import Snapshot
+from app.experiments.storage.segments import EXPOSURES, Footer, Numbers, Segment, date_of
 from app.experiments.storage.store import Damaged, Missing, Store, StoreError
-from app.exposures.wire import FeedbackItem
+from app.exposures.wire import Failure, FeedbackItem, Finish, Flag, Reason
 
 _EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)
@@ -189,3 +191,53 @@ def _read_footers(store: Store, found: list[Segment], gaps: Gaps) -> list[tuple[
 def _is_known(footer: Footer, known: Mapping[int, Numbers]) -> bool:
     nothing = Numbers()
     return all(numbers.is_within(known.get(router, nothing)) for router, numbers in segments.batches_of(footer).items())
+
+
+_MANAGER = f"{0:016x}"
+_HASHES = ("router", "request", "answer", "unit", "caller")
+_ENUMS = {"reason": Reason, "finish": Finish, "error": Failure}
+
+
+def exposures_of(rows: RowColumns, tables: Tables) -> list[dict[str, Any]]:
+    """One object for each row, by time of arrival. Codes are words there, hashes 16 hexadecimal digits."""
+    found = [
+        {name: _plain(name, getattr(rows, name)[index].item(), tables) for name in rows.names()}
+        for index in range(len(rows))
+    ]
+    return sorted(found, key=lambda row: float(row["at"]))
+
+
+def scored(exposures: list[dict[str, Any]], items: Iterable[FeedbackItem] | None) -> list[dict[str, Any]]:
+    """The exposures with `feedback`: the last score of each metric, of those by its caller or a manager.
+
+    `items` are in the order in which they came, None if they could not be read; `feedback` is then None, too.
+    """
+    if items is None:
+        return [{**row, "feedback": None} for row in exposures]
+    scores = [(f"{it.request:016x}", f"{it.caller:016x}", it.metric, it.value) for it in items]
+    return [
+        {
+            **row,
+            "feedback": {
+                metric: value
+                for request, caller, metric, value in scores
+                if request in (row["request"], row["answer"]) and caller in (_MANAGER, row["caller"])
+            },
+        }
+        for row in exposures
+    ]
+
+
+def _plain(name: str, value: Any, tables: Tables) -> Any:
+    if name == "plan":
+        plan = tables.plans[value]
+        return {"endpoint": plan.endpoint, "id": plan.id, "weights": plan.weights}
+    if name in NAMES:
+        return tables.names[value] if value >= 0 else None
+    if name in _HASHES:
+        return f"{value:016x}"
+    if name in _ENUMS:
+        return _ENUMS[name](value).name.lower()
+    if name == "flags":
+        return [flag.name.lower() for flag in Flag if flag & value and flag.name]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import synchronise
 from app.exposures.wire import VERSION, Batch, decode_batch
 from app.private_files import FILE_MODE, make_folder

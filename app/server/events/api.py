@@ -16,7 +16,7 @@ from app.access.guard import Access
 from app.errors import SwitchyardError
 from app.exchange.deadlines import while_connected
 from app.exchange.failures import StreamAborted
-from app.experiments.feed.wire import time_of
+from app.experiments.contract.journal import time_of
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.events.feed import MAX_WAITING, EventFeed, Item, Listener, sent
 from app.server.openapi import Operation

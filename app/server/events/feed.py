@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from app.errors import SwitchyardError, Unavailable
-from app.experiments.feed.wire import Event, Page
+from app.experiments.contract.journal import Event, Page
 from app.exposures.controller_client import ControllerClient
 from app.server.controller_answers import ask, no_controller
 from app.sse import encode

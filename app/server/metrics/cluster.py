@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from app.config.experiments import is_active
 from app.config.schema import Config
 from app.errors import SwitchyardError, UpstreamError
-from app.experiments.series import METRICS, Series
+from app.experiments.contract.series import METRICS, Series
 from app.exposures.controller_client import ControllerClient
 from app.server.controller_answers import ask
 from app.server.metrics.fleet import KnownFleet

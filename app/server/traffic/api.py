@@ -42,7 +42,7 @@ from app.errors import (
     Unavailable,
 )
 from app.exchange.snapshot import LiveRouting
-from app.experiments.questions import choice
+from app.experiments.contract.questions import choice
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
 from app.misspellings import question

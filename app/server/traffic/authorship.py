@@ -7,7 +7,7 @@ import msgspec
 
 from app.control_plane import Authorship
 from app.errors import SwitchyardError
-from app.experiments.plan_history import PlanEntry
+from app.experiments.contract.journal import PlanEntry
 from app.exposures.controller_client import ControllerClient
 from app.server.controller_answers import ask
 

@@ -263,7 +263,7 @@ def export(
       switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
       switchyard experiments export --format vllm-bench --endpoint chat --ledger .run/ledger > trace.jsonl
     """
-    from app.experiments.export.selection import Selection
+    from app.experiments.export import Selection
     from deployments.cli.experiments import exporting
     from deployments.cli.experiments.times import moment
 

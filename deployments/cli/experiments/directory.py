@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.errors import BadRequest
 from app.experiments.analysis.analysis import Analysis
-from app.experiments.answers import Answers
+from app.experiments.api import Answers
 from app.experiments.recorded import RecordedLedger
 from app.experiments.storage.store import StoreError
 from deployments.cli.errors import CommandError, ExitCode

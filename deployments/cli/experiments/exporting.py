@@ -10,11 +10,9 @@ from pathlib import Path
 import pyarrow.parquet
 
 from app.errors import ClientError
-from app.experiments.export.export import export
-from app.experiments.export.formats import ExposureFormat
-from app.experiments.export.requests import as_requests
-from app.experiments.export.selection import Selection
-from app.experiments.recordings.reading import UnreadableRecording, read
+from app.experiments.contract.journal import ExposureFormat
+from app.experiments.export import Selection, as_requests, export
+from app.experiments.recordings import UnreadableRecording, read
 from app.experiments.replay.traces import Estimates, TraceFormat, trace
 from app.experiments.storage.store import StoreError, open_store
 from app.private_files import open_new

@@ -12,10 +12,9 @@ from app.config.base import ConfigError
 from app.config.experiments import Experiment
 from app.config.loading import load
 from app.config.schema import TASKS
-from app.experiments.recordings.reading import UnreadableRecording, read
-from app.experiments.replay.client import ReplayRefused
-from app.experiments.replay.runner import Replay
-from app.experiments.replay.section import NAME, NothingToCompare, config_of, section_of
+from app.experiments.recordings import UnreadableRecording, read
+from app.experiments.replay.runner import Replay, ReplayRefused
+from app.experiments.replay.traces import NAME, NothingToCompare, config_of, section_of
 from app.experiments.runs import runs_of
 from app.experiments.storage import journal
 from app.experiments.storage.store import StoreError, open_store

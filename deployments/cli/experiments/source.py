@@ -29,7 +29,7 @@ class Server:
 
 
 class Directory:
-    """A ledger directory alone. `answer` is `app.experiments.answers.Answers.answer` on its content."""
+    """A ledger directory alone. `answer` is `app.experiments.api.Answers.answer` on its content."""
 
     def __init__(self, answer: "Callable[[str, str, Mapping[str, str], bytes], Answer]") -> None:
         self._answer = answer

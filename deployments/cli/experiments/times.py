@@ -1,6 +1,6 @@
 """Moments on the command line."""
 
-from app.experiments.questions import unix_seconds
+from app.experiments.contract.questions import unix_seconds
 from deployments.cli.errors import CommandError, ExitCode
 
 

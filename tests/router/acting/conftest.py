@@ -17,8 +17,7 @@ import pytest
 
 from app.config.schema import parse
 from app.control_plane import Delivery
-from app.experiments.report import Report
-from app.experiments.summary import Acting, Summary
+from app.experiments.contract.report import Acting, Report, Summary
 from app.exposures.controller_client import Answer
 from app.exposures.log import Arm
 from app.server.application import Router

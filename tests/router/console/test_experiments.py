@@ -9,9 +9,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.errors import Conflict
-from app.experiments.report import ArmDistribution, Decision, Effect
-from app.experiments.storage.entry import Entry
-from app.experiments.summary import Acting, Cause
+from app.experiments.contract.journal import Entry
+from app.experiments.contract.report import Acting, ArmDistribution, Cause, Decision, Effect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot

@@ -10,7 +10,7 @@ import pytest
 
 from app.access.guard import AccessTiming
 from app.config.schema import parse
-from app.experiments.report import Report
+from app.experiments.contract.report import Report
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import CARD, FakeEngine
 from tests.support.engine.other_answers import every_route

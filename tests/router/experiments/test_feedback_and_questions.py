@@ -13,8 +13,8 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from app.access.keys import append, create
-from app.experiments.analysis.evidence.feedback import GRACE_S
-from app.experiments.report import ArmValue, Report
+from app.experiments.analysis.feedback import GRACE_S
+from app.experiments.contract.report import ArmValue, Report
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments.check import Check
 from deployments.cli.main import main

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from starlette.responses import Response
 
-from app.experiments.report import GuardrailStatus, Report
+from app.experiments.contract.report import GuardrailStatus, Report
 from tests.router.experiments.conftest import LiveRig
 from tests.support.engine.fake_engine import Answer, chat, chunk, refuse, stream
 from tests.support.processes.load import Lane, Outcome, ask, ask_all

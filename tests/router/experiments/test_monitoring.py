@@ -2,7 +2,7 @@
 
 import httpx
 
-from app.experiments.series import METRICS
+from app.experiments.contract.series import METRICS
 from tests.router.experiments.conftest import LiveRig
 from tests.router.experiments.test_hosts import traffic
 from tests.support.processes.load import ask_all

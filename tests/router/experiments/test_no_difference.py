@@ -8,7 +8,7 @@ import anthropic
 import httpx
 import openai
 
-from app.experiments.report import Report
+from app.experiments.contract.report import Report
 from tests.router.experiments.conftest import LiveRig
 from tests.support.processes.load import Lane, ask_all, lanes, unexplained
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from app.access.keys import append, create
-from app.experiments.recordings.reading import UnreadableRecording, read
+from app.experiments.contract.report import Report
+from app.experiments.recordings import UnreadableRecording, read
 from app.experiments.replay.runner import Replay
-from app.experiments.replay.section import config_of, section_of
-from app.experiments.report import Report
+from app.experiments.replay.traces import config_of, section_of
 from app.request_recordings.recorder import RecordedRequest
 from deployments.cli.experiments.directory import open_directory
 from deployments.cli.main import main

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import typer
 
-from app.experiments.questions import Action
-from app.experiments.storage.entry import Entry
-from app.experiments.summary import Acting
+from app.experiments.contract.journal import Entry
+from app.experiments.contract.questions import Action
+from app.experiments.contract.report import Acting
 from app.routing import rules
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments import deciding, decisions

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.access.keys import append, create
 from app.config.schema import parse
-from app.experiments.answers import Answers
+from app.experiments.api import Answers
 from app.exposures.controller_client import Answer
 from app.exposures.wire import decode_batch
 from app.server.application import Router

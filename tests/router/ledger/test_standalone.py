@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.experiments.columns import Exposures, Tables
-from app.experiments.recordings.reading import read
+from app.experiments.recordings import read
 from app.experiments.storage import journal, reading
+from app.experiments.storage.columns import Exposures, Tables
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, decoded, frames

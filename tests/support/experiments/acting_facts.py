@@ -5,9 +5,18 @@ from typing import Any
 import msgspec
 
 from app.config.experiments import Experiment
-from app.experiments.acting.facts import Facts
-from app.experiments.report import Alarm, Comparison, Decision, Effect, GuardrailStatus, Report, SampleRatio, Treated
-from app.experiments.report import Verdict as Found
+from app.experiments.automation.state import Facts
+from app.experiments.contract.report import (
+    Alarm,
+    Comparison,
+    Decision,
+    Effect,
+    GuardrailStatus,
+    Report,
+    SampleRatio,
+    Treated,
+)
+from app.experiments.contract.report import Verdict as Found
 
 START = 1000.0
 RAMP: dict[str, Any] = {"steps": [1, 5, 50, 100], "min_step_s": 60, "min_units": 10, "cooldown_s": 3600}

@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from app.experiments.answers import Answers
-from app.experiments.questions import Request
-from app.experiments.report import Effect, HistoryPoint, PlanCounts, Report
-from app.experiments.storage.entry import Entry
-from app.experiments.summary import Acting, Foreseen
+from app.experiments.api import Answers
+from app.experiments.contract.journal import Entry
+from app.experiments.contract.questions import Request
+from app.experiments.contract.report import Acting, Effect, Foreseen, HistoryPoint, PlanCounts, Report
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.experiments.deciding_controller import DecidingController, DecidingReader

@@ -6,10 +6,9 @@ from typing import Any
 import msgspec
 
 from app.errors import Conflict, PreconditionFailed
-from app.experiments.answers import Answers
-from app.experiments.questions import Request
-from app.experiments.report import Report
-from app.experiments.summary import Acting, Foreseen
+from app.experiments.api import Answers
+from app.experiments.contract.questions import Request
+from app.experiments.contract.report import Acting, Foreseen, Report
 from app.exposures.controller_client import Answer
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import FakeReader

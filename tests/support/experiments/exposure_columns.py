@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from app.experiments.columns import Exposures, LateColumns, PairColumns, RowColumns, StartColumns, Tables, from_batch
+from app.experiments.storage.columns import (
+    Exposures,
+    LateColumns,
+    PairColumns,
+    RowColumns,
+    StartColumns,
+    Tables,
+    from_batch,
+)
 from tests.support.experiments.exposures import NAMES, batch, late, pair, row, start
 
 Fields = dict[str, Any]

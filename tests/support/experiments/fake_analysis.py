@@ -6,10 +6,10 @@ from typing import Any
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.experiments.acting.facts import Interventions
-from app.experiments.analysis.evidence.feedback import Match
-from app.experiments.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
-from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
+from app.experiments.analysis.feedback import Match
+from app.experiments.automation.state import Interventions
+from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
+from app.experiments.storage.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import FeedbackItem
 
 

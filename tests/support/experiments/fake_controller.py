@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from app.errors import Unavailable
-from app.experiments.answers import Answers
+from app.experiments.api import Answers
 from app.exposures.controller_client import Answer
 from app.exposures.wire import Acknowledgement, Batch, decode_batch, encode_acknowledgement
 from tests.support.experiments.reader import FakeReader

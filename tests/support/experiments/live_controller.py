@@ -11,13 +11,13 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.control_plane import ControlPlane, Delivery
 from app.errors import Unavailable, UpstreamError
-from app.experiments.acting.changes import Change, carry_out
 from app.experiments.analysis.analysis import Analysis, same_run
-from app.experiments.answers import Answers
-from app.experiments.columns import Tables
+from app.experiments.api import Answers
+from app.experiments.automation.actions import Change, carry_out
+from app.experiments.contract.journal import Entry
 from app.experiments.controller import Controller
-from app.experiments.keeper import OpenStore
-from app.experiments.storage.entry import Entry
+from app.experiments.storage.columns import Tables
+from app.experiments.storage.keeper import OpenStore
 from app.experiments.storage.store import open_store
 from app.exposures.controller_client import Answer
 from tests.support.experiments.failing_store import Death

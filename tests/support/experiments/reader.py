@@ -7,14 +7,13 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.errors import ClientError
-from app.experiments.analysis.evidence.feedback import Match
+from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail
-from app.experiments.questions import Request
-from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
-from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry
+from app.experiments.contract.questions import Request
+from app.experiments.contract.report import Acting, Effect, FalseVerdicts, Foreseen, HistoryPoint, Planned, Report
+from app.experiments.shadows import ShadowReport
 from app.experiments.storage.store import Store, StoreError
-from app.experiments.summary import Acting, Foreseen
 from app.exposures.wire import FeedbackItem
 from tests.support.experiments.reports import NOW, SHIP, START
 

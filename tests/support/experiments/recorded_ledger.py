@@ -9,9 +9,9 @@ from typing import Any
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.experiments.analysis.analysis import Analysis, same_run
-from app.experiments.columns import Columns, Tables
 from app.experiments.controller import Controller
-from app.experiments.judging.evidence import AnalysisFactory
+from app.experiments.judging import AnalysisFactory
+from app.experiments.storage.columns import Columns, Tables
 from app.exposures.wire import VERSION, Batch, FeedbackItem, Late, Row, Start, encode
 from tests.support.experiments.world import START, Recorded, Unpaced, World
 

@@ -3,7 +3,7 @@
 import math
 from statistics import NormalDist
 
-from app.experiments.report import (
+from app.experiments.contract.report import (
     Alarm,
     ArmDistribution,
     ArmValue,

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.schema import Config, parse
-from app.experiments.analysis.analysis import Analysis
-from app.experiments.analysis.evidence.arrays import Floats, Ints, Mask
-from app.experiments.analysis.pace import Pace
-from app.experiments.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.analysis.analysis import Analysis, Pace
+from app.experiments.analysis.arrays import Floats, Ints, Mask
+from app.experiments.storage.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import Failure, Finish, Flag, LateKind, Plan
 
 BLUE, GREEN = "blue", "green"

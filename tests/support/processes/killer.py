@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from app.experiments.acting.state import KINDS
-from app.experiments.storage.entry import Entry
+from app.experiments.automation.state import KINDS
+from app.experiments.contract.journal import Entry
 from app.experiments.storage.journal import FOLDER
 from app.experiments.storage.store import File, LocalStore, Store
 from tests.support.experiments.failing_store import Death

@@ -8,11 +8,11 @@ from typing import Any
 from app.config.schema import Config, parse
 from app.control_plane import Delivery
 from app.errors import UpstreamError
-from app.experiments.acting.changes import carry_out
-from app.experiments.answers import Answers
+from app.experiments.api import Answers
+from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
-from app.experiments.keeper import OpenStore, Submit, at_once
 from app.experiments.storage import journal
+from app.experiments.storage.keeper import OpenStore, Submit, at_once
 from app.experiments.storage.store import LocalStore, open_store
 from app.exposures.controller_client import Answer
 from app.exposures.wire import Acknowledgement, Plan, Stop, decode_acknowledgement, encode

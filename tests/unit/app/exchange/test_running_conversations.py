@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.control_plane import Authorship, Wanted, planned
 from app.exchange.snapshot import SnapshotBuilder
-from app.experiments.pins import PinExchange
-from app.experiments.plan_history import new_plans, replaced
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry, new_plans, replaced
+from app.experiments.controller import PinExchange
 from app.exposures.log import Ledger
 from app.exposures.uploader import ControllerSync
 from app.exposures.wire import Acknowledgement, Replaced, Stop

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.answers import MAX_ACTIONS, REPORT_S, Answers
-from app.experiments.report import Report
-from app.experiments.storage.entry import Entry
+from app.experiments.api import MAX_ACTIONS, REPORT_S, Answers
+from app.experiments.contract.journal import Entry
+from app.experiments.contract.report import Report
 from tests.support.experiments.reader import FakeReader
 from tests.support.experiments.reports import SHIP, START
 

@@ -1,6 +1,6 @@
 """Failed work is retried at growing intervals."""
 
-from app.experiments.attempts import PAUSES_S, Attempts
+from app.experiments.storage.keeper import PAUSES_S, Attempts
 
 
 def test_pauses_grow_until_an_attempt_succeeds() -> None:

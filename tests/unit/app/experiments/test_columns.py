@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from app.experiments.columns import DTYPES, Exposures, RowColumns, StartColumns, Tables, from_batch, router_hash
+from app.experiments.storage.columns import DTYPES, Exposures, RowColumns, StartColumns, Tables, from_batch, router_hash
 from app.exposures.wire import FeedbackItem, Plan, decode_batch, encode
 from tests.support.experiments.exposures import NAMES, PLAN, batch, late, pair, row, start
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config, Sticky, parse
-from app.experiments.columns import RowColumns, Tables, router_hash
+from app.experiments.contract.journal import FACTS, LOAD
+from app.experiments.contract.report import Occurrence
 from app.experiments.controller import Controller, InvalidBatch
-from app.experiments.report import Occurrence
-from app.experiments.routers import GONE_S, LIVE_S
-from app.experiments.storage import segments, snapshots
-from app.experiments.storage.entry import FACTS, LOAD
+from app.experiments.storage import journal, segments
+from app.experiments.storage.columns import RowColumns, Tables, router_hash
+from app.experiments.storage.pending import GONE_S, LIVE_S
 from app.experiments.storage.store import LocalStore, StoreError
 from app.exposures.wire import (
     VERSION,
@@ -148,7 +148,7 @@ def test_a_state_that_could_not_be_written_when_a_verdict_latched_is_written_lat
     desk.analysis.largest = 7.5
     desk.analysis.occurrences = [Occurrence(at=START + 1, kind="verdict", text="ttft: green is better")]
     with monkeypatch.context() as patch:
-        patch.setattr(snapshots, "write", refuse)
+        patch.setattr(journal, "write", refuse)
         desk.pass_time(1.0)
     desk.pass_time(30.0)
     desk.start()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from app.config.experiments import LedgerSettings
-from app.experiments.columns import router_hash
 from app.experiments.controller import Controller
-from app.experiments.waiting import Waiting
+from app.experiments.storage.columns import router_hash
+from app.experiments.storage.pending import Waiting
 from app.exposures.wire import Batch, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.failing_store import Death, Disk

@@ -12,10 +12,10 @@ from starlette.routing import Mount, Route
 from app.config.schema import Config, parse
 from app.control_plane import with_traffic
 from app.errors import Broken, Unavailable, UpstreamError
-from app.experiments.columns import Tables
 from app.experiments.controller import InvalidBatch
 from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
+from app.experiments.storage.columns import Tables
 from app.experiments.storage.store import LocalStore
 from app.exposures.wire import decode_acknowledgement, encode
 from app.internal_api import APP_PREFIX, EXPERIMENTS

@@ -1,6 +1,6 @@
 """Pins go from one router to the others while they are valid, up to a bound."""
 
-from app.experiments.pins import PinExchange
+from app.experiments.controller import PinExchange
 from app.exposures.wire import Pins
 
 NOW, UNTIL = 1000.0, 2000.0

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
-from app.experiments.plan_history import PlanEntry, history, new_plans, replaced
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry, PlanEntry, history, new_plans, replaced
 from app.exposures.plans import plan_of
 from app.exposures.wire import Replaced
 

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from app.config.schema import Config
 from app.errors import ClientError
-from app.experiments.analysis.analysis import Analysis
-from app.experiments.analysis.pace import Pace
-from app.experiments.answers import Answers
+from app.experiments.analysis.analysis import Analysis, Pace
+from app.experiments.api import Answers
+from app.experiments.contract.questions import Request
 from app.experiments.controller import Controller
-from app.experiments.judging.evidence import AnalysisFactory
-from app.experiments.questions import Request
+from app.experiments.judging import AnalysisFactory
 from app.experiments.recorded import RecordedLedger
 from app.exposures.wire import Batch, FeedbackItem, Late, Lost, Row, encode
 from tests.support.experiments.printed import contradictions

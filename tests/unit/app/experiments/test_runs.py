@@ -9,8 +9,8 @@ import pytest
 
 from app.config.base import ConfigError
 from app.config.schema import Config
+from app.experiments.contract.journal import Entry
 from app.experiments.runs import BEGUN, CHANGED, STATE, Run, next_run, runs_of
-from app.experiments.storage.entry import Entry
 from tests.support.experiments.fake_analysis import same_run
 from tests.unit.app.experiments.test_controller import configuration
 

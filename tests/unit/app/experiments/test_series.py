@@ -1,6 +1,6 @@
-from app.experiments.series import METRICS, series_of
-from app.experiments.shadows.series import MIRROR_VALUE
-from app.experiments.summary import Acting
+from app.experiments.contract.report import Acting
+from app.experiments.contract.series import METRICS, series_of
+from app.experiments.shadows import MIRROR_VALUE
 from tests.support.experiments.reports import SHIP
 
 SECOND_STEP = Acting(state="running", revision=3, step=1, share=5, next_share=25)

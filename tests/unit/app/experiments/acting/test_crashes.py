@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app.config.schema import parse
 from app.control_plane import Delivery
 from app.errors import Unavailable
-from app.experiments.acting.changes import Change, carry_out
-from app.experiments.acting.state import states_of
+from app.experiments.automation.actions import Change, carry_out
+from app.experiments.automation.state import states_of
+from app.experiments.contract.report import Report
 from app.experiments.controller import Controller
-from app.experiments.report import Report
 from app.experiments.storage.writing import Outcome
 from app.exposures.wire import Stop, decode_acknowledgement, encode
 from tests.conftest import NIGHTLY

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.experiments.acting.facts import Facts
-from app.experiments.acting.machine import next_turn, resumed
-from app.experiments.acting.next_step import next_step
-from app.experiments.acting.state import State
-from app.experiments.report import Treated
+from app.experiments.automation.machine import next_step, next_turn, resumed
+from app.experiments.automation.state import Facts, State
+from app.experiments.contract.report import Treated
 from tests.support.experiments.acting_facts import RAMP, START, alarmed, compared, experiment, facts, silencing
 
 NEW = State(started_at=START)

@@ -10,9 +10,9 @@ import pytest
 
 from app.errors import Conflict
 from app.experiments.analysis.analysis import Analysis, same_run
-from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.columns import router_hash
-from app.experiments.report import Comparison, Effect, Report
+from app.experiments.analysis.arms import Arms
+from app.experiments.contract.report import Comparison, Effect, Report
+from app.experiments.storage.columns import router_hash
 from app.exposures.wire import FeedbackItem, Flag, LateKind, Plan
 from tests.support.experiments.world import DAY_S, START, Unpaced, World, analysis_of, config
 

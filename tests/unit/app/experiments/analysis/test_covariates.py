@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from app.config.experiments import Experiment
 from app.experiments.analysis.analysis import Analysis
-from app.experiments.report import Comparison
+from app.experiments.contract.report import Comparison
 from app.experiments.runs import HISTORY_S
 from app.exposures.wire import Flag, Plan
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, Recorded, World, analysis_of, config

@@ -1,6 +1,6 @@
 import numpy as np
 
-from app.experiments.analysis.evidence.arrays import combined
+from app.experiments.analysis.arrays import combined
 from app.experiments.analysis.false_verdicts import RecordedMetric, false_verdicts
 from app.experiments.statistics.look import Lines
 from tests.support.experiments.world import World, analysis_of, config

@@ -1,4 +1,4 @@
-from app.experiments.analysis.pace import EVERY_S, REST, TURN_S, Pace
+from app.experiments.analysis.analysis import EVERY_S, REST, TURN_S, Pace
 
 
 class Timer:

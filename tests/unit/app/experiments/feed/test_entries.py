@@ -2,8 +2,8 @@
 
 import msgspec
 
-from app.experiments.feed.entries import event_of, id_of
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry
+from app.experiments.feed import event_of, id_of
 
 PLAN = {
     "endpoint": "chat",

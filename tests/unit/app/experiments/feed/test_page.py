@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BadRequest
-from app.experiments.feed import page as pages
-from app.experiments.feed.entries import id_of
-from app.experiments.feed.page import page
-from app.experiments.feed.wire import Page
-from app.experiments.storage.entry import Entry
+from app.experiments import feed as pages
+from app.experiments.contract.journal import Entry, Page
+from app.experiments.feed import id_of, page
 
 CHAT = {"section": {"endpoint": "chat", "control": "blue", "treatments": ["green"]}}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.experiments.recordings.keeping import InvalidRecording, RecordingKeeper
-from app.experiments.storage.housekeeping import tidy
+from app.experiments.recordings import InvalidRecording, RecordingKeeper
 from app.experiments.storage.store import LocalStore, StoreError, open_store
+from app.experiments.storage.writing import tidy
 from app.request_recordings.recorder import VERSION, RecordingFile, encode_file
 
 DAY = 86400.0

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.experiments.recordings.keeping import RecordingKeeper
-from app.experiments.recordings.reading import UnreadableRecording, read
-from app.experiments.storage.housekeeping import FOLDERS, RECORDINGS
+from app.experiments.recordings import RecordingKeeper, UnreadableRecording, read
 from app.experiments.storage.store import open_store
+from app.experiments.storage.writing import FOLDERS, RECORDINGS
 from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, encode_file, encoder
 
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.experiments.rendering import markdown, text
-from app.experiments.rendering.acting_document import Action, acting_blocks, standing
-from app.experiments.rendering.answer_documents import list_document
-from app.experiments.rendering.report_document import document
-from app.experiments.summary import Acting, summary_of
+from app.experiments.contract.report import Acting, summary_of
+from app.experiments.rendering import document as markdown
+from app.experiments.rendering import document as text
+from app.experiments.rendering.reports import Action, acting_blocks, document, list_document, standing
 from tests.support.experiments.reports import NOW, SHIP, START
 
 RESUME = "To go on: switchyard experiments decide green-float32 resume --reason TEXT"
@@ -20,7 +19,7 @@ def acting(**given: Any) -> Acting:
 
 
 def lines(found: Acting, actions: Sequence[Action] = ()) -> list[str]:
-    return text.render(acting_blocks(SHIP, found, actions)).splitlines()[1:]
+    return text.text(acting_blocks(SHIP, found, actions)).splitlines()[1:]
 
 
 @pytest.mark.parametrize(
@@ -80,14 +79,14 @@ def test_the_author_of_a_decision_is_named() -> None:
 
 
 def test_the_report_has_it_before_the_tables() -> None:
-    shown = markdown.render(document(SHIP, acting(state="paused"), [(START, "The ramp begins")]))
+    shown = markdown.markdown(document(SHIP, acting(state="paused"), [(START, "The ramp begins")]))
     assert shown.index("## What is done about it") < shown.index("- 12 November 14:05: The ramp begins")
     assert shown.index("The ramp begins") < shown.index("## Arms")
     assert "Paused experiment, since 12 November 14:05" in shown
-    assert "What is done" not in markdown.render(document(SHIP))
+    assert "What is done" not in markdown.markdown(document(SHIP))
 
 
 def test_the_list_has_the_state_that_acting_gives_it() -> None:
     summary = summary_of(SHIP, acting(state="paused", until=NOW))
-    row = text.render(list_document([summary])).splitlines()[1]
+    row = text.text(list_document([summary])).splitlines()[1]
     assert "paused at 5 % until 13 Nov 2025 16:20" in row

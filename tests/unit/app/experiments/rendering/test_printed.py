@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.experiments.analysis.evidence.metrics import Measure
-from app.experiments.analysis.verdicts import sentences
+from app.experiments.analysis import sentences
+from app.experiments.analysis.comparing import WORDS, decision_of, effect_of, is_non_inferior, verdict_of
+from app.experiments.analysis.metrics import Measure
 from app.experiments.analysis.verdicts.doubts import RECORDED, SCORED, VALUED, Doubt
-from app.experiments.analysis.verdicts.rules import WORDS, decision_of, effect_of, is_non_inferior, verdict_of
-from app.experiments.rendering import text
-from app.experiments.rendering.report_document import document
-from app.experiments.report import Better, Comparison, Effect, Report, Scale, SubgroupEffect, Subgroups
+from app.experiments.contract.report import Better, Comparison, Effect, Report, Scale, SubgroupEffect, Subgroups
+from app.experiments.rendering import document as text
+from app.experiments.rendering.reports import document
 from app.experiments.statistics.sequences import confidence_sequence
 from tests.support.experiments.printed import contradictions, statements
 from tests.support.experiments.reports import BLUE, GREEN, SHIP, TTFT
@@ -139,7 +139,7 @@ def subgroups(draw: Any) -> SubgroupEffect:
 @settings(max_examples=400, deadline=None)
 @given(reports())
 def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
-    printed = text.render(document(report))
+    printed = text.text(document(report))
     assert contradictions(printed) == []
     known = [it for it in report.primary if it.effect.estimate is not None]
     said = statements(printed)
@@ -158,7 +158,7 @@ def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
 @settings(max_examples=200, deadline=None)
 @given(reports())
 def test_a_doubt_is_in_the_sentence_of_its_effect_and_takes_the_word_from_every_page(report: Report) -> None:
-    printed = re.sub(r"\s+", " ", text.render(document(report)))
+    printed = re.sub(r"\s+", " ", text.text(document(report)))
     for it in report.primary:
         if it.doubt and it.effect.estimate is not None:
             assert it.doubt[1:] in printed

@@ -3,18 +3,19 @@
 import msgspec
 import pytest
 
-from app.experiments.rendering import markdown, text
-from app.experiments.rendering.report_document import document
-from app.experiments.report import ArmDistribution, Distribution, Effect, Report
+from app.experiments.contract.report import ArmDistribution, Distribution, Effect, Report
+from app.experiments.rendering import document as markdown
+from app.experiments.rendering import document as text
+from app.experiments.rendering.reports import document
 from tests.support.experiments.reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail, values
 
 
 def as_text(report: Report) -> str:
-    return text.render(document(report))
+    return text.text(document(report))
 
 
 def as_markdown(report: Report) -> str:
-    return markdown.render(document(report))
+    return markdown.markdown(document(report))
 
 
 def line(report: Report, start: str) -> str:

@@ -1,7 +1,7 @@
 import pytest
 
+from app.experiments.contract.report import Effect, Verdict
 from app.experiments.rendering import words
-from app.experiments.report import Effect, Verdict
 from tests.support.experiments.reports import START, TAIL, THUMBS, TTFT
 
 

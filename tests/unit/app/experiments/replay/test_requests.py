@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from app.config.schema import parse
 from app.dialects.base import Call, ParseContext, Request
 from app.dialects.openai.dialect import OpenAI
-from app.experiments.replay.requests import replayed, text_of
-from app.experiments.replay.synthetic import parts, words, words_of_bytes
+from app.experiments.replay.traces import parts, replayed, text_of, words, words_of_bytes
 from app.request_recordings.recorder import RecordedRequest
 from app.request_recordings.redaction import anonymous
 

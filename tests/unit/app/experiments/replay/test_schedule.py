@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.replay.schedule import Punctuality, due, order
+from app.experiments.replay.runner import Punctuality, due, order
 from app.request_recordings.recorder import RecordedRequest
 from tests.unit.app.experiments.replay.test_requests import request
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.config.experiments import Experiment
-from app.experiments.replay.section import NothingToCompare, config_of, section_of
+from app.experiments.replay.traces import NothingToCompare, config_of, section_of
 from tests.unit.app.experiments.replay.test_requests import request
 
 ARMS = ["blue", "green", "red"]

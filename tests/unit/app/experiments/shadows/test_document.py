@@ -2,11 +2,19 @@
 
 from typing import Any
 
-from app.experiments.rendering import markdown, text
-from app.experiments.report import Effect
-from app.experiments.shadows.document import document, headline
-from app.experiments.shadows.report import PairedEvent, PairedValue, ShadowOf, ShadowReport
-from app.experiments.shadows.series import MIRROR_VALUE, shadow_series
+from app.experiments.contract.report import Effect
+from app.experiments.rendering import document as markdown
+from app.experiments.rendering import document as text
+from app.experiments.shadows import (
+    MIRROR_VALUE,
+    PairedEvent,
+    PairedValue,
+    ShadowOf,
+    ShadowReport,
+    document,
+    headline,
+    shadow_series,
+)
 
 SINCE = 1_794_492_300.0
 
@@ -70,7 +78,7 @@ def test_the_headline_of_a_shadow() -> None:
 
 
 def test_the_document_of_a_shadow() -> None:
-    shown = text.render(document(report(headline="The sentence", warnings=["A clock is off"])))
+    shown = text.text(document(report(headline="The sentence", warnings=["A clock is off"])))
     for part in (
         "The sentence",
         "5 % of the units, since 12 November 14:05; as of 12 November 15:05 UTC.",
@@ -87,7 +95,7 @@ def test_the_document_of_a_shadow() -> None:
         "Not copied",
     ):
         assert part in shown, part
-    assert "| budget | 14 |" in markdown.render(document(report()))
+    assert "| budget | 14 |" in markdown.markdown(document(report()))
 
 
 def test_the_series_of_a_shadow() -> None:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config, parse
 from app.experiments.controller import Controller
-from app.experiments.shadows.report import ShadowReport
+from app.experiments.shadows import ShadowReport
 from app.exposures.wire import Acknowledgement, Skip, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, pair
 

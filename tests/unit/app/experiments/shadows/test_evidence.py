@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.experiments.columns import PairColumns
-from app.experiments.shadows.evidence import ShadowEvidence
-from app.experiments.shadows.report import PairedEvent, PairedValue
+from app.experiments.shadows import PairedEvent, PairedValue, ShadowEvidence
+from app.experiments.storage.columns import PairColumns
 from app.exposures.wire import Failure, Finish
 from tests.support.experiments.exposure_columns import Recorder
 

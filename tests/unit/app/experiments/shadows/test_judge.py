@@ -3,9 +3,9 @@
 from typing import Any
 
 from app.config.schema import Config, parse
-from app.experiments.columns import PairColumns, from_batch
-from app.experiments.shadows.judge import BEGUN, ENDED, Period, ShadowJudge, periods_of
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry
+from app.experiments.shadows import BEGUN, ENDED, Period, ShadowJudge, periods_of
+from app.experiments.storage.columns import PairColumns, from_batch
 from app.exposures.wire import Plan, Skip
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.exposures import NAMES, batch, pair

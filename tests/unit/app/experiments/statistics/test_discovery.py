@@ -5,7 +5,7 @@ import ville
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.statistics.discovery import e_bh, levels
+from app.experiments.statistics.planner import e_bh, levels
 
 
 def test_the_discoveries_are_the_designs() -> None:

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from app.experiments.statistics.look import Lines, Look, look
-from app.experiments.statistics.peeked import PeekedTest, p_value
+from app.experiments.statistics.planner import PeekedTest, p_value
 
 
 def look_at(difference: float, n: int = 100, seed: int = 3) -> tuple[Look, np.ndarray, np.ndarray]:

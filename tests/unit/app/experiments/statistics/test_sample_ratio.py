@@ -6,7 +6,7 @@ import ssrm_test.ssrm_test as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.statistics.sample_ratio import CERTAIN, CONCENTRATION, THRESHOLD, ln_e
+from app.experiments.statistics.events import CERTAIN, CONCENTRATION, THRESHOLD, ln_e
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from app.experiments.storage import journal, snapshots
-from app.experiments.storage.entry import Entry
-from app.experiments.storage.snapshots import Snapshot
+from app.experiments.contract.journal import Entry
+from app.experiments.storage import journal
+from app.experiments.storage import journal as snapshots
+from app.experiments.storage.journal import Snapshot
 from app.experiments.storage.store import LocalStore
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.segments import Numbers
 
 SETS = st.sets(st.integers(1, 30))
 

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.experiments.columns import Columns, Exposures, PairColumns, RowColumns, Tables, from_batch
-from app.experiments.storage import housekeeping, reading, segments
-from app.experiments.storage.numbers import Numbers
+from app.experiments.storage import reading, segments, writing
+from app.experiments.storage.columns import Columns, Exposures, PairColumns, RowColumns, Tables, from_batch
 from app.experiments.storage.reading import Gaps
-from app.experiments.storage.segments import Footer, RouterState, Segment
+from app.experiments.storage.segments import Footer, Numbers, RouterState, Segment
 from app.experiments.storage.store import Damaged, LocalStore
 from app.exposures.wire import Lost
 from tests.support.experiments.exposures import batch, late, pair, row, start
@@ -168,7 +167,7 @@ def test_merging_leaves_what_it_cannot_keep_whole(tmp_path: Path) -> None:
     file = tmp_path / older.path("exposures")
     rewrite(file, pq.read_table(file, partitioning=None).drop_columns(["cold"]))
     merged = Segment("1970-01-01", "w-000009")
-    assert housekeeping.merge(store, [damaged, older, *whole], merged) is not None
+    assert writing.merge(store, [damaged, older, *whole], merged) is not None
     assert segments.committed(store) == [damaged, older, merged]
     gaps = Gaps()
     assert rows_of(tmp_path, gaps) == [2, 3, 4, 52, 53, 54]

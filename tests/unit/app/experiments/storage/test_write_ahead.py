@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from app.config.experiments import LedgerSettings
-from app.experiments.columns import Tables
 from app.experiments.controller import Controller
 from app.experiments.storage import segments
-from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.columns import Tables
+from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, WriteAhead, frames
 from app.exposures.wire import Batch, encode

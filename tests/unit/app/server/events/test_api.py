@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry
 from app.server.events import api
 from app.server.events.api import EventsApi
 from app.server.events.feed import MAX_WAITING, EventFeed

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from app.errors import Unavailable
-from app.experiments.storage.entry import Entry
+from app.experiments.contract.journal import Entry
 from app.server.events.feed import MAX_LISTENERS, MAX_WAITING, EventFeed, Listener
 from tests.support.experiments.fake_controller import FakeController
 

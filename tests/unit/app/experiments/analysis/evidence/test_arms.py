@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 
-from app.experiments.analysis.evidence.arms import OUTSIDE, Arms, labels
+from app.experiments.analysis.arms import OUTSIDE, Arms, labels
 from app.exposures.wire import Plan
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.evidence import arrivals
-from app.experiments.analysis.evidence.arms import Placement
-from app.experiments.analysis.evidence.arrivals import HORIZON_S, Arrivals
-from app.experiments.columns import DTYPES, RowColumns, StartColumns
+from app.experiments.analysis import arrivals
+from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arrivals import HORIZON_S, Arrivals
+from app.experiments.storage.columns import DTYPES, RowColumns, StartColumns
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 1000), st.booleans(), st.booleans(), st.integers(1, 3)), max_size=30)
 """Of each request: its arrival, whether it has ended, whether it is on the treatment, and its router."""

@@ -3,19 +3,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.evidence.cells import Block, Cells, Totals
+from app.experiments.analysis.cells import CellBlock, Cells, Totals
 from app.experiments.statistics.look import Look, Moments, look, look_of_requests
 
 STRATA = np.array([0, 1, 1], np.int32)
 """Recorded strata 1 and 2 are one stratum of the comparison."""
 
 
-def block(size: int, seed: int = 1, units: int = 40) -> Block:
+def block(size: int, seed: int = 1, units: int = 40) -> CellBlock:
     rng = np.random.default_rng(seed)
     valid = (rng.random((size, 2)) < 0.9).astype(np.float64)
     unit = rng.integers(0, units, size)
     arm = np.where(rng.random(size) < 0.1, rng.integers(0, 3, size), unit % 3)
-    return Block(
+    return CellBlock(
         (unit * 7919 + 13).astype(np.uint64),
         rng.integers(0, 3, size).astype(np.int32),
         arm.astype(np.int8),
@@ -60,7 +60,7 @@ def test_order_and_batches_change_no_look(parts: int) -> None:
     whole.add(data)
     order = np.random.default_rng(parts).permutation(600)
     for part in np.array_split(order, parts):
-        split.add(Block._make(column[part] for column in data))
+        split.add(CellBlock._make(column[part] for column in data))
     same(looked(whole), looked(split))
 
 
@@ -83,7 +83,7 @@ def test_taking_away_requests_is_as_if_they_had_not_been_added() -> None:
 def test_above_the_bound_whole_units_are_left_out() -> None:
     data, cells = block(20_000, units=4000), Cells(2, max_lines=3000)
     for part in np.array_split(np.arange(20_000), 7):
-        cells.add(Block._make(column[part] for column in data))
+        cells.add(CellBlock._make(column[part] for column in data))
     assert len(cells) <= 3000
     assert cells.share < 1
     lines, kept = cells.lines(0, STRATA, 1), np.unique(cells.recorded(0, STRATA, 10**6)[1])
@@ -118,7 +118,7 @@ def test_recorded_lines_are_ordered_by_unit_and_hold_every_arm() -> None:
 def test_totals_give_the_look_of_requests() -> None:
     data, totals = block(3000), Totals(2, 3)
     for part in np.array_split(np.arange(3000), 4):
-        totals.add(Block._make(column[part] for column in data))
+        totals.add(CellBlock._make(column[part] for column in data))
     here = (data.arm != 1) & (data.n[:, 0] > 0)
     cell = 2 * STRATA[data.stratum[here]] + (data.arm[here] == 2)
     n, x, d = (column[here, 0] for column in data[3:])

@@ -1,14 +1,15 @@
 import numpy as np
 
-from app.experiments.analysis.evidence import cold as cold_minutes
-from app.experiments.analysis.evidence.cells import Block, Totals
-from app.experiments.analysis.evidence.cold import WAIT_MINUTES, ColdMinutes
+from app.experiments.analysis import cells as cold_minutes
+from app.experiments.analysis.cells import WAIT_MINUTES, CellBlock, ColdMinutes, Totals
 
 
-def requests(arms: list[int]) -> Block:
+def requests(arms: list[int]) -> CellBlock:
     size = len(arms)
     ones = np.ones((size, 1))
-    return Block(np.arange(size, dtype=np.uint64), np.zeros(size, np.int32), np.array(arms, np.int8), ones, ones, ones)
+    return CellBlock(
+        np.arange(size, dtype=np.uint64), np.zeros(size, np.int32), np.array(arms, np.int8), ones, ones, ones
+    )
 
 
 def counted(cold: ColdMinutes[Totals]) -> list[float]:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from app.experiments.analysis.evidence.arms import Placement
-from app.experiments.analysis.evidence.distributions import METRICS, SHARES, Distributions
-from app.experiments.analysis.evidence.metrics import facts_of
-from app.experiments.report import Distribution
+from app.experiments.analysis.aggregates import METRICS, SHARES, Distributions
+from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.metrics import facts_of
+from app.experiments.contract.report import Distribution
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.config.experiments import Feedback
-from app.experiments.analysis.evidence.feedback import GRACE_S, UNKNOWN_S, PendingFeedback
+from app.experiments.analysis.feedback import GRACE_S, UNKNOWN_S, PendingFeedback
 from app.exposures.wire import FeedbackItem
 from tests.support.experiments.exposure_columns import Fields, Recorder
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.evidence.first_seen import FirstSeen
+from app.experiments.analysis.arrays import FirstSeen
 
 Exposure = tuple[int, float, int, int]
 EXPOSURES = st.lists(

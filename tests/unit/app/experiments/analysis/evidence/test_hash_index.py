@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.evidence.arrays import Growing, combined, kept_share
-from app.experiments.analysis.evidence.hash_index import HashIndex
+from app.experiments.analysis.arrays import Growing, HashIndex, combined, kept_share
 
 BATCHES = st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 40), max_size=80), max_size=12)
 

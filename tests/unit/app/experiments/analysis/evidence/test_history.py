@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.evidence.history import SHRINKAGE, History
-from app.experiments.analysis.evidence.metrics import Values
+from app.experiments.analysis.aggregates import SHRINKAGE, History
+from app.experiments.analysis.metrics import Values
 
 requests = st.lists(st.tuples(st.integers(1, 9), st.floats(-50, 50), st.floats(0.1, 9), st.booleans()), max_size=60)
 EVERYBODY = np.arange(1, 10).astype(np.uint64)

@@ -5,8 +5,17 @@ import numpy as np
 import pytest
 
 from app.config.experiments import EVENTS
-from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing, facts_of, measures_of, values_of
-from app.experiments.analysis.evidence.outcomes import Limits, happened, late_events
+from app.experiments.analysis.metrics import (
+    Limits,
+    Measure,
+    Values,
+    can_be_missing,
+    facts_of,
+    happened,
+    late_events,
+    measures_of,
+    values_of,
+)
 from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config

@@ -1,7 +1,7 @@
 import numpy as np
 
-from app.experiments.analysis.evidence.arrays import combined
-from app.experiments.analysis.evidence.raw_values import RawValues
+from app.experiments.analysis.aggregates import RawValues
+from app.experiments.analysis.arrays import combined
 
 STRATA = np.array([0, 0, 1], np.int32)
 

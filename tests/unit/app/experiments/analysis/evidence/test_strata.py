@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.experiments import Stratum
-from app.experiments.analysis.evidence.strata import MAX_SHARES, FirstRequests, Strata
+from app.experiments.analysis.cells import MAX_SHARES, FirstRequests, Strata
 from tests.simulation import reports
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.exposures import NAMES

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from app.experiments.analysis.verdicts.history import MAX_POINTS, EffectWatch, History
-from app.experiments.report import Effect
+from app.experiments.analysis.comparing import MAX_POINTS, EffectWatch, History
+from app.experiments.contract.report import Effect
 
 MINIMAL = math.log(1.05)
 FASTER, SLOWER = math.log(0.8), math.log(1.5)

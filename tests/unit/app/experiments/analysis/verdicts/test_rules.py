@@ -1,8 +1,8 @@
 import pytest
 
-from app.experiments.analysis.evidence.metrics import Measure
-from app.experiments.analysis.verdicts.rules import decision_of, effect_of, is_non_inferior, verdict_of
-from app.experiments.report import Better, Comparison, Decision, Effect, Verdict
+from app.experiments.analysis.comparing import decision_of, effect_of, is_non_inferior, verdict_of
+from app.experiments.analysis.metrics import Measure
+from app.experiments.contract.report import Better, Comparison, Decision, Effect, Verdict
 
 
 def measure(better: Better) -> Measure:

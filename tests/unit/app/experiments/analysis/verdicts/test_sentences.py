@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.analysis.verdicts import sentences
-from app.experiments.report import Comparison, Decision, Effect
+from app.experiments.analysis import sentences
+from app.experiments.contract.report import Comparison, Decision, Effect
 from tests.support.experiments.reports import GREEN, SHIP, TTFT, guardrail
 
 

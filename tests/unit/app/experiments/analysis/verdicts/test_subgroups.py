@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.experiments.analysis.analysis import Analysis
-from app.experiments.report import SubgroupEffect
+from app.experiments.contract.report import SubgroupEffect
 from tests.support.experiments.world import DAY_S, GREEN, START, Unpaced, World, config
 
 LONG = "4,096 bytes to under 16,384"

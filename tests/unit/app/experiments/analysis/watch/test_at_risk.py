@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.watch.at_risk import ALWAYS, AtRisk, Units
+from app.experiments.analysis.at_risk import ALWAYS, AtRisk, Units
 from app.experiments.statistics.events import always_failing_at
 
 EXPOSURES = st.lists(

@@ -1,8 +1,8 @@
 import numpy as np
 
-from app.experiments.analysis.evidence.metrics import Values
-from app.experiments.analysis.watch.completeness import Completeness
-from app.experiments.analysis.watch.rare_events import FEW, RareEvents
+from app.experiments.analysis.guardrails import FEW, RareEvents
+from app.experiments.analysis.metrics import Values
+from app.experiments.analysis.traffic import Completeness
 
 HALF = np.array([[50, 50]])
 

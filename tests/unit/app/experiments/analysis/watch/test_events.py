@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from app.experiments.analysis.watch.events import UnitDetector, UnitEvents
+from app.experiments.analysis.guardrails import UnitDetector, UnitEvents
 from app.experiments.statistics.events import Detector, EventEvidence, chance
 
 HALF = np.array([[50, 50], [95, 5]])

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
+from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.statistics.events import alarm_at
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config

@@ -1,6 +1,6 @@
 import numpy as np
 
-from app.experiments.analysis.watch.load import Load
+from app.experiments.analysis.traffic import Load
 
 BLUE, GREEN = 0, 1
 

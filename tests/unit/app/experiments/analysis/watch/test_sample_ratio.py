@@ -3,9 +3,9 @@ import re
 import numpy as np
 import pytest
 
-from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
-from app.experiments.statistics.sample_ratio import RETURNS_THRESHOLD, ln_e
+from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.sample_ratio import SampleRatioWatch
+from app.experiments.statistics.events import RETURNS_THRESHOLD, ln_e
 from app.exposures.wire import Plan
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.world import config

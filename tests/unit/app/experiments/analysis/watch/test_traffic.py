@@ -1,7 +1,7 @@
 from typing import Any
 
-from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.analysis.watch.traffic import Traffic
+from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.traffic import Traffic
 from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config

@@ -1,1 +1,0 @@
-"""Acting on evidence: ramps, rollbacks, budgets of harm, decisions. Start at `machine.py`, which is pure."""

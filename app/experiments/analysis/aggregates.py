@@ -1,0 +1,567 @@
+"""The analysed exposures of one experiment, summed up for every measure; and looks at them.
+
+- Single values, for quantiles: those need the values themselves and not their sums.
+- The distributions of a few metrics over the requests of each arm: counted in bins, so that their size is fixed.
+- What units did on the endpoint before the run: known before they met their arm, so that it may adjust results.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.config.experiments import LATENCIES, Covariate, Stratum
+from app.experiments.analysis.arms import Arms, FirstExposures, Placement
+from app.experiments.analysis.arrays import Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped, kept_share
+from app.experiments.analysis.arrivals import HORIZON_S, Held
+from app.experiments.analysis.cells import (
+    CellBlock,
+    Cells,
+    CodesOf,
+    ColdMinutes,
+    FirstRequests,
+    Strata,
+    Subgroup,
+    SubgroupCells,
+    Totals,
+    bands_of,
+    events_of,
+    within,
+)
+from app.experiments.analysis.feedback import MaturedExposures
+from app.experiments.analysis.guardrails import FEW
+from app.experiments.analysis.metrics import RESPONSE_RATE, Facts, Measure, Values, numbers_of, values_of
+from app.experiments.contract.report import ArmDistribution, Distribution
+from app.experiments.statistics.look import (
+    NO_SLACK,
+    Covariates,
+    Lines,
+    Look,
+    LookScale,
+    Slack,
+    look,
+    look_of_requests,
+)
+from app.experiments.statistics.quantile import QuantileLook, quantile_shift, reach_of_quantile
+from app.experiments.storage.columns import I32, RowColumns
+
+MAX_VALUES = 1_000_000
+"""Values of all quantile metrics of an experiment together, 25 bytes each. Above, half of the units are left out, by
+hash.
+
+A look at as many takes two seconds, in which the controller accepts no batch.
+"""
+
+
+class RawValues:
+    """ln of the values of one metric."""
+
+    def __init__(self, max_values: int = MAX_VALUES) -> None:
+        self._max = max_values
+        self._bits = 0
+        self._unit = Growing(np.uint64)
+        self._value = Growing(np.float64)
+        self._stratum = Growing(np.int32)
+        self._minute = Growing(np.int32)
+        self._arm = Growing(np.int8)
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+    @property
+    def share(self) -> float:
+        """The share of units that is kept."""
+        return 0.5**self._bits
+
+    def add(self, value: Floats, unit: Hashes, stratum: I32, arm: NDArray[np.int8], at: Floats) -> None:
+        """Values with their requests' units, strata and arms: equally long arrays."""
+        kept = kept_share(unit, self._bits)
+        self._unit.append(unit[kept])
+        self._value.append(value[kept])
+        self._stratum.append(stratum[kept])
+        self._minute.append((at[kept] // 60).astype(np.int32))
+        self._arm.append(arm[kept])
+        while len(self) > self._max:
+            self._thin()
+
+    def select(
+        self, treatment: int, strata: I32, without_minutes: Ints | None = None, codes: CodesOf | None = None
+    ) -> tuple[Floats, Ints, I32, NDArray[np.int64]]:
+        """`(value, unit, stratum, arm)` of control and one treatment; units as codes from 0, arms 0 and 1.
+
+        `without_minutes`: minutes that are left out, counted from 1970. `codes` splits the strata by unit.
+        """
+        arm = self._arm.values
+        kept = (arm == 0) | (arm == treatment)
+        if without_minutes is not None:
+            kept &= ~np.isin(self._minute.values, without_minutes)
+        _, unit = np.unique(self._unit.values[kept], return_inverse=True)
+        return (
+            self._value.values[kept],
+            unit.astype(np.int64),
+            within(strata[self._stratum.values[kept]], self._unit.values[kept], codes),
+            (arm[kept] != 0).astype(np.int64),
+        )
+
+    def of_arm(self, arm: int) -> Floats:
+        """The values of one arm."""
+        return np.asarray(self._value.values[self._arm.values == arm])
+
+    def units(self, arm: int) -> int:
+        """Distinct units of one arm; an estimate once units were halved."""
+        return round(len(np.unique(self._unit.values[self._arm.values == arm])) / self.share)
+
+    def _thin(self) -> None:
+        self._bits += 1
+        kept = kept_share(self._unit.values, self._bits)
+        for column in (self._unit, self._value, self._stratum, self._minute, self._arm):
+            column.keep(kept)
+
+
+# Bins are equally wide in the logarithm: a quantile is within 2 % of the recorded values, in any unit. Nothing is
+# inferred from them; they show where an effect lies, in the middle or in the tail.
+
+METRICS = ("ttft", "itl", "duration", "output_tokens")
+SHARES = (0.01, 0.025, *(number / 20 for number in range(1, 20)), 0.975, 0.99)
+"""Shares of an arm's requests: the points of its curve."""
+
+_LOWEST, _WIDTH, _BINS = math.log(1e-4), 0.04, 576
+"""The range of the bins, from 0.0001 to a million: seconds and tokens."""
+
+_COUNTS = {"output_tokens"}
+"""The metrics that are whole numbers."""
+
+
+class Distributions:
+    """Distributions of one experiment's analysed requests."""
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        self._arms = arms
+        self._counts: dict[str, Ints] = {name: np.zeros((len(arms), _BINS), np.int64) for name in METRICS}
+
+    def add(self, rows: RowColumns, placed: Placement, facts: Facts) -> None:
+        """Analysed rows."""
+        for name, counts in self._counts.items():
+            value = numbers_of(name, rows, facts)
+            known = np.isfinite(value)
+            if not known.any():
+                continue
+            bins = (np.log(np.maximum(value[known], math.exp(_LOWEST))) - _LOWEST) / _WIDTH
+            place = placed.arm[known].astype(np.int64) * _BINS + np.clip(bins.astype(np.int64), 0, _BINS - 1)
+            counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+
+    def report(self) -> list[Distribution]:
+        """Each metric that any request has."""
+        return [
+            Distribution(
+                metric=name,
+                shares=list(SHARES),
+                arms=[
+                    ArmDistribution(arm=arm, requests=int(of_arm.sum()), values=_values(of_arm, name in _COUNTS))
+                    for arm, of_arm in zip(self._arms, counts, strict=True)
+                ],
+            )
+            for name, counts in self._counts.items()
+            if counts.any()
+        ]
+
+
+def _values(counts: Ints, whole: bool) -> list[float]:
+    """The quantiles at each of `SHARES`, to three digits; empty without requests."""
+    below = np.cumsum(counts)
+    if not below[-1]:
+        return []
+    wanted = np.array(SHARES) * below[-1]
+    bins = np.searchsorted(below, wanted)
+    # Spread over its bin: a curve of few steps would show the bins and not the values.
+    inside = (wanted - (below[bins] - counts[bins])) / counts[bins]
+    low, high = (np.exp(_LOWEST + _WIDTH * edge) for edge in (bins, bins + 1))
+    values = low * (high / low) ** inside
+    if whole:
+        values = np.clip(np.rint(values), np.ceil(low), np.maximum(np.ceil(low), np.ceil(high) - 1))
+    return [float(f"{value:.3g}") for value in np.where(bins == 0, 0.0, values).tolist()]
+
+
+# Only requests count whose deployment no draw had decided: those under a plan that gave one deployment all of the
+# traffic, and in mode `aa` all, since labels are drawn anew. Under a plan that divided the traffic a unit may have had
+# the arm that it has now, and its values would hold the arm's effect.
+
+MAX_UNITS = 2_000_000
+"""About 20 bytes each, and 20 more for each metric. Above, half of the units, by hash, count as without history."""
+
+SHRINKAGE = 3.0
+"""A unit's mean of n values counts n / (n + 3): as much as is typical of it, rather than chance, if requests of one
+unit are correlated by 1/4."""
+
+
+class History:
+    """Sums of each unit and measure."""
+
+    def __init__(self, measures: int, max_units: int = MAX_UNITS) -> None:
+        self._max = max_units
+        self._bits = 0
+        self._index = HashIndex()
+        self._n = Growing(np.int32, measures)
+        self._x = Growing(np.float64, measures)
+        self._d = Growing(np.float64, measures)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def add(self, unit: Hashes, values: Sequence[Values | None]) -> None:
+        """Requests from before the run, in any order, with each measure's values."""
+        kept: Mask = kept_share(unit, self._bits)
+        if not kept.any():
+            return
+        order, starts = grouped(unit[kept])
+        position = self._index.add(unit[kept][order[starts]])
+        for column in (self._n, self._x, self._d):
+            column.resize(len(self._index))
+        for number, known in enumerate(values):
+            if known is not None:
+                for column, one in ((self._n, known.valid), (self._x, known.x), (self._d, known.d)):
+                    sums = np.add.reduceat(one[kept][order].astype(np.float64), starts)
+                    column.values[position, number] += sums.astype(column.values.dtype)
+        while len(self) > self._max:
+            self._bits += 1
+            which = np.flatnonzero(kept_share(self._index.keys, self._bits))
+            self._index.keep(which)
+            for column in (self._n, self._x, self._d):
+                column.keep(which)
+
+    def covariates(self, measure: int, units: Hashes) -> Floats | None:
+        """By how much each unit's sum exceeded what its requests had with the mean of all, and its mean, shrunk: shape
+        (units, 2). 0 for a unit without history, which is the mean; None if no unit has one.
+        """
+        n, x, d = (column.values[:, measure] for column in (self._n, self._x, self._d))
+        if not d.sum() > 0:
+            return None
+        excess = x - d * (x.sum() / d.sum())
+        position = self._index.find(units)
+        known = (position >= 0)[:, None]
+        return np.where(known, np.stack([excess, excess / (n + SHRINKAGE)], axis=1)[np.maximum(position, 0)], 0.0)
+
+
+AnyLook = Look | QuantileLook
+
+_SAMPLED_REQUESTS = 50_000
+"""The number of requests kept one by one where requests are the units: A/A runs draw their arms again."""
+
+
+class Collected:
+    """The evidence of one experiment. `returning`: units come back, and results are clustered by them; else every
+    request is a separate unit. `first_exposures`: with it, results are adjusted for what units did before the run, and
+    by what `covariates` says.
+    """
+
+    def __init__(
+        self,
+        measures: Sequence[Measure],
+        arms: Arms,
+        facts: Facts,
+        strata: tuple[Stratum, ...],
+        covariates: tuple[Covariate, ...] = (),
+        *,
+        returning: bool,
+        first_exposures: Callable[[], FirstExposures | None] = lambda: None,
+    ) -> None:
+        self.measures = measures
+        self.strata = Strata(() if returning else strata)
+        """Recorded strata: the plans' weights, and the declared strata where every request is a unit."""
+        self._by_size = returning and "first_prompt" in covariates
+        self._first = FirstRequests(strata) if returning and (strata or self._by_size) else None
+        self._subgroups = SubgroupCells(len(measures), len(arms.names), returning=returning)
+        self.requests: Ints = np.zeros(len(arms.names), np.int64)
+        """Analysed requests of each arm."""
+        self._arms = arms
+        self._facts = facts
+        self._returning = returning
+        size = len(measures)
+        self._first_exposures = first_exposures
+        self._history = History(size)
+        self._missing: Ints = np.zeros((size, len(arms.names)), np.int64)
+        """Ended requests of each arm that lack each measure's value."""
+        self.unknown: Ints = np.zeros(len(arms.names), np.int64)
+        self.running: Ints = np.zeros(len(arms.names), np.int64)
+        """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
+        self.held: Held | None = None
+        self._least, self._most = np.full((2, size), np.inf), np.full((2, size), -np.inf)
+        """The range of each measure's numerators, and of its denominators."""
+        self._per_stratum = Growing(np.float64)
+        self._totals = Totals(size, len(arms.names))
+        self._cells = Cells(size) if returning else Cells(size, _SAMPLED_REQUESTS)
+        self._cold_cells = ColdMinutes(Cells(size))
+        self._cold_totals = ColdMinutes(Totals(size, len(arms.names)))
+        quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
+        self.distributions = Distributions(arms.names)
+        self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
+
+    def add(self, rows: RowColumns, placed: Placement) -> list[Values | None]:
+        """Adds analysed rows. Returns each measure's values for them (None: feedback, which comes later).
+
+        Every row belongs to the experiment.
+        """
+        stratum = self.strata.of(rows, placed.weights)
+        values = [None if measure.feedback else values_of(measure, rows, self._facts) for measure in self.measures]
+        block = _block(rows.unit, stratum, placed.arm, values)
+        if self._first is not None:
+            self._first.add(rows)
+        self._subgroups.add(rows, placed, block)
+        self.requests += np.bincount(placed.arm, minlength=len(self.requests))
+        self.distributions.add(rows, placed, self._facts)
+        self._per_stratum.resize(len(self.strata))
+        self._extend_range(values)
+        self._count_missing(values, placed.arm)
+        np.add.at(self._per_stratum.values, stratum, 1.0)
+        self._totals.add(block)
+        self._cells.add(block)
+        if self._returning:
+            self._cold_cells.add(rows.at, rows.cold, block)
+        else:
+            self._cold_totals.add(rows.at, rows.cold, block)
+        filled = set[str]()
+        for measure, known in zip(self.measures, values, strict=True):
+            if measure.kind == "quantile" and known is not None and measure.metric not in filled:
+                filled.add(measure.metric)
+                here = known.valid
+                raw = (known.x[here], rows.unit[here], stratum[here], placed.arm[here], rows.at[here])
+                self._raw[measure.metric].add(*raw)
+        return values
+
+    def add_earlier(self, rows: RowColumns) -> None:
+        """Adds rows from before the run (`Arms.before`)."""
+        self._history.add(rows.unit, [self._earlier_values(measure, rows) for measure in self.measures])
+
+    def _earlier_values(self, measure: Measure, rows: RowColumns) -> Values | None:
+        return None if measure.feedback or measure.kind == "quantile" else values_of(measure, rows, self._facts)
+
+    def _covariates(self, column: int, treatment: int) -> Covariates | None:
+        """What was known of the units that have met either arm, before they did; None if nothing was."""
+        exposures = self._first_exposures() if len(self._history) or self._by_size else None
+        if exposures is None:
+            return None
+        unit = self._cells.codes_of(exposures.unit)
+        among = (unit >= 0) & ((exposures.arm == 0) | (exposures.arm == treatment))
+        if self._by_size and self._first is not None:  # counted in the order of arrival: no arm decides who is known
+            among &= np.isfinite(self._first.sizes(exposures.unit))
+        which = np.flatnonzero(among)
+        values = self._before(column, exposures.unit[which])
+        if values is None:
+            return None
+        stratum = bands_of(treatment, self._arms.weights, exposures.weights[which]).astype(np.int32)
+        if self._by_size:
+            stratum = within(stratum, exposures.unit[which], self._codes)
+        return Covariates(unit[which], stratum, (exposures.arm[which] != 0).astype(np.int64), values)
+
+    def _before(self, column: int, units: Hashes) -> Floats | None:
+        """The covariates of units: shape (units, covariates)."""
+        values = self._history.covariates(column, units)
+        if not self._by_size or self._first is None or not len(units):
+            return values
+        sizes = self._first.sizes(units)[:, None]
+        sizes = np.nan_to_num(sizes - np.nanmean(sizes)) if np.isfinite(sizes).any() else np.zeros_like(sizes)
+        return sizes if values is None else np.hstack([values, sizes])
+
+    def _count_missing(self, values: Sequence[Values | None], arm: NDArray[np.int8]) -> None:
+        for column, known in enumerate(values):
+            if known is not None:
+                self._missing[column] += np.bincount(arm[known.missing], minlength=self._missing.shape[1])
+
+    def _extend_range(self, values: Sequence[Values | None]) -> None:
+        for column, known in enumerate(values):
+            if known is not None and known.valid.any():
+                seen = np.stack([known.x[known.valid], known.d[known.valid]])
+                self._least[:, column] = np.minimum(self._least[:, column], seen.min(axis=1))
+                self._most[:, column] = np.maximum(self._most[:, column], seen.max(axis=1))
+
+    def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
+        """Exposures whose window for a feedback metric is over."""
+        given = np.isfinite(matured.value)
+        everything = np.ones(len(given), np.bool_)
+        values: list[Values | None] = []
+        for measure in self.measures:
+            if not measure.feedback or measure.metric != metric:
+                values.append(None)
+            elif measure.statistic == RESPONSE_RATE:
+                values.append(Values(given.astype(np.float64), np.ones(len(given)), everything, ~everything))
+            else:
+                values.append(Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, ~everything))
+        block = _block(matured.unit, matured.stratum, matured.arm, values)
+        self._totals.add(block)
+        self._cells.add(block)
+
+    @property
+    def share(self) -> float:
+        """The share of units that is kept for looks."""
+        return self._cells.share if self._returning else 1.0
+
+    @property
+    def quantiles_share(self) -> float:
+        """The share of units that is kept for quantiles."""
+        return min([1.0, *(raw.share for raw in self._raw.values())])
+
+    @property
+    def has_cold_minutes(self) -> bool:
+        """Whether any replica was new, so that a look without those minutes differs."""
+        return bool(len(self._cold.minutes))
+
+    @property
+    def _cold(self) -> "ColdMinutes[Cells] | ColdMinutes[Totals]":
+        return self._cold_cells if self._returning else self._cold_totals
+
+    def strata_for(self, treatment: int) -> I32:
+        """For each recorded stratum, the one in which control and a treatment are compared."""
+        self._per_stratum.resize(len(self.strata))
+        return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
+
+    @property
+    def strata_used(self) -> int:
+        """The number of strata in which control and the first treatment are compared."""
+        shares = int(self.strata_for(1).max(initial=-1)) + 1
+        return shares * (1 if self._first is None else self._first.used)
+
+    @property
+    def _codes(self) -> CodesOf | None:
+        return None if self._first is None else self._first.codes
+
+    def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyLook | None:
+        """A measure of a treatment against control; None where there is no estimate yet."""
+        measure, strata = self.measures[column], self.strata_for(treatment)
+        if measure.kind == "quantile":
+            minutes = self._cold.minutes if without_cold else None
+            raw = self._raw[measure.metric].select(treatment, strata, minutes, self._codes)
+            return quantile_shift(*raw, measure.quantile)
+        if not self._returning:
+            return self.look_of_requests(column, treatment, without_cold=without_cold)
+        cold = self._cold_cells.sums if without_cold else None
+        lines = self._cells.lines(column, strata, treatment, cold, self._codes)
+        return look(lines, _scale(measure), self._covariates(column, treatment))
+
+    def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
+        """The same look, as if every request were a separate unit."""
+        cold = self._cold_totals.sums if without_cold else None
+        moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
+        return look_of_requests(moments, _scale(self.measures[column]))
+
+    def looks_of_subgroups(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, Look | None, Look | None]]:
+        """A measure of a treatment against control in each subgroup, and in all other units. Not for quantiles."""
+        measure = self.measures[column]
+        scale = _scale(measure)
+        if not self._returning:
+            for subgroup, inside, outside in self._subgroups.split_moments(column, treatment, self._arms.weights):
+                if measure.kind != "proportion" or min(inside.x.sum(0).min(), outside.x.sum(0).min()) >= FEW:
+                    yield subgroup, look_of_requests(inside, scale), look_of_requests(outside, scale)
+            return
+        lines = self._cells.lines(column, self.strata_for(treatment), treatment, None, self._codes)
+        codes = self._cells.line_codes(lines, self._subgroups.codes)
+        for subgroup, *parts in self._subgroups.split_lines(lines, codes):
+            if measure.kind != "proportion" or min(events for it in parts for events in events_of(it)) >= FEW:
+                within_, others = (look(it, scale) if len(it.unit) else None for it in parts)
+                yield subgroup, within_, others
+
+    def design_effect(self, column: int, treatment: int, clustered: AnyLook) -> float | None:
+        """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""
+        if not self._returning or not isinstance(clustered, Look):
+            return None
+        single = self.look_of_requests(column, treatment)
+        within_shares: Look | None = clustered
+        if self._first is not None or clustered.unadjusted is not None:
+            # the strata of single requests are the plans' shares alone
+            lines = self._cells.lines(column, self.strata_for(treatment), treatment)
+            within_shares = look(lines, _scale(self.measures[column]))
+        if single is None or within_shares is None:
+            return None
+        return within_shares.se**2 * self._cells.share / single.se**2
+
+    def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes, Covariates | None]]:
+        """Yields the lines of at most about `most` units of all arms, for every declared measure except quantiles, like
+        `Cells.recorded`, and the units' covariates, in the order of the lines' units.
+        """
+        strata = self.strata_for(1)
+        for column, measure in enumerate(self.measures):
+            if measure.kind != "quantile" and not measure.guard:
+                lines, hashes = self._cells.recorded(column, strata, most, self._codes)
+                values, nothing = self._before(column, hashes), np.zeros(len(hashes), np.int64)
+                known = None if values is None else Covariates(np.arange(len(hashes)), nothing, nothing, values)
+                yield measure, _scale(measure), lines, hashes, known
+
+    def value(self, column: int, arm: int) -> float | None:
+        """A measure's value in an arm, unadjusted, in the metric's own unit."""
+        measure = self.measures[column]
+        if measure.kind == "quantile":
+            raw = self._raw[measure.metric].of_arm(arm)
+            return float(np.exp(np.quantile(raw, measure.quantile))) if len(raw) else None
+        n, x, d = self.sums(column, arm)
+        if measure.kind == "geometric_mean":
+            return float(np.exp(x / n)) if n else None
+        return x / d if d else None
+
+    def sums(self, column: int, arm: int) -> tuple[float, float, float]:
+        """Requests with a value, their numerators and their denominators."""
+        n, x, d = self._totals.of_arms(column)[arm, :3].tolist()
+        return n, x, d
+
+    def slack(self, column: int, treatment: int, missing: Ints) -> Slack:
+        """How far a comparison may be off because of so many requests of each arm without a row.
+
+        Each may have any value that was ever seen, and a latency of up to `HORIZON_S`.
+        """
+        return self._slack(column, treatment, missing, HORIZON_S)
+
+    def slack_of_missing(self, column: int, treatment: int) -> Slack:
+        """The same because of the requests that ended without a value: each may have had any that was ever seen."""
+        return self._slack(column, treatment, self._missing[column], 0.0)
+
+    def _slack(self, column: int, treatment: int, missing: Ints, longest: float) -> Slack:
+        control = self._reach(column, 0, int(missing[0]), longest)
+        treated = self._reach(column, treatment, int(missing[treatment]), longest)
+        return Slack(treated.down + control.up, treated.up + control.down)
+
+    def _reach(self, column: int, arm: int, missing: int, longest: float) -> Slack:
+        n, x, d = self.sums(column, arm)
+        measure = self.measures[column]
+        if not missing or measure.feedback or not n:
+            return NO_SLACK
+        (x_least, d_least), (x_most, d_most) = self._least[:, column], self._most[:, column]
+        if measure.metric in LATENCIES and longest:
+            x_most = max(x_most, math.log(longest) if measure.on_logarithms else longest)
+        elif measure.kind == "proportion":
+            x_least, x_most = 0.0, 1.0
+        if measure.kind == "quantile":
+            raw = self._raw[measure.metric].of_arm(arm)
+            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, x_least, x_most)
+        low, high = (x + missing * x_least) / (d + missing * d_most), (x + missing * x_most) / (d + missing * d_least)
+        if measure.on_differences:
+            return Slack(x / d - low, high - x / d)
+        return Slack(math.log(x / d / low), math.log(high * d / x)) if low > 0 < x else Slack(math.inf, math.inf)
+
+    def requests_with_value(self, column: int, arm: int) -> int:
+        """Requests of an arm that have a value."""
+        return int(self.sums(column, arm)[0])
+
+    def response_rate(self, metric: str, arm: int) -> float | None:
+        """The share of an arm's matured exposures that has any score."""
+        for column, measure in enumerate(self.measures):
+            if measure.metric == metric and measure.statistic == RESPONSE_RATE:
+                return self.value(column, arm)
+        return None
+
+    def units(self, column: int, arm: int) -> int:
+        """Units of an arm that have a value."""
+        if self.measures[column].kind == "quantile":
+            return self._raw[self.measures[column].metric].units(arm)
+        return self._cells.units(column, arm) if self._returning else int(self.sums(column, arm)[0])
+
+
+def _scale(measure: Measure) -> LookScale:
+    return "difference" if measure.on_differences else "ratio"
+
+
+def _block(unit: NDArray[np.uint64], stratum: I32, arm: NDArray[np.int8], values: Sequence[Values | None]) -> CellBlock:
+    shape = (len(unit), len(values))
+    n, x, d = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for column, known in enumerate(values):
+        if known is not None:
+            n[:, column], x[:, column], d[:, column] = known.valid, known.x, known.d
+    return CellBlock(unit, stratum, arm, n, x, d)

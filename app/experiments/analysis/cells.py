@@ -1,0 +1,554 @@
+"""Sums per unit, stratum and arm, and per stratum and arm: all the data that a look needs.
+
+`Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments of
+single requests: a look needs them where the request is the unit, and they show how much the clustering matters.
+
+- Strata of requests: the treatment's share under the plan that assigned them, and declared strata.
+- Requests of the minutes in which any arm had a cold replica, of all arms.
+- Subgroups of units, by what is known of them before they meet their arm: their first request.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.config.experiments import Stratum
+from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arrays import (
+    FirstSeen,
+    Floats,
+    Growing,
+    Hashes,
+    HashIndex,
+    Ints,
+    Mask,
+    combined,
+    grouped,
+    kept_share,
+    mix,
+)
+from app.experiments.statistics.look import Lines, Moments
+from app.experiments.storage.columns import I32, RowColumns
+
+# Only what was known before a unit met its arm may be a stratum. A conversation's later prompts hold the arm's own
+# answers, and how long a user waits decides when the next request comes: compared within such strata, a treatment that
+# writes more looks faster than it is. So the declared strata of a unit that comes back are those of its first request.
+# Where every request is a unit, they are its own: its arm has just been drawn.
+#
+# The recorded stratum holds the plan's weights; the share follows from them for each treatment, so that plans with the
+# same share are one stratum. With many shares, neighbours are merged.
+
+MAX_SHARES = 12
+"""The most bands: more different shares than this are merged into as many bands, of equal numbers of requests."""
+
+_PROMPT_BYTES = np.array([256, 1024, 4096, 16384])
+_BITS = {"prompt_bytes": 3, "hour": 5, "dialect": 16, "stream": 1, "group": 16}
+_DECLARED_BITS = sum(_BITS.values())
+_SIZES = 256
+_SIZES_PER_DOUBLING = 8
+_WEIGHTS_SHIFT = _DECLARED_BITS + 8
+
+
+CodesOf = Callable[[Hashes], I32]
+"""Units to the code of their declared strata."""
+
+
+class FirstRequests:
+    """The declared strata of each unit's first request, and the size of its prompt."""
+
+    def __init__(self, declared: tuple[Stratum, ...]) -> None:
+        self._strata = Strata(declared, sizes=True)
+        self._first = FirstSeen(1)
+
+    def add(self, rows: RowColumns) -> None:
+        """Requests, in any order."""
+        nowhere = np.zeros(len(rows), np.int32)
+        self._first.add(rows.unit, rows.at, self._strata.of(rows, nowhere), np.zeros(len(rows), np.int8))
+
+    def codes(self, units: Hashes) -> I32:
+        """The code of each unit's strata: 0 for a unit that is not known."""
+        of_group = self._strata.without_sizes
+        return of_group[self._first.groups(units)] if len(of_group) else np.zeros(len(units), np.int32)
+
+    def sizes(self, units: Hashes) -> Floats:
+        """ln of the bytes of each unit's first prompt, to within 5 %; NaN for a unit that is not known."""
+        return np.append(self._strata.sizes, np.nan)[self._first.groups(units, unknown=-1)]
+
+    @property
+    def used(self) -> int:
+        """The number of different codes."""
+        return len(np.unique(self._strata.without_sizes[np.flatnonzero(self._first.counts[:, 0] > 0)]))
+
+
+def within(stratum: I32, units: Hashes, codes: CodesOf | None) -> I32:
+    """The strata of lines, split by the units' codes: again codes without large gaps."""
+    if codes is None or not len(stratum):
+        return stratum
+    code = codes(units)
+    split = stratum.astype(np.int64) * (int(code.max()) + 1) + code
+    inverse: NDArray[np.intp] = np.unique(split, return_inverse=True)[1].reshape(-1)
+    return inverse.astype(np.int32)
+
+
+class Strata:
+    """Gives every combination of weights and declared strata a small number, in the order in which they come. With
+    `sizes`, prompts of different sizes have different numbers, too.
+    """
+
+    def __init__(self, declared: tuple[Stratum, ...], *, sizes: bool = False) -> None:
+        self._declared, self._with_sizes = declared, sizes
+        self._known: dict[int, int] = {}
+        self._weights = Growing(np.int32)
+        self._rest = Growing(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, rows: RowColumns, weights: I32) -> I32:
+        """Each row's stratum. `weights` as in `Arms`."""
+        packed = weights.astype(np.int64) << _WEIGHTS_SHIFT
+        shift = 0
+        for name, bits in _BITS.items():
+            if name in self._declared:
+                packed |= _code(name, rows) << shift
+            shift += bits
+        if self._with_sizes:
+            doublings = np.log2(np.maximum(rows.prompt_bytes, 1))
+            packed |= np.minimum(np.round(_SIZES_PER_DOUBLING * doublings), _SIZES - 1).astype(np.int64) << shift
+        distinct, inverse = np.unique(packed, return_inverse=True)
+        return np.array([self._number(value) for value in distinct.tolist()], np.int32)[inverse]
+
+    def _number(self, packed: int) -> int:
+        number = self._known.setdefault(packed, len(self._known))
+        if number == len(self._weights):
+            self._weights.append(np.array([packed >> _WEIGHTS_SHIFT], np.int32))
+            self._rest.append(np.array([packed & ((1 << _WEIGHTS_SHIFT) - 1)], np.int64))
+        return number
+
+    def values(self, name: Stratum) -> Ints:
+        """For each recorded stratum, the value of a declared one, as `value_name` has it."""
+        shift = sum(list(_BITS.values())[: list(_BITS).index(name)])
+        return np.asarray((self._rest.values >> shift) & ((1 << _BITS[name]) - 1))
+
+    @property
+    def without_sizes(self) -> I32:
+        """For each recorded stratum, a code of the declared ones, in the order in which they came."""
+        declared = self._rest.values & ((1 << _DECLARED_BITS) - 1)
+        _, first, code = np.unique(declared, return_index=True, return_inverse=True)
+        return np.asarray(first.argsort().argsort()[code.reshape(-1)], np.int32)
+
+    @property
+    def sizes(self) -> Floats:
+        """For each recorded stratum, ln of its prompts' bytes."""
+        return np.asarray((self._rest.values >> _DECLARED_BITS) * (math.log(2) / _SIZES_PER_DOUBLING), np.float64)
+
+    def for_treatment(self, treatment: int, weights: Ints, requests: Floats) -> I32:
+        """For each recorded stratum, the one in which control and `treatment` are compared: codes from 0.
+
+        `weights` as in `Arms`, shape (sets, arms). `requests` per recorded stratum, for the bands.
+        """
+        if not len(self):
+            return np.zeros(0, np.int32)
+        band = _bands(shares_of(treatment, weights)[self._weights.values], requests)
+        _, code = np.unique(np.stack([band, self._rest.values]), axis=1, return_inverse=True)
+        return code.reshape(-1).astype(np.int32)
+
+
+def shares_of(treatment: int, weights: Ints) -> Floats:
+    """A treatment's share against control under each set of weights, which are as in `Arms`."""
+    own, control = weights[:, treatment], weights[:, 0]
+    return np.asarray(own / np.maximum(own + control, 1), np.float64)
+
+
+def bands_of(treatment: int, weights: Ints, sets: I32) -> Ints:
+    """The bands of shares to which units belong that met the arms under these `sets` of weights: codes from 0."""
+    counts = np.bincount(sets, minlength=len(weights)).astype(np.float64)
+    return _bands(shares_of(treatment, weights), counts)[sets]
+
+
+def value_name(stratum: Stratum, value: int, names: Sequence[str]) -> str:
+    """A declared stratum's value in words. `names`: those of the records' codes."""
+    if stratum == "prompt_bytes":
+        bounds = [f"{it:,}" for it in _PROMPT_BYTES.tolist()]
+        if value == len(bounds):
+            return f"{bounds[-1]} bytes and more"
+        return f"under {bounds[0]} bytes" if not value else f"{bounds[value - 1]} bytes to under {bounds[value]}"
+    if stratum == "dialect":
+        return names[value]
+    if stratum == "hour":
+        return f"{value}:00 UTC"
+    if stratum == "group":
+        return names[value - 1] if value else "none"
+    return "streams" if value else "whole answers"
+
+
+def _code(name: str, rows: RowColumns) -> Ints:
+    """One declared stratum's value, in `_BITS` bits."""
+    if name == "prompt_bytes":
+        return np.searchsorted(_PROMPT_BYTES, rows.prompt_bytes, side="right").astype(np.int64)
+    if name == "hour":
+        return (rows.at // 3600 % 24).astype(np.int64)  # of the day, UTC
+    if name == "dialect":
+        return rows.dialect.astype(np.int64) & ((1 << _BITS["dialect"]) - 1)
+    if name == "group":
+        return (rows.group.astype(np.int64) + 1) & ((1 << _BITS["group"]) - 1)
+    return rows.stream.astype(np.int64)
+
+
+def _bands(share: Floats, requests: Floats) -> Ints:
+    """The band of each share: every share its own, or neighbours together, with about equal numbers of requests."""
+    distinct, inverse = np.unique(np.round(share, 9), return_inverse=True)
+    if len(distinct) <= MAX_SHARES:
+        return inverse.astype(np.int64)
+    total = np.bincount(inverse, requests, len(distinct))
+    before = np.cumsum(total) - total / 2  # a share belongs where its middle lies
+    band: NDArray[np.int64] = np.minimum(MAX_SHARES * before / max(total.sum(), 1.0), MAX_SHARES - 1).astype(np.int64)
+    return band[inverse]
+
+
+MAX_LINES = 2_000_000
+"""About 20 bytes each, and 20 more for each metric. Above, half of the units are left out, by hash."""
+
+_ARMS = 128
+
+
+class CellBlock(NamedTuple):
+    """Requests of analysed exposures. `n`, `x` and `d` have the shape (requests, metrics)."""
+
+    unit: Hashes
+    stratum: I32
+    arm: NDArray[np.int8]
+    n: Floats
+    """1 where the metric has a value."""
+    x: Floats
+    d: Floats
+
+    def take(self, rows: NDArray[np.bool_]) -> "CellBlock":
+        """These cells only."""
+        return CellBlock._make(column[rows] for column in self)
+
+
+class Cells:
+    """One line for each unit, stratum and arm."""
+
+    def __init__(self, metrics: int, max_lines: int = MAX_LINES) -> None:
+        self._max = max_lines
+        self._bits = 0
+        self._lines = HashIndex()
+        self._units = HashIndex()
+        self._unit = Growing(np.int32)
+        self._stratum = Growing(np.int32)
+        self._arm = Growing(np.int8)
+        self._n = Growing(np.int32, metrics)
+        self._x = Growing(np.float64, metrics)
+        self._d = Growing(np.float64, metrics)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, block: CellBlock) -> None:
+        """Requests, in any order."""
+        if self._bits:
+            block = block.take(kept_share(block.unit, self._bits))
+        if not len(block.unit):
+            return
+        key = _line_keys(block)
+        order, starts = grouped(key)
+        first = order[starts]
+        known = len(self._lines)
+        position = self._lines.add(key[first])
+        new = first[position >= known]
+        units, inverse = np.unique(block.unit[new], return_inverse=True)
+        self._unit.append(self._units.add(units)[inverse])
+        self._stratum.append(block.stratum[new])
+        self._arm.append(block.arm[new])
+        for column, values in ((self._n, block.n), (self._x, block.x), (self._d, block.d)):
+            column.resize(len(self._lines))
+            column.values[position] += np.add.reduceat(values[order], starts, axis=0).astype(column.values.dtype)
+        while len(self._lines) > self._max:
+            self._thin(self._bits + 1)
+
+    def lines(
+        self,
+        metric: int,
+        strata: I32,
+        treatment: int,
+        without: "Cells | None" = None,
+        codes: CodesOf | None = None,
+    ) -> Lines:
+        """Lines of control and one treatment that have a value.
+
+        `strata` maps recorded strata to those of the comparison, which `codes` splits by unit. `without` are requests
+        that are to be taken away: cells that hold a part of what these hold.
+        """
+        n, x, d = (column.values[:, metric] for column in (self._n, self._x, self._d))
+        if without is not None and len(without):
+            where, rows = self._positions(without)
+            n, x, d = n.astype(np.float64), x.copy(), d.copy()
+            n[where] -= without._n.values[rows, metric]
+            x[where] -= without._x.values[rows, metric]
+            d[where] -= without._d.values[rows, metric]
+        arm = self._arm.values
+        kept = (n > 0) & ((arm == 0) | (arm == treatment))
+        unit = self._unit.values[kept]
+        return Lines(
+            unit,
+            within(strata[self._stratum.values[kept]], self._units.keys[unit], codes),
+            (arm[kept] != 0).astype(np.int64),
+            n[kept].astype(np.float64),
+            x[kept],
+            d[kept],
+        )
+
+    def codes_of(self, units: Hashes) -> Ints:
+        """The codes of units as in `lines`: of those that have no line, the next ones; -1 if they were left out."""
+        code = self._units.find(units)
+        new = np.flatnonzero(code < 0)
+        code[new] = len(self._units) + np.arange(len(new))
+        return np.where(kept_share(units, self._bits), code, -1)
+
+    def line_codes(self, lines: Lines, codes: CodesOf) -> I32:
+        """The code of each line's unit."""
+        return codes(self._units.keys[lines.unit])
+
+    def recorded(self, metric: int, strata: I32, most: int, codes: CodesOf | None = None) -> tuple[Lines, Hashes]:
+        """The lines of at most about `most` units of all arms that have a value, ordered by unit, and the units'
+        hashes. Units are codes from 0, in the order in which they were first seen. If there are more, a sample is taken
+        by hash.
+        """
+        kept = self._n.values[:, metric] > 0
+        hashes = self._units.keys[self._unit.values]
+        bits = 0
+        while len(np.unique(self._unit.values[kept])) > most:
+            bits += 1
+            kept = kept & (mix(hashes, 3) >> np.uint64(64 - bits) == 0)
+        rows = np.flatnonzero(kept)
+        rows = rows[np.argsort(self._unit.values[rows], kind="stable")]
+        units, unit = np.unique(self._unit.values[rows], return_inverse=True)
+        n, x, d = (column.values[rows, metric] for column in (self._n, self._x, self._d))
+        stratum = within(strata[self._stratum.values[rows]], self._units.keys[self._unit.values[rows]], codes)
+        arm = np.zeros(len(rows), np.int64)
+        return Lines(unit, stratum, arm, n.astype(np.float64), x, d), self._units.keys[units]
+
+    @property
+    def share(self) -> float:
+        """The share of units that is kept."""
+        return 0.5**self._bits
+
+    def units(self, metric: int, arm: int) -> int:
+        """Distinct units of an arm that have a value; an estimate once units were halved."""
+        kept = (self._n.values[:, metric] > 0) & (self._arm.values == arm)
+        seen = np.zeros(len(self._units), np.bool_)
+        seen[self._unit.values[kept]] = True
+        return round(int(seen.sum()) / self.share)
+
+    def _positions(self, part: "Cells") -> tuple[Ints, Ints]:
+        """The positions here of `part`'s lines, and their positions in `part`; without those that were thinned here."""
+        where = self._lines.find(part._lines.keys)
+        rows = np.flatnonzero(where >= 0)
+        return where[rows], rows
+
+    def _thin(self, bits: int) -> None:
+        self._bits = bits
+        kept = np.flatnonzero(kept_share(self._units.keys[self._unit.values], bits))
+        self._lines.keep(kept)
+        for column in (self._unit, self._stratum, self._arm, self._n, self._x, self._d):
+            column.keep(kept)
+        units, inverse = np.unique(self._unit.values, return_inverse=True)
+        self._units.keep(units.astype(np.int64))
+        self._unit.values[:] = inverse
+
+
+class Totals:
+    """Sums per stratum and arm: n, Σx, Σd, Σx², Σxd, Σd² of each metric."""
+
+    def __init__(self, metrics: int, arms: int) -> None:
+        self._arms = arms
+        self._sums = Growing(np.float64, arms, metrics, 6)
+
+    def add(self, block: CellBlock) -> None:
+        """Requests, in any order."""
+        if not len(block.unit):
+            return
+        self._sums.resize(int(block.stratum.max()) + 1)
+        cell = block.stratum.astype(np.int64) * self._arms + block.arm
+        order, starts = grouped(cell)
+        n, x, d = (column[order] for column in block[3:])
+        sums = [np.add.reduceat(values, starts, axis=0) for values in (n, x, d, x * x, x * d, d * d)]
+        cells = cell[order[starts]]
+        self._sums.values[cells // self._arms, cells % self._arms] += np.stack(sums, axis=-1)
+
+    def of_arms(self, metric: int) -> Floats:
+        """n, Σx, Σd, Σx², Σxd, Σd² of each arm: shape (arms, 6)."""
+        return np.asarray(self._sums.values[:, :, metric].sum(axis=0))
+
+    def moments(
+        self,
+        metric: int,
+        strata: I32,
+        treatment: int,
+        without: "Totals | None" = None,
+        *,
+        only: NDArray[np.bool_] | None = None,
+    ) -> Moments:
+        """Moments of control and one treatment, by the comparison's strata. `without`: as in `Cells.lines`. `only`: of
+        these recorded strata.
+        """
+        pair = self._sums.values[:, [0, treatment], metric].copy()
+        if only is not None:
+            pair[~only[: len(pair)]] = 0.0
+        if without is not None:
+            pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]
+        sums = np.zeros((int(strata.max(initial=-1)) + 1, 2, 6))
+        np.add.at(sums, strata[: len(pair)], pair)
+        return Moments(*np.moveaxis(sums, -1, 0))
+
+
+def _line_keys(block: CellBlock) -> Hashes:
+    return combined(block.unit, block.stratum.astype(np.int64) * _ARMS + block.arm)
+
+
+# A new replica compiles and fills its caches. Leaving out its own requests would flatter the arm that has more of them;
+# leaving out whole minutes, of both arms, does not. That a minute is cold may be known only after most of its requests
+# have been counted, so requests wait here for a while.
+
+WAIT_MINUTES = 10
+"""A cold request that ends later than that after its arrival marks its minute for later requests only."""
+
+MAX_WAITING = 500_000
+
+
+class Sums(Protocol):
+    """`Cells` or `Totals`."""
+
+    def add(self, block: CellBlock) -> None: ...
+
+
+S = TypeVar("S", bound=Sums)
+
+
+class _Waiting(NamedTuple):
+    minute: Ints
+    block: CellBlock
+
+
+class ColdMinutes(Generic[S]):
+    """Adds the requests of cold minutes to `sums`."""
+
+    def __init__(self, sums: S) -> None:
+        self._sums = sums
+        self._minutes: Ints = np.zeros(0, np.int64)
+        self._waiting: deque[_Waiting] = deque()
+        self._rows = 0
+        self._latest = 0
+
+    @property
+    def minutes(self) -> Ints:
+        """The cold minutes, counted from 1970."""
+        return self._minutes
+
+    @property
+    def sums(self) -> S | None:
+        """Sums over all requests of cold minutes; None if no minute is cold."""
+        return self._sums if len(self._minutes) else None
+
+    def add(self, at: Floats, cold: Mask, block: CellBlock) -> None:
+        """Requests, with the time of their arrival and whether the replica was cold."""
+        if not len(at):
+            return
+        minute = (at // 60).astype(np.int64)
+        known = len(self._minutes)
+        self._minutes = np.union1d(self._minutes, minute[cold])
+        if len(self._minutes) > known:
+            self._waiting = deque(self._count(waiting) for waiting in self._waiting)
+        self._waiting.append(self._count(_Waiting(minute, block)))
+        self._rows += len(at)
+        self._latest = max(self._latest, int(minute.max()))
+        while self._waiting and (self._rows > MAX_WAITING or self._is_over(self._waiting[0])):
+            self._rows -= len(self._waiting.popleft().minute)
+
+    def _is_over(self, waiting: _Waiting) -> bool:
+        return self._latest - int(waiting.minute.max(initial=0)) > WAIT_MINUTES
+
+    def _count(self, waiting: _Waiting) -> _Waiting:
+        """Counts those of cold minutes; the others keep waiting."""
+        cold = np.isin(waiting.minute, self._minutes)
+        if not cold.any():
+            return waiting
+        self._sums.add(waiting.block.take(cold))
+        self._rows -= int(cold.sum())
+        return _Waiting(waiting.minute[~cold], waiting.block.take(~cold))
+
+
+# A unit that comes back belongs to the subgroup of its first request: later prompts hold the arm's own answers.
+
+ATTRIBUTES: tuple[Stratum, ...] = ("dialect", "prompt_bytes", "stream", "group")
+
+
+class Subgroup(NamedTuple):
+    """Units whose first request has a value of an attribute. `value`: as in `strata.value_name`."""
+
+    attribute: Stratum
+    value: int
+
+
+class SubgroupCells:
+    """The subgroups of one experiment's units. `returning`: as in `Collected`."""
+
+    def __init__(self, measures: int, arms: int, *, returning: bool) -> None:
+        self._strata = Strata(ATTRIBUTES)
+        self._first = FirstSeen(1) if returning else None
+        self._requests = Growing(np.float64)
+        self._totals = Totals(measures, arms)
+        """Where every request is a unit."""
+
+    def add(self, rows: RowColumns, placed: Placement, block: CellBlock) -> None:
+        """Analysed requests, in any order."""
+        if self._first is not None:
+            nowhere = np.zeros(len(rows), np.int32)
+            self._first.add(rows.unit, rows.at, self._strata.of(rows, nowhere), np.zeros(len(rows), np.int8))
+            return
+        stratum = self._strata.of(rows, placed.weights)
+        self._requests.resize(len(self._strata))
+        np.add.at(self._requests.values, stratum, 1.0)
+        self._totals.add(block._replace(stratum=stratum))
+
+    def codes(self, units: Hashes) -> I32:
+        """The recorded stratum of each unit's first request; -1 where that is not known."""
+        assert self._first is not None, "units come back"
+        return self._first.groups(units, unknown=-1)
+
+    def split_lines(self, lines: Lines, codes: I32) -> Iterator[tuple[Subgroup, Lines, Lines]]:
+        """The lines of each subgroup's units, and of the others. `codes`: each line's."""
+        known = codes >= 0
+        for subgroup, of_code in self._each():
+            inside = known & of_code[codes]
+            yield subgroup, _taken(lines, inside), _taken(lines, known & ~inside)
+
+    def split_moments(self, column: int, treatment: int, weights: Ints) -> Iterator[tuple[Subgroup, Moments, Moments]]:
+        """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
+        strata = self._strata.for_treatment(treatment, weights, self._requests.values)
+        for subgroup, inside in self._each():
+            parts = (self._totals.moments(column, strata, treatment, only=it) for it in (inside, ~inside))
+            yield subgroup, next(parts), next(parts)
+
+    def _each(self) -> Iterator[tuple[Subgroup, NDArray[np.bool_]]]:
+        """The subgroups of attributes that differ between units, each with the mask of its recorded strata."""
+        for attribute in ATTRIBUTES:
+            value_of = self._strata.values(attribute)
+            if len(values := np.unique(value_of).tolist()) > 1:
+                for value in values:
+                    yield Subgroup(attribute, value), value_of == value
+
+
+def events_of(lines: Lines) -> Sequence[float]:
+    """The sums of the numerators, of control and the treatment."""
+    return [float(lines.x[lines.arm == arm].sum()) for arm in (0, 1)]
+
+
+def _taken(lines: Lines, which: NDArray[np.bool_]) -> Lines:
+    return Lines._make(column[which] for column in lines)

@@ -1,0 +1,628 @@
+"""One measure of one treatment against control: looks, the word for the latest, and its part of reports.
+
+Every statement is about the *current* confidence sequence, and so is every act: the effect may change while a run goes
+on, and then a word that was true a week ago is false today. The estimand at time t is the average effect on the traffic
+so far. The sequence contains it at all times at once with probability 1 - alpha (`app.experiments.statistics`), and
+then all of its words are true, each at its time. What was said earlier remains as an event with its interval.
+
+An interval is about what was measured. Where a `Doubt` is left that the rest would say something else, no word is said.
+
+- What the looks of the past leave behind: points for a plot, and whether the effect has stayed the same.
+- The rules of verdicts: from a confidence sequence to a verdict, in the direction that is good for the metric.
+- The number of units that a verdict needs, from the spread of the recorded values.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.errors import Conflict
+from app.experiments.analysis.aggregates import AnyLook, Collected
+from app.experiments.analysis.arrays import Ints
+from app.experiments.analysis.guardrails import FEW, RareEvents
+from app.experiments.analysis.metrics import Measure
+from app.experiments.analysis.verdicts.doubts import RECORDED, SCORED, VALUED, Doubt
+from app.experiments.contract.report import (
+    ArmValue,
+    Better,
+    Comparison,
+    Decision,
+    Effect,
+    HistoryPoint,
+    Planned,
+    Scale,
+    Verdict,
+)
+from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Look, Slack
+from app.experiments.statistics.planner import information_needed
+from app.experiments.statistics.sequences import Floats, effect_size, ln_e_mix, usable
+
+MAX_POINTS = 500
+EVERY_S = 60.0
+
+LARGE = 8.0
+"""The change that is to be found soon, in multiples of the smallest effect of interest."""
+MAX_STARTS = 32
+"""Looks from which on the effect is watched. Older ones are thinned: a change long ago has much evidence since."""
+
+
+class History:
+    """For a plot: one look a minute, and the latest. When they are more than `MAX_POINTS`, every second one is dropped,
+    and fewer are kept from then on."""
+
+    def __init__(self) -> None:
+        self._points: list[HistoryPoint] = []
+        self._every = EVERY_S
+        self._latest: HistoryPoint | None = None
+
+    @property
+    def points(self) -> list[HistoryPoint]:
+        """Oldest first."""
+        latest = [self._latest] if self._latest is not None else []
+        return self._points + [it for it in latest if not self._points or it.at > self._points[-1].at]
+
+    def add(self, at: float, effect: Effect, ln_e: float | None, verdict: Verdict) -> None:
+        """A look. One that comes too soon after the last one that was kept is kept only until the next."""
+        self._latest = HistoryPoint(at=at, effect=effect, log_e_value=ln_e, verdict=verdict)
+        if self._points and at - self._points[-1].at < self._every:
+            return
+        self._points.append(self._latest)
+        if len(self._points) >= MAX_POINTS:
+            self._points = self._points[::2]
+            self._every *= 2
+
+    def state(self) -> dict[str, Any]:
+        """The history as plain data."""
+        points = [
+            [point.at, point.effect.estimate, point.effect.lower, point.effect.upper, point.log_e_value, point.verdict]
+            for point in self._points
+        ]
+        return {"every": self._every, "points": points}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self._every = state["every"]
+        self._points = [
+            HistoryPoint(
+                at=at, effect=Effect(estimate=estimate, lower=lower, upper=upper), log_e_value=ln_e, verdict=verdict
+            )
+            for at, estimate, lower, upper, ln_e, verdict in state["points"]
+        ]
+
+
+class Change(NamedTuple):
+    """An effect that has changed: its estimates until a look at `at` (Unix seconds) and since, on the estimate's
+    scale."""
+
+    at: float
+    until: float
+    since: float
+    flips: bool
+    """Whether there is evidence for the other direction since."""
+
+
+class _Start(NamedTuple):
+    number: int
+    """From 1."""
+    size: float
+    total: float
+    """The estimate times the size."""
+    at: float
+
+
+class EffectWatch:
+    """Whether one constant effect explains all looks; if not, the effect on the traffic has changed.
+
+    What came after a look is the difference of two sums, and independent of the look's own. The difference of both
+    estimates is 0 in the mean if the effect is constant, whatever it is. So from each of many looks on, it has an
+    e-value that mixes over changes of the effect, as `ln_e_mix` does over effects. The n-th of these looks has the part
+    1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
+    """
+
+    def __init__(self, effect: float, alpha: float) -> None:
+        """`effect`: the smallest of interest, on the estimate's scale."""
+        self._large, self._alpha = LARGE * effect, alpha
+        self._starts: list[_Start] = []
+        """After a change, only its look."""
+        self.change: Change | None = None
+
+    @property
+    def has_flipped(self) -> bool:
+        return self.change is not None and self.change.flips
+
+    def add(self, est: float, se: float, nu: float, size: float, at: float) -> None:
+        """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look.
+
+        Information per size is that of the whole: parts of it would be noisy.
+        """
+        if not usable(est, se, nu):
+            return
+        if self._starts:
+            self._compare(est * size, size, se**2 * size, nu / size)
+        if self.change is not None:
+            return
+        if not self._starts or (size - self._starts[-1].size) / (se**2 * size) >= self._large**-2:
+            number = self._starts[-1].number + 1 if self._starts else 1
+            self._starts.append(_Start(number, size, est * size, at))
+        if len(self._starts) > MAX_STARTS:
+            older = self._starts[: MAX_STARTS // 2]
+            self._starts = older[::2] + self._starts[MAX_STARTS // 2 :]
+
+    def _compare(self, total: float, size: float, variance: float, nu: float) -> None:
+        """`variance` and `nu` are those of size 1."""
+        number, before, total_before, _ = np.array(self._starts).T
+        later = size > before
+        gained = np.where(later, size - before, 1.0)
+        until, since = total_before / before, (total - total_before) / gained
+        if self.change is None:
+            difference, inverse = np.where(later, since - until, 0.0), 1 / before + 1 / gained
+            excess = self._evidence(difference, inverse * variance, nu * np.minimum(before, gained))
+            excess -= np.log(number * (number + 1) / self._alpha)
+            which = int(excess.argmax())
+            if excess[which] < 0:
+                return
+            self._starts = [self._starts[which]]
+            until, since, gained, later = until[[which]], since[[which]], gained[[which]], later[[which]]
+        flips = self.has_flipped
+        if later[0] and until[0] * since[0] < 0:
+            flips |= bool(self._evidence(since, variance / gained, nu * gained)[0] >= -np.log(self._alpha))
+        self.change = Change(self._starts[0].at, float(until[0]), float(since[0]), flips)
+
+    def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
+        return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
+
+    def landmarks(self) -> dict[str, Any] | None:
+        """The `state` after a change, whose estimates the next look finds again; None before one."""
+        if self.change is None:
+            return None
+        return {"starts": list(self._starts), "change": self.change._replace(until=0.0, since=0.0)}
+
+    def state(self) -> dict[str, Any]:
+        """What is known so far, as plain data."""
+        return {"starts": self._starts, "change": self.change}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self._starts = [_Start(*start) for start in state["starts"]]
+        self.change = None if state["change"] is None else Change(*state["change"])
+
+
+WORDS: tuple[Verdict, ...] = ("better", "worse", "different", "equivalent")
+"""Verdicts that say something about the effect."""
+
+AGAINST: tuple[Verdict, ...] = ("worse", "different")
+"""Verdicts on a primary metric that speak against a treatment. Where neither direction is better, the arms were meant
+to be alike."""
+
+
+def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale) -> Effect:
+    """Converts from the estimate's scale, a logarithm if `scale` is relative, to lifts."""
+    convert = math.expm1 if scale == "relative" else float
+    lower, upper = (None, None) if bounds is None else (convert(bounds[0]), convert(bounds[1]))
+    return Effect(estimate=convert(estimate), lower=lower, upper=upper)
+
+
+def verdict_of(effect: Effect, measure: Measure) -> Verdict:
+    """The verdict of the present interval."""
+    low, high = _good_direction(effect, measure.better)
+    within = low > -measure.minimal_effect and high < measure.minimal_effect
+    if measure.better == "neither":
+        return "equivalent" if within else "different" if low > 0 or high < 0 else "undecided"
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    return "equivalent" if within else "undecided"
+
+
+def is_non_inferior(effect: Effect, measure: Measure) -> bool:
+    """Whether the treatment is worse by at most the minimal effect."""
+    low, high = _good_direction(effect, measure.better)
+    return low > -measure.minimal_effect and (measure.better != "neither" or high < measure.minimal_effect)
+
+
+def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
+    """The interval with the good direction above 0. A missing end is infinite."""
+    low = -math.inf if effect.lower is None else effect.lower
+    high = math.inf if effect.upper is None else effect.upper
+    return (-high, -low) if better == "lower" else (low, high)
+
+
+def decision_of(
+    primary: Sequence[Comparison],
+    *,
+    acted: bool,
+    quiet: bool,
+    changed: bool,
+    same_length: bool,
+    settled: bool,
+    comparable: bool,
+    invalid: bool,
+    long_enough: bool,
+) -> Decision:
+    """The decision on one treatment, from its primary metrics.
+
+    `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has an alarm, and
+    control keeps every absolute limit; `changed`: a primary effect has changed during the run; `same_length`: answers
+    do not differ in length, or it is declared which length is better; `settled`: requests that are still running cannot
+    change a primary verdict; `comparable`: nothing else than the treatment could explain its verdicts; `invalid`:
+    something about the traffic makes a primary verdict invalid; `long_enough`: the shortest duration before a promotion
+    is over. Guardrails come first: a treatment that fails lacks values, too.
+    """
+    if acted:
+        return "do_not_ship"
+    if invalid:
+        return "invalid"
+    if any(it.measured in AGAINST for it in primary):
+        return "do_not_ship"
+    good = all(it.non_inferior for it in primary) and any(it.verdict == "better" for it in primary)
+    free = quiet and same_length and settled and comparable and long_enough and not changed
+    return "ship" if good and free else "keep_going"
+
+
+NO_EFFECT = Effect()
+POWER = 0.8
+CHANGED = 0.2
+"""The part of alpha, beside it, with which a primary effect is said to have changed when it has not: 1 % of 5 %."""
+
+
+@dataclass(frozen=True)
+class LatestLook:
+    """The result of the latest look."""
+
+    effect: Effect = NO_EFFECT
+    ln_e: float | None = None
+    measured: Verdict = "undecided"
+    """The verdict on what was measured."""
+    reason: str = ""
+    look: AnyLook | None = None
+    event_test: Effect | None = None
+    design_effect: float | None = None
+    without_cold: Effect | None = None
+    units: tuple[int, int] = (0, 0)
+    slack: Slack = NO_SLACK
+    """What requests without an end allow for."""
+    slack_of_running: Slack = NO_SLACK
+    """What all requests that are still running allow for."""
+    settled: bool = True
+    """Whether the requests that are still running cannot change the verdict."""
+    slack_of_missing: Slack = NO_SLACK
+    """What all requests that ended without a value allow for."""
+    complete: bool = True
+    """Whether they cannot change the verdict."""
+
+    @property
+    def shown(self) -> Effect:
+        """The effect whose interval the verdict is: of the exact test, where there is one."""
+        return self.event_test or self.effect
+
+
+@dataclass
+class Comparator:
+    """`column` is the measure's number in `Collected`; `names` are control's and the treatment's."""
+
+    measure: Measure
+    column: int
+    treatment: int
+    names: tuple[str, str]
+    alpha: float
+    rare: RareEvents | None
+    """The exact test, for proportions that are not feedback."""
+    level: float
+    """The probability that an interval misses the effect: `alpha`, or smaller for a metric that is one of many."""
+    discovered: bool | None = None
+    """Whether e-BH keeps it, for secondary metrics."""
+    response: "Comparator | None" = None
+    """The comparison of how many answers have a score, for feedback."""
+    returns: str = ""
+    """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
+    known: LatestLook = field(default_factory=LatestLook)
+    word: Verdict | None = None
+    """What the latest look has measured, if it is one of `WORDS`."""
+    since: float | None = None
+    """The time since which every look has said so, in Unix seconds."""
+    counted: int = 0
+    """The most units of both arms in any look. A look at fewer is part of a recount, and says nothing new."""
+    is_recount: bool = False
+    reached: list[Verdict] = field(default_factory=list)
+    """Every such word so far, in the order of their first times."""
+    changes: EffectWatch = field(init=False)
+    history: History = field(default_factory=History)
+    looked_at: float = -math.inf
+    looked_version: int = -1
+    """The version of the data at the latest look, as its owner counts."""
+
+    def __post_init__(self) -> None:
+        self.changes = EffectWatch(self.delta, CHANGED * self.alpha)
+
+    @property
+    def key(self) -> str:
+        """The key in the journal: the metric and the treatment."""
+        return f"{self.measure.key} {self.names[1]}"
+
+    @property
+    def delta(self) -> float:
+        """The minimal effect on the estimate's scale."""
+        return effect_size(self.measure.minimal_effect, self.measure.scale)
+
+    def look(self, collected: Collected, sets: Ints, now: float) -> None:
+        """Makes a look, of which `say` then takes the word. `sets` as in `Arms.weights`."""
+        self.looked_at = now
+        self.known = self._looked(collected, sets)
+        self.history.add(now, self.known.effect, self.known.ln_e, self.verdict)
+        self.is_recount = sum(self.known.units) < self.counted
+        if self.is_recount:
+            return
+        self.counted = sum(self.known.units)
+        if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
+            look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
+            self.changes.add(look.est, look.se, look.nu, look.overlap, now)
+
+    def say(self) -> None:
+        """Takes the word of the latest look, once the level is that of all metrics' looks together."""
+        if self.is_recount:
+            return
+        word = self.known.measured if self.known.measured in WORDS else None
+        if word != self.word:
+            self.word, self.since = word, None if word is None else self.looked_at
+
+    def assume(self, level: float, discovered: bool, sets: Ints) -> None:
+        """Takes another level, and what follows from it of the latest look. `sets` as in `Arms.weights`."""
+        self.discovered = discovered
+        if level == self.level:
+            return
+        self.level, known = level, self.known
+        if known.event_test is not None and self.rare is not None and self.rare.applies:
+            effect, _ = self.rare.effect(sets, level)
+            self.known = replace(known, event_test=effect, measured=verdict_of(effect, self.measure))
+        elif known.look is not None and known.measured != "too_early":
+            self.known = self._judged(known, known.look)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """What else could explain what was measured; None where nothing is claimed, or nothing could."""
+        measured, non_inferior = self.known.measured, is_non_inferior(self.known.shown, self.measure)
+        if measured not in WORDS and not non_inferior:
+            return None
+        if self.response is not None and self.response.known.measured != "equivalent":
+            return Doubt(
+                SCORED,
+                f"It is not shown that equally many answers get {self.measure.metric} on both arms: the scores may "
+                "come from different people.",
+            )
+        if not self.known.complete:
+            return Doubt(
+                VALUED,
+                f"Requests without a value could explain {self.measure.key}, had they been the slowest or the fastest "
+                "of all.",
+            )
+        return Doubt(RECORDED, self.returns) if self.returns else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The present verdict, whatever alarms say."""
+        return "undecided" if self.known.measured in WORDS and self.doubt is not None else self.known.measured
+
+    def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
+        look = collected.look(self.column, self.treatment)
+        units = look.units if look else self._units(collected)
+        if min(units) < MIN_UNITS:
+            reason = _too_few(units, self._units(collected), self.names)
+            return LatestLook(measured="too_early", reason=reason, look=look, units=units)
+        if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
+            return self._exact(rare, collected, sets, units)
+        if look is None:
+            return LatestLook(reason="no estimate yet: too few requests, or values that do not differ", units=units)
+        return self._interval(look, collected, units)
+
+    def _units(self, collected: Collected) -> tuple[int, int]:
+        return collected.units(self.column, 0), collected.units(self.column, self.treatment)
+
+    def _few_events(self, collected: Collected) -> str:
+        """The reason why there is no interval; empty if there is one."""
+        events = [collected.sums(self.column, arm)[1] for arm in (0, self.treatment)]
+        return f"fewer than {FEW} events in an arm" if min(events) < FEW else ""
+
+    def _exact(self, reason: str, collected: Collected, sets: Ints, units: tuple[int, int]) -> LatestLook:
+        if self.rare is None or not self.rare.applies:
+            return LatestLook(reason=reason, units=units)
+        if missing := int(collected.unknown[[0, self.treatment]].sum()):
+            return LatestLook(reason=f"{reason}, and {missing} requests have no end", units=units)
+        effect, ln_e = self.rare.effect(sets, self.level)
+        return LatestLook(
+            ln_e=ln_e, measured=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
+        )
+
+    def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> LatestLook:
+        slack = collected.slack(self.column, self.treatment, collected.unknown)
+        known = LatestLook(
+            ln_e=look.ln_e(effect=self.delta, alpha=self.alpha, slack=slack),
+            look=look,
+            design_effect=collected.design_effect(self.column, self.treatment, look),
+            without_cold=self._without_cold(collected),
+            units=units,
+            slack=slack,
+            slack_of_running=collected.slack(self.column, self.treatment, collected.running),
+            slack_of_missing=collected.slack_of_missing(self.column, self.treatment),
+        )
+        return self._judged(known, look)
+
+    def _judged(self, known: LatestLook, look: AnyLook) -> LatestLook:
+        """The look with its interval and what follows from it."""
+        effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
+        with_missing = self._effect(look, known.slack.plus(known.slack_of_missing))
+        allowed = _allows(effect, self.measure)
+        settled, complete = (_allows(it, self.measure) == allowed for it in (after_all, with_missing))
+        return replace(known, effect=effect, measured=allowed[0], settled=settled, complete=complete)
+
+    def _effect(self, look: AnyLook, slack: Slack) -> Effect:
+        bounds = look.interval(effect=self.delta, alpha=self.alpha, level=self.level, slack=slack)
+        return effect_of(look.est, bounds, self.measure.scale)
+
+    def _without_cold(self, collected: Collected) -> Effect | None:
+        if self.measure.feedback or not collected.has_cold_minutes:
+            return None
+        look = collected.look(self.column, self.treatment, without_cold=True)
+        if look is None:
+            return NO_EFFECT
+        return self._effect(look, collected.slack(self.column, self.treatment, collected.unknown))
+
+    def reach(self) -> bool:
+        """Notes the present word, while nothing makes it invalid or doubtful. Returns whether it is the first time."""
+        if self.word is None or self.word in self.reached or self.doubt is not None:
+            return False
+        self.reached.append(self.word)
+        return True
+
+    def units_needed(self) -> int | None:
+        """Units still needed for a verdict at the minimal effect; None before there is an estimate."""
+        look = self.known.look
+        if look is None:
+            return None
+        needed = information_needed(self.delta, alpha=self.level, power=POWER) / look.information
+        return max(0, math.ceil((needed - 1) * clusters(look)))
+
+    def comparison(
+        self,
+        collected: Collected,
+        *,
+        invalid: str,
+        units_per_day: float | None,
+        outdated: bool = False,
+        with_values: bool = True,
+    ) -> Comparison:
+        """The comparison for a report. `invalid`: the reasons why no verdict counts, empty if nothing is wrong.
+        `outdated`: as in `Comparison`. `with_values`: includes the metric's value in each arm, which takes a while for
+        quantiles.
+        """
+        known, measure, doubt = self.known, self.measure, None if invalid else self.doubt
+        verdict: Verdict = "invalid" if invalid else self.verdict
+        needed = self.units_needed() if known.measured == verdict == "undecided" else None
+        return Comparison(
+            metric=measure.key,
+            statistic=measure.statistic,
+            role=measure.role,
+            treatment=self.names[1],
+            better=measure.better,
+            scale=measure.scale,
+            minimal_effect=measure.minimal_effect,
+            alpha=self.level,
+            effect=known.effect,
+            log_e_value=known.ln_e,
+            p=None if known.ln_e is None else min(1.0, math.exp(-known.ln_e)),
+            verdict=verdict,
+            withheld=known.measured if not invalid and known.measured != verdict else None,
+            doubt="" if doubt is None else doubt.text,
+            measured_on="" if doubt is None else doubt.measured_on,
+            non_inferior=not invalid and is_non_inferior(known.shown, measure),
+            since=self.since,
+            looked_at=self.looked_at,
+            outdated=outdated,
+            reason=invalid or known.reason,
+            discovery=self.discovered,
+            units_needed=needed,
+            days_needed=needed / units_per_day if needed is not None and units_per_day else None,
+            design_effect=known.design_effect,
+            variance_ratio=known.look.variance_ratio if isinstance(known.look, Look) else None,
+            event_test=known.event_test,
+            events=self._events(collected) if known.event_test else None,
+            without_cold=known.without_cold,
+            values=[self._value(collected, arm) for arm in (0, self.treatment)] if with_values else [],
+        )
+
+    def _events(self, collected: Collected) -> dict[str, int]:
+        events = (int(collected.sums(self.column, arm)[1]) for arm in (0, self.treatment))
+        return dict(zip(self.names, events, strict=True))
+
+    def _value(self, collected: Collected, arm: int) -> ArmValue:
+        rate = collected.response_rate(self.measure.metric, arm) if self.measure.feedback else None
+        units = self.known.units[0 if arm == 0 else 1]
+        requests = collected.requests_with_value(self.column, arm)
+        value = collected.value(self.column, arm)
+        return ArmValue(
+            arm=self.names[0 if arm == 0 else 1], value=value, units=units, requests=requests, response_rate=rate
+        )
+
+    def state(self) -> dict[str, Any]:
+        """State that cannot be recomputed from the exposures, as plain data."""
+        return {
+            "word": self.word,
+            "since": self.since,
+            "counted": self.counted,
+            "reached": list(self.reached),
+            "changes": self.changes.state(),
+            "history": self.history.state(),
+        }
+
+    def landmarks(self) -> dict[str, Any]:
+        """The part of the state on which the words of reports rest, as plain data; it changes only with them."""
+        return {
+            "word": self.word,
+            "since": self.since,
+            "reached": list(self.reached),
+            "changes": self.changes.landmarks(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`, or from `landmarks`."""
+        self.since = state["since"]
+        if "verdict" in state:  # of a version in which the first word was final
+            self.word = state["verdict"]
+            self.reached = [self.word] if self.word else []
+        else:
+            self.word, self.reached = state["word"], list(state["reached"])
+            self.counted = state.get("counted", self.counted)
+            if state["changes"] is not None:
+                self.changes.restore(state["changes"])
+        if "history" in state:
+            self.history.restore(state["history"])
+
+
+def _too_few(compared: tuple[int, int], units: tuple[int, int], names: tuple[str, str]) -> str:
+    """Why it is too early. `compared`: the units in strata that both arms share, of all `units` that have a value."""
+    all_, few, name = min(zip(units, compared, names, strict=True))
+    if all_ >= MIN_UNITS:
+        few, all_, name = min(zip(compared, units, names, strict=True))
+    so_far = f"{all_} unit{'' if all_ == 1 else 's'} on {name} so far"
+    if all_ < MIN_UNITS:
+        return f"{so_far}, {MIN_UNITS} are needed"
+    return f"{so_far}, {few} of them in strata that both arms have, where {MIN_UNITS} are needed"
+
+
+def _allows(effect: Effect, measure: Measure) -> tuple[Verdict, bool]:
+    return verdict_of(effect, measure), is_non_inferior(effect, measure)
+
+
+def clusters(look: AnyLook) -> int:
+    """Units of both arms together."""
+    return look.clusters if isinstance(look, Look) else sum(look.units)
+
+
+def planned(comparing: Comparator, effect: float, power: float, units_per_day: float | None) -> Planned:
+    """The plan for an increase, from the latest look; a decrease needs the same number of units.
+
+    Raises Conflict before there is an estimate.
+    """
+    look, measure = comparing.known.look, comparing.measure
+    if look is None:
+        raise Conflict(f"{measure.key}: nothing is known of its spread yet; {comparing.known.reason}")
+    size = effect_size(effect, measure.scale)
+    information = information_needed(size, minimal_effect=comparing.delta, alpha=comparing.alpha, power=power)
+    so_far = clusters(look)
+    units = math.ceil(information / look.information * so_far)
+    missing = max(0, units - so_far)
+    return Planned(
+        metric=measure.key,
+        effect=effect,
+        power=power,
+        alpha=comparing.alpha,
+        treatment_share=look.units[1] / sum(look.units),
+        units=units,
+        units_so_far=so_far,
+        units_per_day=units_per_day,
+        days=0.0 if not missing else missing / units_per_day if units_per_day else None,
+        design_effect=comparing.known.design_effect,
+    )

@@ -1,0 +1,352 @@
+"""Monitoring apart from the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise.
+
+Alarms of one experiment: each is journalled once, with the time at which it was raised.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.experiments.analysis.arms import Arms, Placement
+from app.experiments.analysis.arrays import Mask
+from app.experiments.analysis.comparing import AGAINST, Change, Comparator, effect_of
+from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch, RareEvents
+from app.experiments.analysis.metrics import Measure, Values, can_be_missing
+from app.experiments.analysis.sample_ratio import SampleRatioWatch, TreatedWatch
+from app.experiments.analysis.traffic import Completeness, Load, Traffic
+from app.experiments.automation.state import Interventions
+from app.experiments.contract.report import Alarm, Occurrence
+from app.experiments.rendering import words
+from app.experiments.statistics.events import RETURNS_THRESHOLD
+from app.experiments.storage.columns import I32, LateColumns, RowColumns, StartColumns, Tables
+from app.exposures.wire import Flag
+
+
+class Alarms:
+    """Alarms that stay, and alarms that hold only while their cause lasts."""
+
+    def __init__(self) -> None:
+        self._alarms: dict[str, Alarm] = {}
+
+    def __iter__(self) -> Iterator[Alarm]:
+        return iter(sorted(self._alarms.values(), key=lambda alarm: (alarm.at, alarm.text)))
+
+    def raised_at(self, key: str) -> float | None:
+        """The time at which it was raised, in Unix seconds; None if it was not."""
+        alarm = self._alarms.get(key)
+        return None if alarm is None else alarm.at
+
+    def text(self, key: str) -> str:
+        """What it says; empty if it was not raised."""
+        alarm = self._alarms.get(key)
+        return "" if alarm is None else alarm.text
+
+    def hold(self, key: str, alarm: Alarm) -> Occurrence | None:
+        """Raises an alarm. New facts about it go into the journal."""
+        if key in self._alarms:
+            return None
+        self._alarms[key] = alarm
+        return Occurrence(at=alarm.at, kind="alarm", text=alarm.text, detail=msgspec.to_builtins(alarm) | {"key": key})
+
+    def drop(self, key: str) -> None:
+        """Ends an alarm whose cause no longer exists."""
+        self._alarms.pop(key, None)
+
+    def state(self) -> dict[str, Any]:
+        """The state as plain data."""
+        return {key: msgspec.to_builtins(alarm) for key, alarm in self._alarms.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self._alarms |= {key: msgspec.convert(alarm, Alarm) for key, alarm in state.items()}
+
+
+_DAY_S = 86400.0
+_SHORTEST_RATE_S = 600.0
+SPLIT = "sample_ratio"
+RETURNS = "returns"
+LOST = "rows_lost"
+
+C = TypeVar("C", RowColumns, LateColumns)
+
+
+class Monitoring:
+    """The monitoring of one experiment. `measures` as in `Collected`."""
+
+    def __init__(
+        self, experiment: Experiment, measures: Sequence[Measure], arms: Arms, tables: Tables, *, returning: bool
+    ) -> None:
+        pairs = [
+            (column, measure, treatment)
+            for column, measure in enumerate(measures)
+            for treatment in range(1, len(arms.names))
+        ]
+        self._experiment = experiment
+        self._returning = returning
+        self._arms = arms
+        self._measures = measures
+        self.traffic = Traffic(arms.names, tables)
+        labels = experiment.mode == "aa"
+        self.load = Load(arms.names, [experiment.control] * len(arms.names) if labels else arms.names)
+        self.sample_ratio = SampleRatioWatch(arms, tables, returning=returning)
+        self.guardrails = Guardrails(experiment, returning=returning)
+        self.completeness = {(c, t): Completeness(t) for c, measure, t in pairs if can_be_missing(measure)}
+        self.rare = {
+            (c, t): RareEvents(t) for c, measure, t in pairs if measure.kind == "proportion" and not measure.feedback
+        }
+        self.treated = TreatedWatch(experiment)
+        self.damaged: list[str] = []
+        """Files of the ledger that cannot be read, each with the reason."""
+        self.lacking: dict[str, int] = {}
+        """Columns that records of another version do not have, with the number of these records."""
+        self.alarms = Alarms()
+        self.seen_until = arms.since
+        """Unix seconds of the latest analysed request's arrival."""
+
+    @property
+    def arms(self) -> Arms:
+        """The arms of the experiment."""
+        return self._arms
+
+    def intervene(self, done: Interventions) -> None:
+        """Takes the actions so far. Guardrails that are armed again forget their counts and their alarms."""
+        if done.armed_since != self.guardrails.since:
+            self.guardrails = Guardrails(self._experiment, done.armed_since, returning=self._returning)
+            self._forget_alarms()
+        self.treated.count_since(done.since)
+
+    def _forget_alarms(self) -> None:
+        """Drops guardrails' alarms from before they were armed."""
+        since = self.guardrails.since
+        for watch in self.guardrails:
+            raised = self.alarms.raised_at(f"guardrail {watch.key}")
+            if raised is not None and since is not None and raised <= since:
+                self.alarms.drop(f"guardrail {watch.key}")
+        self._mark()
+
+    def add_starts(self, starts: StartColumns, placed: Placement, random: Mask, analysed: Mask) -> None:
+        """Starts that belong to the experiment."""
+        self.treated.add_starts(starts.take(random), placed.take(random))
+        self.traffic.add_starts(starts, placed)
+        self.sample_ratio.add(starts.unit[analysed], starts.at[analysed], starts.plan[analysed], placed.arm[analysed])
+
+    def add_rows(self, rows: RowColumns, placed: Placement, random: Mask) -> None:
+        """Rows that belong to the experiment."""
+        self.traffic.add_rows(rows, placed)
+        rows, placed = rows.take(random), placed.take(random)
+        self.seen_until = max(self.seen_until, float(rows.at.max(initial=self.seen_until)))
+        self.load.add(rows.in_flight, placed.arm)
+        self.treated.add_rows(rows, placed)
+        self.guardrails.add_rows(*self._drawn(rows, placed), self._arms)
+
+    def add_late(self, late: LateColumns, placed: Placement, random: Mask) -> None:
+        """Late records that belong to the experiment."""
+        self.traffic.add_late(late, placed)
+        self.guardrails.add_late(*self._drawn(late.take(random), placed.take(random)), self._arms)
+
+    def _drawn(self, columns: C, placed: Placement) -> tuple[C, Placement, I32]:
+        """Exposures with the first plan that can have drawn their unit: their own, unless their conversation may have
+        begun earlier. Conversations from before the run are left out: the plan that drew them may not be recorded.
+        """
+        carried = (columns.flags & Flag.CARRIED) != 0
+        if not carried.any():
+            return columns, placed, columns.plan
+        first = columns.plan.copy()
+        first[carried] = self.sample_ratio.first_plans(columns.unit[carried], columns.plan[carried])
+        known = first >= 0
+        return columns.take(known), placed.take(known), first[known]
+
+    def add_values(self, rows: RowColumns, placed: Placement, values: Sequence[Values | None]) -> None:
+        """Analysed rows, with each measure's values."""
+        sets = self._arms.weights
+        for (column, _), completeness in self.completeness.items():
+            if (known := values[column]) is not None:
+                completeness.add(known.missing, rows.unit, rows.at, placed.weights, placed.arm, sets)
+        for (column, _), rare in self.rare.items():
+            if (known := values[column]) is not None and rare.applies:
+                rare.add(known, rows.unit, rows.at, placed.weights, placed.arm)
+
+    def units_per_day(self, now: float) -> float | None:
+        """New units at the present rate: of the run's last quarter, but at most a day and at least ten minutes; None if
+        there were none.
+        """
+        window = min(_DAY_S, max(_SHORTEST_RATE_S, (now - self._arms.since) / 4))
+        since = max(self._arms.since, now - window)
+        new = self.sample_ratio.new_since(since)
+        return new * _DAY_S / (now - since) if new and now > since else None
+
+    def split_differences(self) -> list[str]:
+        """Possible explanations of a wrong sample ratio; empty without an alarm."""
+        if self.sample_ratio.alarmed_at is None:
+            return []
+        return self.traffic.differences() or [
+            "Nothing that is recorded differs by arm: exposures are missing entirely."
+        ]
+
+    def invalidates(self, column: int, treatment: int) -> str:
+        """The reason why no verdict on a measure counts, in words; empty if there is none."""
+        if self.alarms.raised_at(SPLIT) is not None:
+            return "the units contradict the weights"
+        if lost := self.traffic.too_many_lost():
+            return lost
+        if self.damaged:
+            return "a part of the ledger cannot be read"
+        if self.alarms.raised_at(self._completeness_key(column, treatment)) is not None:
+            return "values are missing more often on one arm"
+        return ""
+
+    @property
+    def returns(self) -> str:
+        """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
+        return self.alarms.text(RETURNS)
+
+    @property
+    def suspected_returns(self) -> str:
+        """The same; empty without any suspicion."""
+        return self.returns or (self.sample_ratio.returns if self.sample_ratio.suspects else "")
+
+    def _completeness_key(self, column: int, treatment: int) -> str:
+        return f"completeness {self._measures[column].key} {self._arms.names[treatment]}"
+
+    def raise_alarms(self, now: float) -> list[Occurrence]:
+        """Raises alarms; returns the new ones, for the journal."""
+        found = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
+        found += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
+        found += [self._while_it_lasts("incomplete", "incomplete", _unreadable(self.damaged), now)]
+        found += [
+            self._while_it_lasts(f"unhealthy {watch.key}", "endpoint_unhealthy", _unhealthy(watch), now)
+            for watch in self.guardrails
+        ]
+        return [occurrence for occurrence in found if occurrence is not None]
+
+    def _new_alarms(self, now: float) -> Iterator[tuple[str, Alarm]]:
+        for watch in self.guardrails:
+            if watch.is_new_alarm():
+                yield f"guardrail {watch.key}", Alarm(kind="guardrail", at=now, text=_broken(watch))
+        if self.sample_ratio.is_new_alarm():
+            text = " ".join(["The units contradict the weights.", *self.traffic.differences()])
+            yield SPLIT, Alarm(kind="sample_ratio", at=now, text=text)
+        elif self.alarms.raised_at(SPLIT) is self.alarms.raised_at(RETURNS) is None and (
+            self.sample_ratio.compare_returns() >= RETURNS_THRESHOLD
+        ):
+            yield RETURNS, Alarm(kind="returns", at=now, text=self.sample_ratio.returns)
+        for (column, treatment), completeness in self.completeness.items():
+            if completeness.is_new_alarm():
+                yield self._completeness_key(column, treatment), self._incomplete(column, treatment, completeness, now)
+
+    def _incomplete(self, column: int, treatment: int, completeness: Completeness, now: float) -> Alarm:
+        metric, names = self._measures[column].key, (self._arms.names[0], self._arms.names[treatment])
+        counts = ", ".join(f"{units:,} on {name}" for units, name in zip(completeness.units, names, strict=True))
+        text = f"Requests lack {metric} more often on one arm than the weights explain. Units with one: {counts}."
+        return Alarm(kind="completeness", at=now, text=text, metric=metric)
+
+    def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
+        """Raises an alarm for a difference found in mode `aa`, where there is none."""
+        wrong = [it for it in verdicts if it.measure.role == "primary" and it.word in ("better", *AGAINST)]
+        text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
+        found = [
+            self._hold(
+                f"aa {it.key}", Alarm(kind="aa", at=now, text=text.format(it.measure.key), metric=it.measure.key)
+            )
+            for it in wrong
+        ]
+        return [occurrence for occurrence in found if occurrence is not None]
+
+    def raise_changes(self, comparisons: Sequence[Comparator], now: float) -> list[Occurrence]:
+        """Raises an alarm for each primary effect whose direction has changed."""
+        found = [
+            self._hold(
+                f"effect {it.key}",
+                Alarm(kind="effect_changed", at=now, text=changed(it, change, now), metric=it.measure.key),
+            )
+            for it in comparisons
+            if (change := it.changes.change) is not None and change.flips
+        ]
+        return [occurrence for occurrence in found if occurrence is not None]
+
+    def _hold(self, key: str, alarm: Alarm) -> Occurrence | None:
+        occurrence = self.alarms.hold(key, alarm)
+        self._mark()
+        return occurrence
+
+    def _while_it_lasts(self, key: str, kind: Any, text: str, now: float) -> Occurrence | None:
+        if not text:
+            self.alarms.drop(key)
+            return None
+        return self.alarms.hold(key, Alarm(kind=kind, at=now, text=text[0].upper() + text[1:] + "."))
+
+    def restore(self, alarms: Mapping[str, Any]) -> None:
+        """Continues from the `state` of `alarms`."""
+        self.alarms.restore(dict(alarms))
+        self._forget_alarms()
+
+    def _mark(self) -> None:
+        """Copies the times of alarms to the watches."""
+        self.sample_ratio.alarmed_at = self.alarms.raised_at(SPLIT)
+        for watch in self.guardrails:
+            watch.alarmed_at = self.alarms.raised_at(f"guardrail {watch.key}")
+        for (column, treatment), completeness in self.completeness.items():
+            completeness.alarmed_at = self.alarms.raised_at(self._completeness_key(column, treatment))
+
+
+def _broken(watch: GuardrailWatch) -> str:
+    status = watch.status()
+    counts = ", ".join(f"{units:,} on {name}" for name, units in status.events.items())
+    limit = f"{status.treatment} exceeds the limit, {status.limit}"
+    return f"Guardrail {status.event}: {limit}. Units with the event: {counts}."
+
+
+def changed(comparing: Comparator, change: Change, now: float) -> str:
+    """What is said of a change, in words."""
+    scale, metric, treatment = comparing.measure.scale, comparing.measure.key, comparing.names[1]
+
+    def size(value: float) -> str:
+        lift = effect_of(value, None, scale).estimate or 0.0
+        return words.percent(lift, signed=True) if scale == "relative" else f"{lift:+.3g}"
+
+    return (
+        f"The effect of {treatment} on {metric} has changed: about {size(change.until)} until "
+        f"{words.moment(change.at, now)}, and about {size(change.since)} since. What the report says is true of all "
+        "traffic so far, not of what comes."
+    )
+
+
+def _unreadable(damaged: Sequence[str]) -> str:
+    if not damaged:
+        return ""
+    files, held = ("1 file", "it holds") if len(damaged) == 1 else (f"{len(damaged)} files", "they hold")
+    return (
+        f"{files} of the ledger cannot be read, and what {held} is missing here: {'; '.join(damaged)}. Restore what is "
+        "damaged, or move it away to judge by the rest"
+    )
+
+
+def _unhealthy(watch: GuardrailWatch) -> str:
+    if not watch.unhealthy:
+        return ""
+    return f"control itself exceeds the limit of {watch.rail.event}, {watch.limit}: the endpoint is unhealthy"
+
+
+def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
+    """Records a verdict that is reached for the first time, with the interval that it rests on."""
+    control, treatment = comparing.names
+    metric, verdict, effect = (
+        comparing.measure.key,
+        comparing.word,
+        comparing.known.shown,
+    )
+    return Occurrence(
+        at=now,
+        kind="verdict",
+        text=f"{metric}: {treatment} is {verdict}, against {control}",
+        detail={
+            "metric": metric,
+            "treatment": treatment,
+            "verdict": verdict,
+            "role": comparing.measure.role,
+            "lower": effect.lower,
+            "upper": effect.upper,
+        },
+    )

@@ -1,0 +1,280 @@
+"""Sample ratio: checks whether the arms' units contradict the weights, and finds what differs by arm if they do.
+
+A unit counts once, under the plan of its first exposure. Requests that may belong to conversations of an earlier plan
+are left out, as they are from the analysis.
+
+Units that come back are compared by their numbers of requests, too, in two ways whose evidence is averaged. One asks
+whether those that have made two, three, four … requests are divided as all are: it is exact, whatever units' activity
+is like. The other compares the arms' means: where units are alike, a few thousand requests show that a tenth is lost.
+
+Traffic that treatments have received: units since the present step began, and totals that `harm_budget` limits.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.config.experiments import Experiment
+from app.experiments.analysis.arms import Arms, FirstExposures, Placement
+from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints
+from app.experiments.analysis.cells import bands_of
+from app.experiments.analysis.metrics import Limits, happened
+from app.experiments.contract.report import PlanCounts, SampleRatio, Treated
+from app.experiments.rendering import words
+from app.experiments.statistics.events import (
+    FEWER,
+    RETURNS,
+    RETURNS_THRESHOLD,
+    SUSPICION,
+    THRESHOLD,
+    ln_e,
+    ln_e_of_returns,
+)
+from app.experiments.statistics.look import Look, Moments, look_of_requests
+from app.experiments.storage.columns import F64, I32, RowColumns, StartColumns, Tables
+
+_HOUR_S = 3600.0
+_HOURS_KEPT = 48
+_GROWTH = 1.02
+"""Units' numbers of requests are compared again once there are so many times as many requests."""
+
+
+class SampleRatioWatch:
+    """Units by plan and arm. `returning`: units come back; else every request is a separate unit."""
+
+    def __init__(self, arms: Arms, tables: Tables, *, returning: bool) -> None:
+        self._arms = arms
+        self._tables = tables
+        self._first = FirstSeen(len(arms.names)) if returning else None
+        self._requests = Growing(np.int64, len(arms.names))
+        self._hours: dict[int, int] = {}
+        self._known: float | None = 0.0
+        self._starts = self._starts_compared = 0
+        self._evidence_of_returns = 0.0
+        self.returns = ""
+        """How the arms' units differ most in how many requests they make, in words."""
+        self.alarmed_at: float | None = None
+
+    def add(self, unit: Hashes, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
+        """Starts of random exposures that belong to the experiment: equally long arrays."""
+        if not len(unit):
+            return
+        self._starts += len(unit)
+        if self._first is not None:
+            self._first.add(unit, at, plan, arm)
+        else:
+            self._requests.resize(int(plan.max()) + 1)
+            np.add.at(self._requests.values, (plan, arm), 1)
+            self._count_hours(at)
+        self._known = None
+
+    def first_plans(self, unit: Hashes, plan: I32) -> I32:
+        """The plan of each unit's first exposure; -1 where that is not known, `plan` where units do not come back."""
+        return plan if self._first is None else self._first.groups(unit, unknown=-1)
+
+    def first_exposures(self) -> FirstExposures | None:
+        """None where units do not come back."""
+        if self._first is None:
+            return None
+        unit, plan, arm = self._first.exposures
+        return FirstExposures(unit, self._arms.sets_of(plan), arm)
+
+    @property
+    def _evidence(self) -> float:
+        if self._known is None:
+            self._known = ln_e(
+                (counts, self._arms.weights_of(self._tables.plans[plan]))
+                for plan, counts in enumerate(self._counts.tolist())
+                if any(counts)
+            )
+        return self._known
+
+    def _count_hours(self, at: F64) -> None:
+        hours, counts = np.unique((at // _HOUR_S).astype(np.int64), return_counts=True)
+        for hour, count in zip(hours.tolist(), counts.tolist(), strict=True):
+            self._hours[hour] = self._hours.get(hour, 0) + count
+        oldest = max(self._hours) - _HOURS_KEPT
+        self._hours = {hour: count for hour, count in self._hours.items() if hour >= oldest}
+
+    def new_since(self, since: float) -> float:
+        """Units that were first seen at `since` or later, to the hour where requests are units."""
+        if self._first is not None:
+            return self._first.new_since(since) / self.share
+        return float(sum(count for hour, count in self._hours.items() if (hour + 1) * _HOUR_S > since))
+
+    @property
+    def _counts(self) -> Ints:
+        return self._requests.values if self._first is None else self._first.counts
+
+    @property
+    def share(self) -> float:
+        """The share of units that is counted: below 1 after eight million."""
+        return 1.0 if self._first is None else self._first.share
+
+    @property
+    def units(self) -> list[int]:
+        """Units per arm, by their first exposure."""
+        return [round(count / self.share) for count in self._counts.sum(axis=0).tolist()]
+
+    def is_new_alarm(self) -> bool:
+        """Whether the evidence has reached the threshold, without an alarm before."""
+        return self.alarmed_at is None and self._evidence >= THRESHOLD
+
+    def compare_returns(self) -> float:
+        """The evidence, ln, that the arms' units differ in how many requests they make; 0 where units do not come back.
+        Computed anew once there are clearly more requests than at the last time.
+        """
+        if self._first is None or self._starts < _GROWTH * self._starts_compared or not self._starts:
+            return self._evidence_of_returns
+        self._starts_compared = self._starts
+        reached = self._first.reached(RETURNS)
+        used = reached[0].any(axis=1).tolist()
+        nobody = (0,) * len(self._arms.names)
+        weights = [
+            self._arms.weights_of(self._tables.plans[plan]) if has_units else nobody
+            for plan, has_units in enumerate(used)
+        ]
+        evidence = ln_e_of_returns(reached, weights)
+        of_means, treatment, look = max(self._means_of_requests(self._first), key=itemgetter(0))
+        self._evidence_of_returns = float(np.logaddexp(evidence.max(), of_means)) - math.log(2)
+        if look is not None and of_means > evidence.max():
+            self.returns = self._difference_of_means(treatment, look)
+        else:
+            self.returns = self._difference(int(evidence.argmax()), reached, weights)
+        return self._evidence_of_returns
+
+    def _means_of_requests(self, first: FirstSeen) -> Iterator[tuple[float, int, Look | None]]:
+        """For each treatment, the evidence, ln, that its units make more or fewer requests than control's in the mean,
+        less what the number of treatments costs; and the look at it.
+        """
+        _, plan, arm = first.exposures
+        sets, treatments = self._arms.sets_of(plan), len(self._arms.names) - 1
+        for treatment in range(1, treatments + 1):
+            which = (arm == 0) | (arm == treatment)
+            cell = 2 * bands_of(treatment, self._arms.weights, sets[which]) + (arm[which] != 0)
+            size, times = 2 * (int(cell.max(initial=-1)) + 1), first.times[which].astype(np.float64)
+            n, x, xx = (_by_cell(cell, it, size) for it in (np.ones(len(cell)), times, times**2))
+            look = look_of_requests(Moments(n, x, n, xx, x, n), "ratio")
+            alpha = math.exp(-RETURNS_THRESHOLD)
+            ln_e = look.ln_e(effect=FEWER, alpha=alpha) if look is not None else 0.0
+            yield ln_e - math.log(treatments), treatment, look
+
+    @property
+    def suspects(self) -> bool:
+        """Whether there is some evidence for such a difference, not enough for an alarm."""
+        return self._evidence_of_returns >= SUSPICION
+
+    def _difference(self, number: int, reached: Ints, weights: list[tuple[int, ...]]) -> str:
+        """The difference among the units that have made as many requests, for the arm that differs most."""
+        shares = np.array([np.array(of_plan) / max(sum(of_plan), 1) for of_plan in weights])
+        units = reached[number]
+        found, expected = units.sum(axis=0), (units.sum(axis=1)[:, None] * shares).sum(axis=0)
+        arm = 1 + int(np.argmax(np.abs(found - expected)[1:] / np.sqrt(np.maximum(expected[1:], 1.0))))
+        name = self._arms.names[arm]
+        counts = [f"{count / self.share:,.0f}" for count in (units.sum(), found[arm], expected[arm])]
+        how = (
+            f"of {counts[0]} units with at least {RETURNS[number]:,}, {counts[1]} are {name}'s, where the weights say "
+            f"{counts[2]}"
+        )
+        return _unlike(name, how, fewer=bool(found[arm] < expected[arm]))
+
+    def _difference_of_means(self, treatment: int, look: Look) -> str:
+        control, name = self._arms.names[0], self._arms.names[treatment]
+        how = f"{words.percent(abs(math.expm1(look.est)))} {'fewer' if look.est < 0 else 'more'} each than {control}'s"
+        return _unlike(name, how, fewer=look.est < 0)
+
+    def status(self, attribution: list[str], returns: str = "") -> SampleRatio:
+        """Its state for reports."""
+        names = self._arms.names
+        plans = [(self._tables.plans[plan], counts) for plan, counts in enumerate(self._counts.tolist()) if any(counts)]
+        return SampleRatio(
+            log_e_value=self._evidence,
+            alarm=self.alarmed_at is not None,
+            alarmed_at=self.alarmed_at,
+            plans=[
+                PlanCounts(
+                    plan=plan.id,
+                    weights=dict(zip(names, self._arms.weights_of(plan), strict=True)),
+                    units=dict(zip(names, counts, strict=True)),
+                )
+                for plan, counts in plans
+            ],
+            attribution=attribution,
+            returns=returns,
+        )
+
+
+def _by_cell(cell: Ints, values: Floats, size: int) -> Floats:
+    return np.asarray(np.bincount(cell, values, size), np.float64).reshape(-1, 2)
+
+
+def _unlike(name: str, how: str, *, fewer: bool) -> str:
+    why = (
+        f"requests of {name} are missing, or its units come back less often"
+        if fewer
+        else f"clients of {name} try again, its units come back more often, or other arms' requests are missing"
+    )
+    more = "fewer" if fewer else "more"
+    return f"Units of {name} make {more} requests: {how}. Either {why}: the arms' requests are not alike."
+
+
+class DistinctUnits:
+    """Counts units up to a limit: more are not needed, and not kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._units = HashIndex()
+
+    def add(self, units: Hashes) -> None:
+        """Adds units, in any order."""
+        if len(self._units) < self._limit:
+            self._units.add(np.unique(units))
+
+    def __len__(self) -> int:
+        return min(len(self._units), self._limit)
+
+
+class TreatedWatch:
+    """Counts for one experiment: exposures whose arm was drawn, including carried ones."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._treatments = experiment.treatments
+        self._min_units = experiment.ramp.min_units if experiment.ramp is not None else 0
+        self._units = DistinctUnits(experiment.harm_budget.units or 0)
+        self._errors = self._tokens = 0
+        self._since = 0.0
+        self._at_step = self._empty()
+
+    def count_since(self, since: float) -> None:
+        """Starts a step at a Unix time: earlier exposures do not count towards the next one."""
+        if since != self._since:
+            self._since, self._at_step = since, self._empty()
+
+    def _empty(self) -> Sequence[DistinctUnits]:
+        return [DistinctUnits(self._min_units) for _ in self._treatments]
+
+    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
+        """Adds records of randomised units."""
+        self._units.add(starts.unit[placed.arm > 0])
+        present = starts.at >= self._since
+        for number, units in enumerate(self._at_step, 1):
+            units.add(starts.unit[present & (placed.arm == number)])
+
+    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
+        """Adds records of randomised units."""
+        treated = placed.arm > 0
+        self._errors += int((treated & happened("error", rows, Limits())).sum())
+        self._tokens += int(np.nansum(rows.prompt_tokens[treated]) + np.nansum(rows.completion_tokens[treated]))
+
+    @property
+    def total(self) -> Treated:
+        """The counts since the start."""
+        return Treated(units=len(self._units), errors=self._errors, tokens=self._tokens)
+
+    @property
+    def step_units(self) -> dict[str, int]:
+        """Units of each treatment at this step."""
+        return {name: len(units) for name, units in zip(self._treatments, self._at_step, strict=True)}

@@ -1,1 +1,0 @@
-"""Checks for dangerous treatments and invalid comparisons: events, sample ratio, completeness."""

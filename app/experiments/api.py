@@ -1,0 +1,342 @@
+"""The controller's answers to questions about experiments and plans: pure dispatch from a path below ``/api`` to bytes.
+
+The router has checked permissions before (`app.server.experiments_api`). Errors are JSON objects with `message`
+and `param`; the router words them in OpenAI's form.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, taken
+from app.experiments.analysis.feedback import Match
+from app.experiments.audit import AuditTrail, decode_records
+from app.experiments.contract.journal import Entry, history
+from app.experiments.contract.questions import MAX_RUNS, Request, choice, decision, number, whole_number
+from app.experiments.contract.report import (
+    Acting,
+    Comparison,
+    FalseVerdicts,
+    Foreseen,
+    HistoryPoint,
+    Planned,
+    Report,
+    Summary,
+    summary_of,
+    summary_without_evidence,
+)
+from app.experiments.contract.series import Series, series_of
+from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.feed import page, recent_actions
+from app.experiments.rendering import document as markdown
+from app.experiments.rendering import document as text
+from app.experiments.rendering.document import Block
+from app.experiments.rendering.reports import document, history_document, list_document, plan_document, runs_document
+from app.experiments.shadows import ShadowReport, shadow_series
+from app.experiments.shadows import document as shadow_document
+from app.exposures.controller_client import Answer
+from app.exposures.wire import FeedbackItem
+
+Query = Mapping[str, str]
+JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
+FORMATS = ("json", "markdown", "text")
+MAX_ACTIONS = 10
+"""The number of an experiment's latest actions that its report lists."""
+
+REPORT_S = 1.0
+"""The time for which a report is cached."""
+
+
+class ReadableAnalysis(Protocol):
+    """The read side of one experiment's analysis."""
+
+    def report(self, now: float) -> Report: ...
+
+    def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
+
+    def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
+        """What each score belongs to."""
+
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned: ...
+
+    def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
+        """The work of A/A runs, on a copy of the evidence: it may run in another thread, for a number of runs."""
+
+
+class Reader(Protocol):
+    """The read side of `app.experiments.controller`."""
+
+    def now(self) -> float: ...
+
+    def experiments(self) -> Mapping[str, Experiment]:
+        """Every declared experiment."""
+
+    def analysis(self, name: str) -> ReadableAnalysis | None:
+        """The evidence of a running experiment; None if there is none."""
+
+    def acting(self, report: Report) -> Acting | None:
+        """The state of acting on the experiment of a report; None if nothing acts on it."""
+
+    def shown(self, report: Report) -> None:
+        """Somebody reads the report."""
+
+    def decide(self, report: Report, request: Request) -> None:
+        """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """The consequences of a decision. Raises what `decide` raises."""
+
+    def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
+        """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
+
+    def entries(self) -> Sequence[Entry]:
+        """The journal."""
+
+    def mirrored(self) -> Sequence[str]:
+        """The endpoints with a mirror."""
+
+    @property
+    def audit(self) -> AuditTrail:
+        """The audit log."""
+
+    def shadow(self, endpoint: str) -> ShadowReport | None:
+        """The report on an endpoint's shadow; None if it has no mirror."""
+
+
+class _Reading(NamedTuple):
+    """A report, with the state of acting and the latest actions at the same moment."""
+
+    report: Report
+    acting: Acting | None
+    actions: Sequence[tuple[float, str]]
+
+
+class Answers:
+    """Answers questions; keeps the A/A runs that are under way."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._runs = FalseVerdictRuns()
+        self._readings: dict[str, _Reading] = {}
+        self._shadows: dict[str, ShadowReport] = {}
+        self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
+            ("GET", re.compile("/experiments"), self._list),
+            ("GET", re.compile("/experiments/([^/]+)"), self._summary),
+            ("GET", re.compile("/experiments/([^/]+)/report"), self._report),
+            ("POST", re.compile("/experiments/([^/]+)/decision"), self._decide),
+            ("GET", re.compile("/experiments/([^/]+)/history"), self._history),
+            ("GET", re.compile("/experiments/([^/]+)/planner"), self._planner),
+            ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
+            ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
+            ("GET", re.compile("/endpoints/([^/]+)/plans"), self._plans),
+            ("GET", re.compile("/endpoints/([^/]+)/mirror"), self._mirror),
+            ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
+            ("POST", re.compile("/feedback/pending"), self._pending),
+            ("GET", re.compile("/series"), self._series),
+            ("GET", re.compile("/journal"), self._journal),
+            ("GET", re.compile("/audit"), self._audit),
+            ("POST", re.compile("/audit"), self._keep_audit),
+        ]
+
+    def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
+        """The answer to any question. `path` begins with a slash and is not percent-encoded."""
+        try:
+            return self._answer(method, path, query, body)
+        except ClientError as error:
+            return Answer(error.status, _json({"message": error.message, "param": error.param}))
+
+    def _answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
+        found = [(allowed, handler, m) for allowed, pattern, handler in self._routes if (m := pattern.fullmatch(path))]
+        for allowed, handler, match in found:
+            if allowed == method:
+                return handler(*match.groups(), query=query, body=body)
+        if found:
+            raise MethodNotAllowed(taken(path, [allowed for allowed, _, _ in found], method))
+        raise NotFound(f"No answer for {path}")
+
+    def _list(self, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        found = [self._summarized(name, experiment) for name, experiment in self._reader.experiments().items()]
+        return _formatted({"experiments": msgspec.to_builtins(found)}, form, lambda: list_document(found))
+
+    def _summary(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        found = self._summarized(name, self._experiment(name))
+        return _formatted(found, form, lambda: list_document([found]))
+
+    def _decide(self, name: str, query: Query, body: bytes) -> Answer:
+        """Answers a decision that was made for another state with the present one, and 412."""
+        request, experiment = decision(body), self._experiment(name)
+        is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
+        report = self._reading(name, self._judged(name)).report
+        try:
+            if is_dry:
+                return Answer(200, _json(self._reader.foresee(report, request)))
+            self._reader.decide(report, request)
+        except PreconditionFailed as error:
+            return Answer(error.status, _json(self._summarized(name, experiment)))
+        self._readings.pop(name, None)
+        return Answer(200, _json(self._summarized(name, experiment)))
+
+    def _report(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        if "at" in query:
+            raise BadRequest(
+                "at: a running server reports the present. Its history has the intervals of the past, and "
+                "`switchyard experiments report --ledger DIR --at TIME` reports from what was recorded until then",
+                param="at",
+            )
+        reading = self._reading(name, self._judged(name))
+        self._reader.shown(reading.report)
+        return _formatted(reading.report, form, lambda: document(*reading))
+
+    def _history(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        judged = self._judged(name)
+        comparison = _comparison(self._reading(name, judged).report, query)
+        metric, treatment = comparison.metric, comparison.treatment
+        points = list(judged.history(metric, treatment))
+        history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
+        return _formatted(history, form, lambda: history_document(name, comparison, points))
+
+    def _planner(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        judged = self._judged(name)
+        comparison = _comparison(self._reading(name, judged).report, query)
+        effect = number(query, "effect", default=comparison.minimal_effect)
+        power = number(query, "power", default=0.8, below=1.0)
+        now = self._reader.now()
+        planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
+        return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
+
+    def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
+        judged = self._judged(name)
+        runs = whole_number(body, "runs", highest=MAX_RUNS)
+        if not self._runs.start(name, runs, judged.false_verdicts):
+            raise Conflict(f"A/A runs of '{name}' are under way; read them with GET, then start again")
+        return Answer(202, _json(self._runs.of(name)))
+
+    def _runs_so_far(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        self._experiment(name)
+        found: Runs | None = self._runs.of(name)
+        if found is None:
+            raise NotFound(f"No A/A runs of '{name}' were started since the controller's start; start some with POST")
+        return _formatted(found, form, lambda: runs_document(name, found))
+
+    def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
+
+    def _mirror(self, endpoint: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        if (report := self._shadow_of(endpoint)) is None:
+            raise NotFound(
+                f"The endpoint '{endpoint}' has no mirror; declare one in the configuration", param="endpoint"
+            )
+        return _formatted(report, form, lambda: shadow_document(report))
+
+    def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
+
+    def _pending(self, query: Query, body: bytes) -> Answer:
+        """The numbers of scores in the body that match no exposure, and that come after its window."""
+        items = msgspec.json.decode(body, type=list[FeedbackItem])
+        analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
+        matches = [{*found} for found in zip(*(it.matches(items) for it in analyses), strict=True)] or [set()] * len(
+            items
+        )
+        late = sum("late" in it and "waiting" not in it for it in matches)
+        return Answer(200, _json({"pending": sum(not it - {"unknown"} for it in matches), "late": late}))
+
+    def _series(self, query: Query, body: bytes) -> Answer:
+        found: list[Series] = []
+        for name in self._reader.experiments():
+            if (judged := self._reader.analysis(name)) is not None:
+                report, acting, _ = self._reading(name, judged)
+                found += series_of(report, acting)
+        for endpoint in self._reader.mirrored():
+            if (shadow := self._shadow_of(endpoint)) is not None:
+                found += shadow_series(shadow)
+        return Answer(200, _json(found))
+
+    def _journal(self, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
+
+    def _audit(self, query: Query, body: bytes) -> Answer:
+        return self._reader.audit.answer(query)
+
+    def _keep_audit(self, query: Query, body: bytes) -> Answer:
+        self._reader.audit.keep(decode_records(body))
+        return Answer(200, _json({}))
+
+    def _experiment(self, name: str) -> Experiment:
+        declared = self._reader.experiments()
+        if (found := declared.get(name)) is None:
+            raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}", param="name")
+        return found
+
+    def _judged(self, name: str) -> ReadableAnalysis:
+        experiment = self._experiment(name)
+        if (judged := self._reader.analysis(name)) is None:
+            raise NotFound(f"The experiment '{name}' has no evidence: its state is {experiment.state}", param="name")
+        return judged
+
+    def _summarized(self, name: str, experiment: Experiment) -> Summary:
+        if (judged := self._reader.analysis(name)) is None:
+            return summary_without_evidence(name, experiment)
+        report, acting, _ = self._reading(name, judged)
+        self._reader.shown(report)
+        return summary_of(report, acting)
+
+    def _reading(self, name: str, judged: ReadableAnalysis) -> "_Reading":
+        """One that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy. It is a
+        new one, though, once acting has changed.
+        """
+        now, last = self._reader.now(), self._readings.get(name)
+        if (
+            last is not None
+            and 0 <= now - last.report.at < REPORT_S
+            and self._reader.acting(last.report) == last.acting
+        ):
+            return last
+        report = judged.report(now)
+        acting = self._reader.acting(report)
+        if acting is not None:  # it may have paused or stopped what the file declares as running
+            report = msgspec.structs.replace(report, state=acting.state)
+        actions = recent_actions(self._reader.entries(), name, MAX_ACTIONS)
+        self._readings[name] = _Reading(report, acting, actions)
+        return self._readings[name]
+
+    def _shadow_of(self, endpoint: str) -> ShadowReport | None:
+        """Like `_reading`, for a shadow."""
+        now, last = self._reader.now(), self._shadows.get(endpoint)
+        if last is not None and 0 <= now - last.at < REPORT_S and endpoint in self._reader.mirrored():
+            return last
+        if (report := self._reader.shadow(endpoint)) is not None:
+            self._shadows[endpoint] = report
+        return report
+
+
+def _comparison(report: Report, query: Query) -> Comparison:
+    """The comparison that `metric` and `treatment` name; by default the first."""
+    found = [*report.primary, *report.secondary]
+    metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
+    treatment = choice(query, "treatment", report.treatments)
+    return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _formatted(value: Any, form: str, blocks: Callable[[], Iterable[Block]]) -> Answer:
+    if form == "markdown":
+        return Answer(200, markdown.markdown(blocks()).encode(), MARKDOWN)
+    if form == "text":
+        return Answer(200, text.text(blocks()).encode(), TEXT)
+    return Answer(200, _json(value), JSON)

@@ -1,0 +1,329 @@
+"""Acting on a controller's experiments: their states, which the journal keeps, and the changes that follow.
+
+Synchronous, in the controller's thread. A change of the traffic is due once the journal's directory has its intent; a
+stop, too, unless the directory fails or takes long: then traffic is taken away all the same, since a failing treatment
+hurts and a repeated stop does not.
+
+Carries out a wanted change of the traffic: by compare-and-set, through the control plane, as often as is needed.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.config.endpoints import MAX_REASON
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.control_plane import Authorship, ControlPlane, Wanted, change_plan
+from app.errors import Conflict, PreconditionFailed, SwitchyardError
+from app.experiments.automation import shares
+from app.experiments.automation.decisions import acting_of, decided, foreseen, next_sentence
+from app.experiments.automation.machine import MAX_TURNS, Turn, next_turn
+from app.experiments.automation.state import Facts, Intent, Interventions, State, states_of
+from app.experiments.contract.journal import Entry, history
+from app.experiments.contract.questions import Request
+from app.experiments.contract.report import Acting, Foreseen, Report
+from app.experiments.runs import Run
+from app.exposures.wire import Stop
+from app.telemetry.logs import event
+
+_log = logging.getLogger("switchyard")
+_TEMPORARY = "the present plan is temporary"
+_GONE = "the arms are not in the endpoint's traffic any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that an experiment wants of its endpoint's traffic."""
+
+    experiment: str
+    section: Experiment
+    intent: Intent
+    generation: int
+    """The last known plan of the endpoint."""
+
+
+async def carry_out(control: ControlPlane, change: Change, now: float) -> str | None:
+    """Makes the change if it has not been made, and if the traffic is still that which it is to replace. Returns the
+    reason to try again, in words; None if nothing is left to do: the change is applied, or what is applied is something
+    else, which the caller reads. `now`: Unix seconds.
+    """
+    intent, endpoint = change.intent, change.section.endpoint
+
+    def check(config: Config) -> Wanted:
+        plan, traffic = config.endpoints[endpoint].plan, config.endpoints[endpoint].traffic
+        if not set(change.section.arms) <= set(traffic):
+            raise Conflict(_GONE)
+        arms = _after(change, traffic)
+        if plan.expires is not None and intent.kind != "rollback":
+            raise Conflict(_TEMPORARY)
+        if arms is None:
+            raise _Other
+        # A treatment that is rolled back loses running conversations, too, permanently.
+        rolled_back = intent.treatments if intent.kind == "rollback" else []
+        withdrawn = dict.fromkeys(rolled_back, change.section.control)
+        return Wanted({**traffic, **arms}, plan.overrides, reason=intent.reason[:MAX_REASON], withdrawn=withdrawn)
+
+    author = Authorship(intent.by, now, change.generation + 1)
+    try:
+        before, after = await change_plan(control, endpoint, check=check, author=author)
+    except _Other:
+        return None
+    except SwitchyardError as error:
+        waits = event("experiment_waits", experiment=change.experiment, endpoint=endpoint, error=error.message)
+        _log.warning("An experiment could not move traffic yet", extra=waits)
+        return error.message
+    if before is not after:
+        traffic = {"before": dict(before.traffic), "after": dict(after.traffic)}
+        moved = event("experiment_moved_traffic", experiment=change.experiment, endpoint=endpoint, **traffic)
+        _log.info("An experiment has moved traffic", extra=moved)
+    return None
+
+
+class _Other(Exception):
+    """The arms' weights are not those that the change is to replace."""
+
+
+def _after(change: Change, traffic: Mapping[str, int]) -> dict[str, int] | None:
+    intent, arms = change.intent, shares.of_arms(traffic, change.section)
+    if intent.kind == "rollback":
+        return shares.without(arms, change.section, intent.treatments)
+    return intent.after if arms in (intent.before, intent.after) else None
+
+
+PATIENCE_S = 0.5
+"""The longest wait of a stop for the directory."""
+
+RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""The delays after the first refusal of a change in a row, the second …"""
+
+
+@dataclass(slots=True)
+class _Course:
+    """Facts about one experiment besides its state."""
+
+    turn: int = 0
+    """The number of its last turn."""
+    position: int = 0
+    """The journal position of the state's entry."""
+    changed_at: float = 0.0
+    stops: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """The journal position and time at which each present stop first appeared: later events no longer delay it."""
+    refusals: int = 0
+    retry_at: float = 0.0
+    trouble: str = ""
+
+
+class Journal:
+    """The journal as actions need it: `add` returns the number of entries, of which `durable` are written."""
+
+    def __init__(
+        self, add: Callable[[Sequence[Entry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
+    ) -> None:
+        self.add, self.durable, self.is_failing = add, durable, is_failing
+
+
+class Actions:
+    """Carries out turns. `can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
+
+    def __init__(self, journal: Journal, *, can_move: bool) -> None:
+        self.settled = not can_move
+        """Whether every router has the applied configuration."""
+        self.turns = 0
+        """The number of turns taken. In any thread."""
+        self.seen_turns = 0
+        """The number of turns taken when the applied configuration was read."""
+        self._journal, self._can_move = journal, can_move
+        self._states: dict[str, State] = {}
+        self._courses: dict[str, _Course] = {}
+
+    def restore(self, entries: Iterable[Entry]) -> None:
+        """Continues from the journal."""
+        for name, state in states_of(entries).items():
+            known = self._states.get(name)
+            if known is None or known.revision < state.revision:
+                self._states[name] = state
+
+    def obstacles(self) -> dict[str, Any]:
+        """What besides the states decides on the next step, as plain data: whether there is a control plane, whether
+        every router has its configuration, and why a change was refused.
+        """
+        trouble = {name: course.trouble for name, course in self._courses.items() if course.trouble}
+        return {"can_move": self._can_move, "settled": self.settled, "trouble": trouble}
+
+    def meet(self, obstacles: Mapping[str, Any]) -> None:
+        """Takes the `obstacles` of a journal, to tell what was next then."""
+        self._can_move, self.settled = obstacles["can_move"], obstacles["settled"]
+        for name, trouble in obstacles["trouble"].items():
+            self._course(name).trouble = trouble
+
+    def learn(self, entries: Iterable[Entry], runs: Mapping[str, Run]) -> None:
+        """Takes another controller's entries about the same runs. A controller's own runs have their own states."""
+        same = {name: run.started_at for name, run in runs.items()}
+        self.restore(it for it in entries if it.experiment in same and _started_at(it) == same[it.experiment])
+
+    def interventions(self, run: Run) -> Interventions:
+        """The actions on which counting depends."""
+        return self._state(run).interventions
+
+    def act(self, run: Run, config: Config, report: Report, now: float) -> bool:
+        """Takes every turn that is due. Returns whether there was any."""
+        facts, has_turned = self._facts(run, config, report), False
+        for _ in range(MAX_TURNS):
+            if (turn := next_turn(self._state(run), facts, now)) is None:
+                break
+            self._take(run.name, turn, now)
+            facts, has_turned = replace(facts, is_fresh=False), True
+        return has_turned
+
+    def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
+        """Takes a person's decision. Raises Conflict if it is not applicable now, PreconditionFailed if it is stale."""
+        turn = self._decided(run, config, report, request, now)
+        by = {"action": request.action, "reason": request.reason, "by": request.by}
+        self._take(run.name, turn, now, **by)
+
+    def foresee(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Foreseen:
+        """The consequences of that decision. Raises the same."""
+        turn = self._decided(run, config, report, request, now)
+        return foreseen(turn, self._state(run), self._facts(run, config, report))
+
+    def _decided(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Turn:
+        if run.stopped_at is not None:
+            raise Conflict("Its configuration says that the experiment is stopped: change it there")
+        state = self._state(run)
+        if request.revision is not None and request.revision != state.revision:
+            message = f"revision: the experiment is at {state.revision} now; look at it, then decide again"
+            raise PreconditionFailed(message, current={})
+        return decided(state, self._facts(run, config, report), request, now)
+
+    def stops(self, runs: Mapping[str, Run], now: float) -> list[Stop]:
+        """Stops that routers are to apply."""
+        present = ((name, state) for name, state in self._states.items() if _is_of(state, runs.get(name)))
+        return [stop for name, state in present for stop in state.stops if self._is_due(name, stop, now)]
+
+    @property
+    def waits_for_directory(self) -> bool:
+        """Whether a stop or a change waits until its entry is written."""
+        return any(
+            (state.stops or state.intent is not None) and not self._is_durable(name)
+            for name, state in self._states.items()
+        )
+
+    @property
+    def waits_for_delivery(self) -> bool:
+        """Whether the next turn depends on the applied configuration and its delivery."""
+        return self._can_move and any(state.stops or state.intent is not None for state in self._states.values())
+
+    def changes(self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float) -> list[Change]:
+        """The changes of traffic that are due."""
+        return list(self._changes(config, runs, entries, now))
+
+    def tried(self, change: Change, refusal: str | None, now: float) -> None:
+        """Records that a change was made (`refusal` is None), or is to be tried again."""
+        course = self._course(change.experiment)
+        if refusal is None:
+            course.refusals, course.retry_at, course.trouble = 0, now + RETRY_S[0], ""
+            return
+        pauses = RETRY_S[:2] if change.intent.kind == "rollback" else RETRY_S
+        course.retry_at = now + pauses[min(course.refusals, len(pauses) - 1)]
+        course.refusals += 1
+        course.trouble = refusal
+
+    def acting(self, run: Run, config: Config, report: Report, now: float) -> Acting | None:
+        """The present state for summaries; None if nothing acts on the experiment."""
+        if report.mode == "aa" or run.stopped_at is not None:
+            return None
+        return acting_of(self._state(run), self._facts(run, config, report), now)
+
+    def next_sentence(self, run: Run, config: Config, report: Report, now: float) -> str:
+        """The report's sentence about the next step; its own one if nothing acts."""
+        if report.mode == "aa" or run.stopped_at is not None:
+            return report.next
+        return next_sentence(self._state(run), self._facts(run, config, report), now)
+
+    def weights(self, run: Run, config: Config, report: Report) -> dict[str, int]:
+        """The arms' weights for the report: as applied, less the stops in force."""
+        if report.mode == "aa" or run.stopped_at is not None:
+            return report.weights
+        facts = self._facts(run, config, report)
+        arms, stopped = (
+            shares.of_arms(facts.traffic, facts.experiment),
+            [it.deployment for it in self._state(run).stops],
+        )
+        return shares.without(arms, facts.experiment, stopped)
+
+    def _changes(
+        self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float
+    ) -> Iterator[Change]:
+        for name, state in self._states.items():
+            section, run = config.experiments.get(name), runs.get(name)
+            if not self._can_move or state.intent is None or section is None or not _is_of(state, run):
+                continue
+            course = self._course(name)
+            if now < course.retry_at:
+                continue
+            is_stop = state.intent.kind == "rollback"
+            if self._is_durable(name) or (is_stop and self._may_stop(course.position, course.changed_at, now)):
+                generation = max((it.generation for it in history(entries, section.endpoint)), default=0)
+                yield Change(name, section, state.intent, generation)
+
+    def _take(self, name: str, turn: Turn, now: float, **detail: object) -> None:
+        course = self._course(name)
+        self.turns += 1
+        course.turn = self.turns
+        if turn.kind != "done":
+            course.refusals, course.retry_at = 0, 0.0
+        course.trouble = course.trouble if turn.state.intent is not None else ""
+        known = {it.id: course.stops.get(it.id, (0, now)) for it in self._states[name].stops}
+        self._states[name] = turn.state
+        course.position = self._journal.add([turn.state.entry(name, turn.kind, now, turn.text, **detail)])
+        course.changed_at = now
+        course.stops = {it.id: known.get(it.id, (course.position, now)) for it in turn.state.stops}
+
+    def _is_due(self, name: str, stop: Stop, now: float) -> bool:
+        return self._may_stop(*self._course(name).stops.get(stop.id, (0, now)), now)
+
+    def _may_stop(self, position: int, since: float, now: float) -> bool:
+        is_late = now >= since + PATIENCE_S
+        return self._journal.durable() >= position or self._journal.is_failing() or is_late
+
+    def _is_durable(self, name: str) -> bool:
+        return self._journal.durable() >= self._course(name).position
+
+    def _state(self, run: Run) -> State:
+        known = self._states.get(run.name)
+        if known is None or known.started_at != run.started_at:
+            known = State(started_at=run.started_at, revision=known.revision if known is not None else 0)
+            self._states[run.name] = known
+        return known
+
+    def _course(self, name: str) -> _Course:
+        return self._courses.setdefault(name, _Course())
+
+    def _facts(self, run: Run, config: Config, report: Report) -> Facts:
+        section = config.experiments[run.name]
+        endpoint = config.endpoints[section.endpoint]
+        return Facts(
+            name=run.name,
+            experiment=section,
+            traffic=endpoint.traffic,
+            planned_by=endpoint.plan.by,
+            is_temporary=endpoint.plan.expires is not None,
+            can_move=self._can_move,
+            settled=self.settled,
+            is_fresh=self.seen_turns >= self._course(run.name).turn,
+            report=report,
+            trouble=self._course(run.name).trouble,
+        )
+
+
+def _started_at(entry: Entry) -> float | None:
+    """The start of the run that an entry's state belongs to."""
+    state = entry.detail.get("state")
+    return state.get("started_at") if isinstance(state, dict) else None
+
+
+def _is_of(state: State, run: Run | None) -> bool:
+    """Whether a state belongs to the present run, and that continues: pending work of any other run is void."""
+    return run is not None and run.stopped_at is None and run.started_at == state.started_at

@@ -1,0 +1,449 @@
+"""The next action on an experiment: a pure function of its state, the facts and the time.
+
+`next_turn` returns one turn, the state after it and the journal's entry; it is called until there is none. Nothing else
+is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and
+`actions.py` carries them out. Doing so twice changes nothing.
+
+The next step of a ramp, and the conditions for which it waits. Steps wait for evidence, not for the clock alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from app.config.experiments import Ramp
+from app.experiments.automation import shares
+from app.experiments.automation.state import Facts, Finding, Intent, Phase, State
+from app.experiments.contract.report import Cause
+from app.experiments.rendering import words
+from app.exposures.wire import Stop
+
+ALL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """`share`: percent of the traffic that treatments get, as `weights`. `waits_for`: a sentence each."""
+
+    share: int
+    weights: dict[str, int]
+    waits_for: tuple[str, ...]
+    decision: str = ""
+    """The decision among these that the step needs."""
+
+
+def next_step(state: State, facts: Facts, now: float) -> NextStep | None:
+    """None: there is no ramp, or it is at its end."""
+    experiment, ramp = facts.experiment, facts.experiment.ramp
+    if ramp is None:
+        return None
+    arms = shares.of_arms(facts.traffic, experiment)
+    at = shares.position(ramp, arms, experiment)
+    index = 0 if at is None else at + 1
+    if index >= len(ramp.steps):
+        return None
+    step = ramp.steps[index]
+    share = shares.share_at(step, arms, experiment)
+    among = _shipped(facts) or experiment.treatments if step == ALL else experiment.treatments
+    weights = shares.divided(share, arms, experiment, among)
+    waits = [*_obstacles(facts)]
+    if at is not None:
+        waits += [*_time_and_units(state, facts, ramp, arms, now), *_evidence(state, facts, ramp)]
+    decision = _last(facts) if step == ALL else ""
+    return NextStep(share, weights, (*waits, *([decision] if decision else [])), decision)
+
+
+def _obstacles(facts: Facts) -> Iterator[str]:
+    """Reasons that hold up every step, even the first one."""
+    if not facts.can_move:
+        yield "there is no control plane: change the traffic in the router's configuration file"
+    if facts.trouble:
+        yield f"the control plane did not make the last change: {facts.trouble}"
+    if facts.is_temporary:
+        yield "the present plan is temporary: the ramp continues when it has ended"
+    elif not facts.settled:
+        yield "not every router has the present plan yet"
+    for _, text in facts.silenced:
+        yield text
+    yield from facts.unhealthy
+
+
+def _time_and_units(state: State, facts: Facts, ramp: Ramp, arms: dict[str, int], now: float) -> Iterator[str]:
+    if now < state.since + ramp.min_step_s:
+        yield f"the step to last until {words.moment(state.since + ramp.min_step_s, now)}"
+    for name in facts.experiment.treatments:
+        units = facts.report.step_units.get(name, 0)
+        if arms[name] and units < ramp.min_units:  # without traffic there are none to wait for
+            more = ramp.min_units - units
+            yield f"{words.count(more)} more unit{'' if more == 1 else 's'} on {name} at this step"
+
+
+def _evidence(state: State, facts: Facts, ramp: Ramp) -> Iterator[str]:
+    alarms = [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
+    if ramp.advance == "quiet":
+        yield from (f"guardrails to be quiet: {it.text}; a manager may `advance`" for it in alarms)
+    elif ramp.advance == "manual":
+        yield "a manager's `advance`"
+    else:
+        yield from _verdicts(facts, ramp.advance)
+
+
+def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
+    for name in facts.experiment.treatments:
+        primary = [it for it in facts.report.primary if it.treatment == name]
+        if wanted == "better" and not any(it.measured == "better" for it in primary):
+            yield f"{name} to be better in a primary metric"
+        if wanted == "non_inferior" and (open_ := [it.metric for it in primary if not it.non_inferior]):
+            yield f"{name} to be non-inferior in {', '.join(open_)}"
+
+
+def _last(facts: Facts) -> str:
+    """The condition of the last step. All traffic for a treatment is a promotion: it takes a decision, which names one
+    of several treatments.
+    """
+    good = _shipped(facts)
+    if not good:
+        return "the decision to ship"
+    return f"a manager's `promote`, of {' or '.join(good)}" if len(good) > 1 else ""
+
+
+def _shipped(facts: Facts) -> list[str]:
+    return [name for name in facts.experiment.treatments if facts.report.decisions.get(name) == "ship"]
+
+
+MAX_TURNS = 20
+"""The most turns at one moment: far more than can be needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One step of the machine. `kind` and `text` are for the journal."""
+
+    state: State
+    kind: str
+    text: str
+
+
+def next_turn(state: State, facts: Facts, now: float) -> Turn | None:
+    """The next turn; None: nothing happens until the facts or the time change. `now`: Unix seconds."""
+    if facts.experiment.mode == "aa":
+        return None
+    for rule in _RULES:
+        if (turn := rule(state, facts, now)) is not None:
+            return turn
+    return None
+
+
+def turned(state: State, kind: str, text: str, /, **changes: object) -> Turn:
+    """A turn to a state with these changes."""
+    return Turn(replace(state, revision=state.revision + 1, **changes), kind, text)
+
+
+def rolled_back(
+    state: State,
+    facts: Facts,
+    now: float,
+    treatments: Sequence[str],
+    text: str,
+    *,
+    phase: Phase,
+    cause: Cause,
+    until: float | None = None,
+    by: str | None = None,
+    seen: Sequence[str] = (),
+) -> Turn:
+    """Stops for treatments, and the wanted plan that gives control their share."""
+    revision, endpoint, control = state.revision + 1, facts.experiment.endpoint, facts.experiment.control
+    stopped = {stop.deployment: stop for stop in state.stops}
+    for name in treatments:
+        stopped.setdefault(name, Stop(f"{facts.name}/{name}/{revision}", endpoint, name, control))
+    intent = _rollback(revision, facts, list(stopped), text) if facts.can_move else None
+    return turned(
+        state,
+        "stop",
+        text,
+        phase=phase,
+        cause=cause,
+        text=text,
+        by=by,
+        until=until,
+        weights=None,
+        intent=intent,
+        stops=list(stopped.values()),
+        out=list(dict.fromkeys([*state.out, *treatments])),
+        seen=list(dict.fromkeys([*state.seen, *seen])),
+    )
+
+
+def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Turn:
+    """The experiment continues from the present traffic. Guardrails that have acted start again, so that they can act
+    again.
+    """
+    has_acted = bool(state.out) or state.cause == "alarm"
+    return turned(
+        state,
+        kind,
+        text,
+        phase="running",
+        cause="",
+        text=text,
+        by=by,
+        until=None,
+        weights=None,
+        intent=None,
+        stops=[],
+        out=[],
+        armed_since=now if has_acted else state.armed_since,
+        seen=[key for key in state.seen if key.startswith("worse ")],
+    )
+
+
+def live_alarms(state: State, facts: Facts) -> list[Finding]:
+    """Guardrails' alarms since they were armed."""
+    return [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
+
+
+def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -> Intent:
+    return Intent(id=revision, kind="rollback", treatments=treatments, by=facts.author, reason=reason)
+
+
+# The rules, in the order of their weight.
+
+
+def _stops(state: State, facts: Facts, now: float) -> Turn | None:
+    """Lifts stops once a plan with the same effect has reached every router. Until then they get no traffic."""
+    if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
+        return None
+    if not facts.is_fresh:  # another change may have given it traffic meanwhile
+        return None
+    names = [stop.deployment for stop in state.stops]
+    if _have_nothing(names, facts):
+        if not facts.settled:
+            return None
+        text = f"Every router has the plan without {_listed(names)}"
+        return turned(state, "stop_lifted", text, stops=[])
+    text = f"{_listed(names)} was given traffic before the rollback was complete"
+    return turned(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
+
+
+def _harm(state: State, facts: Facts, now: float) -> Turn | None:
+    if state.phase == "stopped":
+        return None
+    had, limits = facts.report.treated, facts.experiment.harm_budget
+    budgets = [
+        ("units", had.units, limits.units),
+        ("errors", had.errors, limits.errors),
+        ("tokens", had.tokens, limits.tokens),
+    ]
+    for what, count, budget in budgets:
+        if budget is not None and count >= budget:
+            text = f"Harm budget exhausted: {words.count(count)} of {words.count(budget)} {what} on treatments"
+            names = facts.experiment.treatments
+            return rolled_back(state, facts, now, names, text, phase="stopped", cause="harm")
+    return None
+
+
+def _broken(state: State, facts: Facts, now: float) -> Turn | None:
+    if state.phase == "stopped":
+        return None
+    found = [it for it in live_alarms(state, facts) if it.action == "rollback" and it.treatment not in state.out]
+    if not found:
+        return None
+    ramp = facts.experiment.ramp
+    until = now + ramp.cooldown_s if ramp is not None and facts.can_move else None
+    return _taken_back(state, facts, now, found, "alarm", until)
+
+
+def _worse(state: State, facts: Facts, now: float) -> Turn | None:
+    """A pause that does not end by itself, though the verdict may: without traffic there is little new evidence."""
+    if state.phase == "stopped":
+        return None
+    found = [
+        it
+        for it in facts.worse
+        if it.action == "rollback" and it.treatment not in state.out and it.key not in state.seen
+    ]
+    return _taken_back(state, facts, now, found, "worse", None) if found else None
+
+
+def _taken_back(
+    state: State, facts: Facts, now: float, found: Sequence[Finding], cause: Cause, until: float | None
+) -> Turn:
+    treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
+    text = "; ".join(it.text for it in found)
+    return rolled_back(state, facts, now, treatments, text, phase="paused", cause=cause, until=until, seen=keys)
+
+
+def _ended(state: State, facts: Facts, now: float) -> Turn | None:
+    longest = facts.experiment.max_duration_s
+    if state.phase == "stopped" or longest is None or now < state.started_at + longest:
+        return None
+    text = f"Reached its maximum duration of {words.duration(longest)}"
+    return _halted(state, "stopped", "stopped", "ended", text)
+
+
+def _as_the_file_says(state: State, facts: Facts, now: float) -> Turn | None:
+    if facts.experiment.state == "paused" and state.phase == "running":
+        return _halted(state, "paused", "paused", "file", "Its configuration says `state: paused`")
+    if facts.experiment.state == "running" and state.phase == "paused" and state.cause == "file":
+        return resumed(state, now, "Its configuration says `state: running`")
+    return None
+
+
+def _paused(state: State, facts: Facts, now: float) -> Turn | None:
+    if state.phase != "running":
+        return None
+    cases: tuple[tuple[Cause, list[Finding]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
+    for cause, candidates in cases:
+        found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
+        if found:
+            text = "; ".join(it.text for it in found)
+            return _halted(state, "paused", "paused", cause, text, seen=[*state.seen, *(it.key for it in found)])
+    return None
+
+
+def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Turn:
+    """The traffic stays as it is; only a rollback that is under way continues."""
+    intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
+    return turned(
+        state,
+        kind,
+        text,
+        phase=phase,
+        cause=cause,
+        text=text,
+        by=None,
+        until=None,
+        weights=None,
+        intent=intent,
+        **changes,
+    )
+
+
+def _applied(state: State, facts: Facts, now: float) -> Turn | None:
+    """Ends an intent that is known to be applied, by any controller. One that cannot be applied is given up."""
+    if (intent := state.intent) is None:
+        return None
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    if intent.kind == "rollback":
+        if not facts.is_fresh or not _have_nothing(intent.treatments, facts):
+            return None
+        return turned(state, "done", f"{_listed(intent.treatments)} has no traffic", intent=None)
+    if arms == intent.after:
+        text = f"{_shares(arms, facts)}: {intent.reason}"
+        if intent.kind == "promote":
+            changes = {"phase": "stopped", "cause": "promoted", "text": intent.reason, "until": None, "weights": None}
+            return turned(state, "stopped", text, intent=None, **changes)
+        return turned(state, "done", text, intent=None, weights=arms, since=now)
+    return None if arms == intent.before else _changed_by_others(state, facts, arms, now)
+
+
+def _changed(state: State, facts: Facts, now: float) -> Turn | None:
+    """Only the ramp moves its arms while it runs; a change by anyone else takes over."""
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    if state.phase != "running" or state.weights is None or state.intent is not None or arms == state.weights:
+        return None
+    return _changed_by_others(state, facts, arms, now)
+
+
+def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: float) -> Turn:
+    if facts.planned_by == facts.author:
+        if shares.treated(arms, facts.experiment):
+            text = f"{_shares(arms, facts)}: another controller of experiments did that"
+            return turned(state, "done", text, intent=None, weights=arms, since=now)
+        # It rolled back. Its alarm is in the evidence here, too, or will be.
+        ramp = facts.experiment.ramp
+        until = now + ramp.cooldown_s if ramp is not None else None
+        text = "Another controller of experiments rolled back"
+        turn = _halted(state, "paused", "paused", "alarm", text)
+        return Turn(replace(turn.state, out=list(facts.experiment.treatments), until=until), turn.kind, text)
+    who = facts.planned_by or "a deployment of the configuration"
+    text = f"{_shares(arms, facts)}: changed by {who}, not by this experiment"
+    return _halted(state, "paused", "paused", "superseded", text)
+
+
+def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
+    """A treatment that was rolled back has traffic again: guardrails watch it again.
+
+    If that was a step of another controller, which did not know of the rollback, it is undone.
+    """
+    if state.phase == "running" or state.stops or state.intent is not None:
+        return None
+    fed = [name for name in state.out if facts.traffic.get(name, 0) > 0]
+    if not fed:
+        return None
+    if facts.planned_by == facts.author and facts.can_move:
+        text, phase, cause = f"{_listed(fed)} was given traffic after the rollback", state.phase, state.cause
+        turn = rolled_back(state, facts, now, fed, text, phase=phase, cause=cause, until=state.until, by=state.by)
+        return Turn(replace(turn.state, text=state.text), turn.kind, text)
+    if state.phase == "stopped":
+        return None
+    text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
+    turn = _halted(state, "paused", "paused", "superseded", text)
+    seen = [key for key in state.seen if key.startswith("worse ")]
+    out = [name for name in state.out if name not in fed]
+    return Turn(replace(turn.state, out=out, armed_since=now, seen=seen), turn.kind, text)
+
+
+def _thawed(state: State, facts: Facts, now: float) -> Turn | None:
+    is_over = state.phase == "paused" and state.until is not None and now >= state.until
+    if not is_over or state.stops or state.intent is not None or facts.experiment.state != "running":
+        return None
+    return resumed(state, now, "The pause after the rollback is over: the ramp begins again")
+
+
+def _started(state: State, facts: Facts, now: float) -> Turn | None:
+    if facts.experiment.ramp is None or state.phase != "running" or state.weights is not None:
+        return None
+    if now < state.started_at or state.intent is not None:
+        return None
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    return turned(
+        state, "ramp", f"The ramp begins where the traffic is: {_shares(arms, facts)}", weights=arms, since=now
+    )
+
+
+def _stepped(state: State, facts: Facts, now: float) -> Turn | None:
+    if facts.experiment.ramp is None or not facts.can_move or state.weights is None or state.intent is not None:
+        return None
+    if state.phase != "running" or (step := next_step(state, facts, now)) is None or step.waits_for:
+        return None
+    return to_step(state, facts, step.weights, f"step to {step.share} %")
+
+
+def to_step(state: State, facts: Facts, after: dict[str, int], reason: str) -> Turn:
+    """The wanted change to other weights of the arms."""
+    before = shares.of_arms(facts.traffic, facts.experiment)
+    intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
+    return turned(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
+
+
+_RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
+    _harm,
+    _broken,
+    _worse,
+    _ended,
+    _applied,
+    _stops,
+    _as_the_file_says,
+    _paused,
+    _changed,
+    _thawed,
+    _fed_again,
+    _started,
+    _stepped,
+)
+
+
+def _have_nothing(names: Sequence[str], facts: Facts) -> bool:
+    """True if these arms have no traffic for good. A temporary plan does not count: the earlier weights come back."""
+    return not facts.is_temporary and all(not facts.traffic.get(name, 0) for name in names)
+
+
+def _shares(arms: dict[str, int], facts: Facts) -> str:
+    return ", ".join(f"{name} {arms[name]} %" for name in facts.experiment.treatments)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names)

@@ -1,0 +1,203 @@
+"""The state of acting on one experiment, as the journal keeps it: every entry has the whole state after it.
+
+Inputs of acting: an experiment's evidence, and the applied traffic.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.contract.journal import Entry
+from app.experiments.contract.report import Cause, Report, Verdict
+from app.exposures.wire import Stop
+
+SILENCING: dict[str, Cause] = {
+    "sample_ratio": "sample_ratio",
+    "rows_lost": "rows_lost",
+    "incomplete": "incomplete",
+    "completeness": "completeness",
+    "effect_changed": "effect_changed",
+    "returns": "returns",
+}
+"""Kinds of alarms with which the evidence does not tell what comes: a ramp holds."""
+
+_AGAINST: dict[Verdict, str] = {"worse": "is worse than", "different": "differs from"}
+"""Verdicts on a primary metric that speak against a treatment, in words. What was measured is enough to act, even where
+a doubt withholds the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it lasts."""
+
+    key: str
+    treatment: str
+    action: str
+    text: str
+    at: float
+    """The time at which it was found, in Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The facts about an experiment at one moment."""
+
+    name: str
+    experiment: Experiment
+    traffic: Mapping[str, int]
+    """The endpoint's traffic, as applied."""
+    planned_by: str | None
+    """The author of that plan."""
+    is_temporary: bool
+    """Whether that plan ends by itself."""
+    can_move: bool
+    """Whether there is a control plane."""
+    settled: bool
+    """Whether every router has the applied configuration."""
+    is_fresh: bool
+    """Whether the applied configuration was read after the experiment's last turn."""
+    report: Report
+    trouble: str = ""
+    """The reason why the control plane has not made the wanted change."""
+
+    @property
+    def author(self) -> str:
+        """The name of this experiment in plans."""
+        return author_of(self.name)
+
+    @property
+    def alarms(self) -> list[Finding]:
+        """The alarms of guardrails."""
+        return [
+            Finding(
+                f"{it.event} ({it.limit}) {it.treatment}",
+                it.treatment,
+                it.action,
+                f"{it.treatment} exceeds the guardrail {it.event}, {it.limit}",
+                it.alarmed_at if it.alarmed_at is not None else self.report.at,
+            )
+            for it in self.report.guardrails
+            if it.alarm
+        ]
+
+    @property
+    def worse(self) -> list[Finding]:
+        """The findings about treatments' primary metrics."""
+        return [
+            Finding(
+                f"worse {it.metric} {it.treatment} {it.since or 0:.0f}",
+                it.treatment,
+                self.experiment.on_worse,
+                f"{it.treatment} {_AGAINST[it.measured]} {self.experiment.control} in {it.metric}"
+                + (f", of {it.measured_on}" if it.doubt else ""),
+                it.since if it.since is not None else self.report.at,
+            )
+            for it in self.report.primary
+            if it.measured in _AGAINST
+        ]
+
+    @property
+    def silenced(self) -> list[tuple[Cause, str]]:
+        """Reasons why the evidence does not count."""
+        return [(SILENCING[it.kind], it.text) for it in self.report.alarms if it.kind in SILENCING]
+
+    @property
+    def unhealthy(self) -> list[str]:
+        """Absolute limits that control itself exceeds."""
+        return [it.text for it in self.report.alarms if it.kind == "endpoint_unhealthy"]
+
+
+class Interventions(msgspec.Struct, frozen=True):
+    """Actions on which counting depends. Times are Unix seconds."""
+
+    armed_since: float | None = None
+    """Guardrails count from then on."""
+    since: float = 0.0
+    """The time from which units count for the next step."""
+
+
+def author_of(name: str) -> str:
+    """The author that plans made by an experiment carry."""
+    return f"experiment {name}"
+
+
+def traffic_of(config: Config, name: str) -> Mapping[str, int]:
+    """The traffic of an experiment's endpoint."""
+    return config.endpoints[config.experiments[name].endpoint].traffic
+
+
+KINDS = ("ramp", "intent", "done", "stop", "stop_lifted", "paused", "resumed", "stopped", "decision")
+"""The journal's entries with a state."""
+
+Phase = Literal["running", "paused", "stopped"]
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """A wanted change of the traffic, until it is known to be applied."""
+
+    id: int
+    """The revision with which it was made."""
+    kind: Literal["step", "promote", "rollback"]
+    before: dict[str, int] = {}
+    """The arms' weights that it replaces. A rollback replaces any."""
+    after: dict[str, int] = {}
+    treatments: list[str] = []
+    """The treatments that lose their traffic in a rollback."""
+    by: str
+    reason: str
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one run. Times are Unix seconds."""
+
+    started_at: float
+    """The start of the run."""
+    revision: int = 0
+    phase: Phase = "running"
+    cause: Cause = ""
+    text: str = ""
+    by: str | None = None
+    until: float | None = None
+    """The time at which a pause ends by itself."""
+    weights: dict[str, int] | None = None
+    """The arms' weights that the ramp set last, or found; None before it began, and while it does not run."""
+    since: float = 0.0
+    """The time from which units count for the next step."""
+    intent: Intent | None = None
+    stops: list[Stop] = []
+    """In force until a plan has the same effect."""
+    out: list[str] = []
+    """Treatments that were rolled back, until the experiment is resumed."""
+    armed_since: float | None = None
+    """Guardrails count from then on; None: from the start."""
+    seen: list[str] = []
+    """Alarms and verdicts that have paused it before."""
+
+    @property
+    def interventions(self) -> Interventions:
+        """The actions on which counting depends."""
+        return Interventions(self.armed_since, self.since)
+
+    def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> Entry:
+        """The state as an entry of the journal."""
+        return Entry(at, kind, name, {"text": text, **detail, "state": msgspec.to_builtins(self)})
+
+
+def states_of(entries: Iterable[Entry]) -> dict[str, State]:
+    """Each experiment's last state, by the journal. Of two controllers at once, the one that did more."""
+    found: dict[str, State] = {}
+    for entry in entries:
+        if entry.kind not in KINDS or entry.experiment is None:
+            continue
+        try:
+            state = msgspec.convert(entry.detail["state"], State)
+        except (KeyError, msgspec.ValidationError):
+            continue
+        known = found.get(entry.experiment)
+        if known is None or state.revision >= known.revision:
+            found[entry.experiment] = state
+    return found

@@ -1,0 +1,200 @@
+"""An entry of the journal, in a separate module so that routers, which read some, need not load pyarrow.
+
+- The plans of endpoints, numbered and kept in the journal, including those that a file delivered.
+- Events as the controller passes them on to routers.
+- The files that exposures are exported as.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from app.config.endpoints import MAX_EARLIER, PlanSettings
+from app.config.schema import Config, Endpoint
+from app.errors import BadRequest
+from app.exposures.plans import content_of, digest_of, plan_of
+from app.exposures.wire import Replaced
+from app.routing.rules import moved_on, same
+
+FACTS = JUDGED, LOAD, OBSTACLES, LOST, LOOKS = ("judged", "load", "obstacles", "lost", "looks")
+"""Kinds of entries with facts that no exposure has, written whenever they change, so that a report of any time can be
+made again: an analysis's landmarks, routers and replicas, what holds up steps, rows that routers have lost, looks that
+a report rested on although there was more to look at."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened, at a Unix time."""
+
+    at: float
+    kind: str
+    """controller_started, configuration, run_begun, run_state, or what an analysis reports: verdict, alarm …"""
+    experiment: str | None = None
+    detail: dict[str, Any] = {}
+    writer: str = ""
+
+
+KIND = "plan"
+
+
+class PlanEntry(msgspec.Struct, frozen=True):
+    """One plan in an endpoint's history."""
+
+    endpoint: str
+    generation: int
+    """Its number. A plan that came with a file has the next one here, and 0 in its id."""
+    plan: str
+    """Its id, as `x-switchyard-plan` has it."""
+    weights: dict[str, int]
+    since: float
+    """The time at which it was made, or first seen by the controller, in Unix seconds."""
+    by: str | None = None
+    """The caller who made it; None: it came with a file."""
+    reason: str | None = None
+    overrides: int = 0
+    """The number of units with an override. The units themselves are not stored: the journal is never
+    deleted.
+    """
+    expires: float | None = None
+    """The time at which it ends, in Unix seconds."""
+    content: str = ""
+    """A hash of its content: equal for plans with the same content."""
+    withdrawn: dict[str, str] = {}
+    """Deployments that running conversations leave by it, each with the one that gets them."""
+
+
+def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entry]:
+    """Entries about the plans of `config` that the journal lacks.
+
+    A plan with the same content as the last one keeps its number.
+    """
+    last = {it.endpoint: it for it in _plans(entries)}
+    return [
+        Entry(now, KIND, None, msgspec.to_builtins(new))
+        for name, endpoint in config.endpoints.items()
+        if (new := _next(name, endpoint, last.get(name), now)) is not None
+    ]
+
+
+def history(entries: Iterable[Entry], endpoint: str) -> list[PlanEntry]:
+    """The endpoint's plans, the latest first."""
+    return [it for it in _plans(entries) if it.endpoint == endpoint][::-1]
+
+
+def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
+    """Weights that running conversations follow by the journal, where the present plan does not list all of them: it
+    came with a file, or after one. The journal must have the plans of `config`.
+
+    As on routers that see the changes, the time starts again with each, for all weights that are still followed.
+    """
+    plans: dict[str, list[PlanEntry]] = {}
+    for it in _plans(entries):
+        plans.setdefault(it.endpoint, []).append(it)
+    found: list[Replaced] = []
+    for name, endpoint in config.endpoints.items():
+        if endpoint.sticky is not None and endpoint.pin_s > 0:
+            followed = _followed(name, plan_of(name, endpoint).id, plans.get(name, []), endpoint.pin_s)
+            if not all(_is_listed(it, endpoint.plan) for it in followed):
+                found += followed
+    return found
+
+
+def _is_listed(replaced: Replaced, plan: PlanSettings) -> bool:
+    return any(
+        same(it.weights, replaced.weights) and replaced.withdrawn.keys() <= {**it.withdrawn, **plan.withdrawn}.keys()
+        for it in plan.earlier
+    )
+
+
+def _followed(name: str, id: str, plans: Sequence[PlanEntry], pin_s: float) -> list[Replaced]:
+    """The weights before the last of an endpoint's plans that are followed when that is made, the oldest first."""
+    found: list[Replaced] = []
+    for before, plan in pairwise(plans):
+        if not same(before.weights, plan.weights):
+            until = plan.since + pin_s
+            found = [replace(it, until=until) for it in found if it.until > plan.since]
+            if not any(same(it.weights, before.weights) and not it.withdrawn for it in found):
+                found.append(Replaced(name, id, before.weights, until))
+        if plan.withdrawn:
+            found = [replace(it, withdrawn=moved_on(it.withdrawn, plan.withdrawn)) for it in found]
+    return found[-MAX_EARLIER:]
+
+
+def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> PlanEntry | None:
+    id, plan, content = plan_of(name, endpoint).id, endpoint.plan, digest_of(content_of(endpoint))
+    if last is not None and last.plan == id:
+        return None
+    generation = plan.generation
+    if last is not None and last.content == content and plan.generation <= last.generation:
+        generation = last.generation
+    elif last is not None:
+        generation = max(plan.generation, last.generation + 1)
+    expires = plan.expires.at if plan.expires is not None else None
+    since = plan.since if plan.since is not None else now
+    weights, overrides = dict(endpoint.traffic), len(plan.overrides)
+    by, reason, withdrawn = plan.by, plan.reason, dict(plan.withdrawn)
+    return PlanEntry(name, generation, id, weights, since, by, reason, overrides, expires, content, withdrawn)
+
+
+def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:
+    """Each plan once, though two controllers have seen it."""
+    found: dict[tuple[str, int, str], PlanEntry] = {}
+    for entry in entries:
+        if entry.kind == KIND and (plan := _plan(entry.detail)) is not None:
+            found.setdefault((plan.endpoint, plan.generation, plan.plan), plan)
+    return list(found.values())
+
+
+def _plan(detail: dict[str, Any]) -> PlanEntry | None:
+    try:
+        return msgspec.convert(detail, PlanEntry)
+    except msgspec.ValidationError:
+        return None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of `GET /api/events`."""
+
+    id: str
+    """``<Unix seconds>-<hash of the entry>``."""
+    kind: str
+    """The event's name in the stream: verdict, alarm, plan …"""
+    endpoint: str | None
+    """Callers that may use it may see the event; None: all may."""
+    data: dict[str, Any]
+    """`at` (Unix seconds), `experiment` and `endpoint` if it is about one, `text`, and the kind's own members."""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Events in the order in which they were journalled."""
+
+    position: str
+    """The position at which the next page begins. It holds for this controller, until it has read another journal."""
+    latest: str
+    """The id of the last entry that was looked at, event or not; empty if there is none."""
+    more: bool
+    """Whether there is another page already."""
+    events: list[Event]
+
+
+def time_of(id: str, name: str = "after") -> float:
+    """The Unix seconds of an event's id, or of a text that is nothing else. Raises BadRequest with the `name`."""
+    try:
+        at = float(id.partition("-")[0])
+    except ValueError:
+        at = math.nan
+    if not math.isfinite(at):
+        raise BadRequest(f"{name}: '{id}' is neither an event's id nor a Unix time", param=name)
+    return at
+
+
+ExposureFormat = Literal["csv", "jsonl", "parquet"]
+EXPOSURE_FORMATS: tuple[ExposureFormat, ...] = get_args(ExposureFormat)
+MEDIA_TYPES: Mapping[ExposureFormat, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl",
+    "parquet": "application/vnd.apache.parquet",
+}

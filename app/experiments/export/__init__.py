@@ -1,1 +1,0 @@
-"""Recorded exposures as files: one row for each request."""

@@ -1,1 +1,0 @@
-"""The judges of the evidence, for the controller: an analysis for each run, and the shadows."""

@@ -1,1 +1,0 @@
-"""Recordings of requests in the ledger's directory."""

@@ -1,0 +1,509 @@
+"""The report as a document for people: the verdict first, then its basis.
+
+- The state of acting on an experiment and its latest actions, for people.
+- The other answers as documents: the list of experiments, a metric's history, the planner, A/A runs.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from app.experiments.contract.report import (
+    Acting,
+    ArmDistribution,
+    Comparison,
+    Distribution,
+    GuardrailStatus,
+    HistoryPoint,
+    Planned,
+    Report,
+    SampleRatio,
+    SubgroupEffect,
+    Summary,
+)
+from app.experiments.false_verdict_runs import Runs
+from app.experiments.rendering import words
+from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
+
+Action = tuple[float, str]
+"""The time of an action (Unix seconds), and its description."""
+
+
+def standing(acting: Acting, now: float | None = None) -> str:
+    """The state in a few words: running at 5 % (step 2), paused at 0 % until 13 Nov 14:02."""
+    text = f"{acting.state} at {acting.share} %"
+    if acting.state == "running" and acting.step is not None:
+        text += f" (step {acting.step + 1})"
+    if acting.state == "paused" and acting.until is not None:
+        text += f" until {words.moment(acting.until, now, short=True)}"
+    if acting.stopped:
+        text += f", no traffic for {_listed(acting.stopped)}"
+    return text
+
+
+def acting_blocks(report: Report, acting: Acting, actions: Sequence[Action]) -> Iterator[Block]:
+    """The state, what changes it, and the latest `actions`, the last one last."""
+    yield Heading("What is done about it")
+    yield Paragraph(
+        [line for line in (_progress(report, acting), _stops(report, acting), _way_on(report, acting)) if line]
+    )
+    if actions:
+        yield Bullets([f"{words.moment(at, report.at)}: {text}" for at, text in actions])
+
+
+def _progress(report: Report, acting: Acting) -> str:
+    text = f"{acting.state.capitalize()}"
+    if acting.state == "paused" and acting.until is not None:
+        text += f" until {words.moment(acting.until, report.at)} UTC"
+    if acting.by is not None:
+        text += f", by {acting.by}"
+    has_ramp = acting.step is not None or acting.next_share is not None
+    step = f"step {acting.step + 1}" if acting.step is not None else "before its first step"
+    where = f"{'the ramp is at ' if acting.step is not None else 'the ramp is '}{step}, and " if has_ramp else ""
+    has = "treatment has" if len(report.treatments) == 1 else "treatments have"
+    return f"{text}: {where}the {has} {acting.share} % of the traffic."
+
+
+def _stops(report: Report, acting: Acting) -> str:
+    if not acting.stopped:
+        return ""
+    return (
+        f"Routers give {_listed(acting.stopped)} nothing, and its traffic to {report.control}, until the plan says the "
+        "same."
+    )
+
+
+def _way_on(report: Report, acting: Acting) -> str:
+    """The command that changes the state, if a person is to change it."""
+    command = f"switchyard experiments decide {report.experiment}"
+    if acting.state == "paused" and acting.cause != "file":
+        return f"To go on: {command} resume --reason TEXT"
+    if acting.state == "running" and any("`advance`" in it for it in acting.waits_for):
+        return f"To take the step: {command} advance --reason TEXT"
+    if acting.state == "running" and any("`promote`" in it for it in acting.waits_for):
+        return f"To promote: {command} promote --treatment NAME --reason TEXT"
+    return ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+_SAMPLE_RATIO_ALARM = math.log(1000)
+_SHOWN = (0.05, 0.5, 0.95, 0.99)
+"""The quantiles of a distribution that a table has room for."""
+
+
+def document(report: Report, acting: Acting | None = None, actions: Sequence[Action] = ()) -> Iterator[Block]:
+    """The whole report as blocks. `acting`: the state and what changes it, if known; `actions`: the latest."""
+    yield Heading(report.headline, level=1)
+    yield Paragraph([*report.details, *([report.next] if report.next else [])])
+    if report.alarms:
+        yield Heading("Alarms")
+        yield Bullets([f"{words.moment(alarm.at, report.at)}: {alarm.text}" for alarm in report.alarms])
+    if report.warnings:
+        yield Heading("Warnings")
+        yield Bullets(report.warnings)
+    if report.service:
+        yield Heading("About the service")
+        yield Bullets(report.service)
+    if acting is not None:
+        yield from acting_blocks(report, acting, actions)
+    yield Paragraph([_standing(report, acting)])
+    yield from _arms(report)
+    for treatment in report.treatments:
+        yield from _comparisons(report, treatment)
+    yield from _subgroups(report)
+    yield from _distributions(report)
+    yield from _guardrails(report)
+    yield from _sample_ratio(report)
+    yield from _served(report)
+
+
+def _standing(report: Report, acting: Acting | None) -> str:
+    since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
+    kind = "A/A test" if report.mode == "aa" else "experiment"
+    decision = words.DECISIONS[report.decision]
+    if len(set(report.decisions.values())) > 1 and report.mode == "ab":
+        each = [f"{words.DECISIONS[its]} for {name}" for name, its in report.decisions.items()]
+        decision = f"{decision} ({'; '.join(each)})"
+    state = acting.state if acting is not None else report.state
+    return f"Decision: {decision}. {state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
+
+
+def _arms(report: Report) -> Iterator[Block]:
+    """The arms' traffic: weights, units, requests, and exclusions."""
+    columns: list[tuple[str, Mapping[str, object]]] = [
+        ("weight", {arm: f"{weight} %" for arm, weight in report.weights.items()}),
+        ("units", _counts(report.units)),
+        ("requests", _counts(report.requests)),
+        ("running", _counts(report.running)),
+        ("in flight", {arm: f"{n:.1f}" for arm, n in report.in_flight.items() if n is not None}),
+        ("replicas", {arm: f"{n:.3g}" for arm, n in report.replicas.items() if n is not None}),
+        ("forced", _counts(report.forced)),
+        ("carried", _counts(report.carried)),
+        ("rows lost", _counts(report.rows_lost)),
+    ]
+    optional = ("running", "in flight", "replicas", "forced", "carried", "rows lost")
+    shown = [(name, cells) for name, cells in columns if name not in optional or set(cells.values()) - {"0"}]
+    arms = [(report.control, "control"), *((arm, "treatment") for arm in report.treatments)]
+    rows = [[role, arm, *(str(cells.get(arm, words.MISSING)) for _, cells in shown)] for arm, role in arms]
+    header = ["arm", "deployment", *(name for name, _ in shown)]
+    yield Heading("Arms")
+    yield Table(header, rows, right=range(2, 2 + len(shown)))
+    if notes := [note for note in (_strata(report), _adjusted(report), _thinned(report)) if note]:
+        yield Paragraph(notes)
+
+
+def _counts(numbers: Mapping[str, int]) -> dict[str, str]:
+    return {arm: words.count(number) for arm, number in numbers.items()}
+
+
+def _strata(report: Report) -> str:
+    return f"Requests are compared within {report.strata} strata." if report.strata > 1 else ""
+
+
+def _adjusted(report: Report) -> str:
+    ratios = {it.metric: it.variance_ratio for it in report.primary if it.variance_ratio is not None}
+    each = ", ".join(f"{metric} {ratio:.2f}" for metric, ratio in ratios.items())
+    return f"Adjusted for what was known of units before; variance by what it would be: {each}." if ratios else ""
+
+
+def _thinned(report: Report) -> str:
+    if report.thinned >= 1:
+        return ""
+    return (
+        f"{words.percent(report.thinned)} of the units are kept for metrics. Guardrails keep up to two million units "
+        "with an event, and the split up to eight million units: above that, half of them, drawn by hash."
+    )
+
+
+def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
+    mine = [it for it in (*report.primary, *report.secondary) if it.treatment == treatment]
+    if not mine:
+        return
+    yield Heading(f"{treatment} against {report.control}")
+    for role in ("primary", "secondary"):
+        rows = [_metric_row(report, it, treatment) for it in mine if it.role == role]
+        if rows:
+            header = [role, "control", "treatment", "change", "between", "verdict"]
+            yield Table(header, rows, right=(1, 2, 3, 4))
+    yield Paragraph(list(_certainty(mine)))
+    if notes := [note for it in mine for note in _notes(report, it, treatment)]:
+        yield Bullets(notes)
+
+
+def _certainty(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """What the intervals are: those of secondary metrics are selected by e-BH, and so are their levels."""
+    primary = {it.alpha for it in comparisons if it.role == "primary"}
+    secondary = {it.alpha for it in comparisons if it.role == "secondary"}
+    if primary:
+        levels = " or ".join(f"{100 * (1 - alpha):.4g} %" for alpha in sorted(primary))
+        yield f"Each primary interval covers at all times at once, with {levels} certainty."
+    if secondary:
+        yield (
+            "Secondary intervals are as wide as their number demands: if nothing differs, the chance that any ever "
+            "excludes 0 is at most `alpha`; of those that do, at most that share misses the true effect in the mean."
+        )
+
+
+def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[str]:
+    values = {it.arm: it.value for it in comparison.values}
+    shown = comparison.effect
+    if shown.lower is None and comparison.event_test is not None:
+        shown = comparison.event_test
+    return [
+        comparison.metric,
+        words.metric_value(comparison, values.get(report.control)),
+        words.metric_value(comparison, values.get(treatment)),
+        words.effect_value(comparison, shown.estimate),
+        words.interval(comparison, shown),
+        _verdict(report, comparison),
+    ]
+
+
+def _verdict(report: Report, comparison: Comparison) -> str:
+    holds = comparison.since is not None and comparison.verdict not in ("too_early", "invalid") and not comparison.doubt
+    since = words.moment(comparison.since or 0.0, report.at, short=True) if holds else ""
+    non_inferior = comparison.non_inferior and not comparison.doubt
+    text = words.verdict(comparison.verdict, non_inferior=non_inferior, since=since)
+    if comparison.doubt:
+        text += ", see below"
+    if comparison.verdict == "undecided" and comparison.units_needed is not None:
+        text += f": about {words.count(words.rounded(comparison.units_needed))} more units"
+        if comparison.days_needed is not None:
+            text += f", {words.duration(comparison.days_needed * 86400)}"
+    return text
+
+
+def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[str]:
+    """Notes that do not fit into the table."""
+    metric = comparison.metric
+    values = {it.arm: it for it in comparison.values}
+    if comparison.outdated and comparison.looked_at is not None:
+        yield f"{metric}: looked at {words.duration(report.at - comparison.looked_at)} before this report."
+    if comparison.doubt:
+        yield f"{metric}: the change is that of {comparison.measured_on}. {comparison.doubt}"
+    if comparison.reason and comparison.events is None:
+        yield f"{metric}: {comparison.reason}."
+    if comparison.events is not None:
+        control, treated = (words.count(comparison.events.get(arm, 0)) for arm in (report.control, treatment))
+        test = comparison.event_test
+        is_bounded = test is not None and (test.lower is not None or test.upper is not None)
+        exact = "the interval is their exact test" if is_bounded else "too few for an interval"
+        yield f"{metric}: {control} events on control and {treated} on treatment; {exact}."
+    rates = [it.response_rate for arm in (report.control, treatment) if (it := values.get(arm)) is not None]
+    given = [words.percent(rate) for rate in rates if rate is not None]
+    if len(given) == 2 and comparison.statistic != "response_rate":
+        yield f"{metric}: {given[0]} of control's and {given[1]} of treatment's requests have feedback."
+    if (warm := comparison.without_cold) is not None and warm.lower is not None:
+        change, between = words.effect_value(comparison, warm.estimate), words.interval(comparison, warm)
+        yield f"{metric}: without the minutes of cold replicas {change}, {between}."
+
+
+_ATTRIBUTES = {
+    "dialect": "dialect",
+    "prompt_bytes": "first prompt",
+    "stream": "first answer",
+    "hour": "first hour",
+    "group": "group",
+}
+
+
+def _subgroups(report: Report) -> Iterator[Block]:
+    found = report.subgroups
+    if found is None or not found.effects:
+        return
+    yield Heading("For whom the effect differs")
+    yield Paragraph(
+        [subgroup_sentence(it) for it in found.effects if it.differs] or ["For nobody, as far as is known."]
+    )
+    rows = [
+        [
+            f"{_ATTRIBUTES[it.attribute]}: {it.name}",
+            it.metric if len(report.treatments) == 1 else f"{it.metric}, {it.treatment}",
+            *(words.count(it.units.get(arm, 0)) for arm in (report.control, it.treatment)),
+            words.size(it.scale, it.effect.estimate, signed=True),
+            words.span(it.scale, it.effect),
+            words.span(it.scale, it.difference),
+        ]
+        for it in found.effects
+    ]
+    header = ["subgroup", "metric", "control", "treatment", "change", "between", "against all others"]
+    yield Table(header, rows, right=(2, 3, 4, 5, 6))
+    yield Paragraph(
+        [
+            "Units belong to the subgroup of their first request. All changes hold together, with "
+            f"{100 * (1 - found.alpha):g} % certainty. A difference from all others is named if its interval excludes "
+            f"0: of those that are, at most {100 * found.alpha:g} % are wrong in the mean."
+        ]
+    )
+
+
+def subgroup_sentence(effect: SubgroupEffect) -> str:
+    """First prompt 4,096 bytes and more: ttft is changed by -12.3 % (-15.1 % to -9.2 %), …"""
+    change = words.size(effect.scale, effect.effect.estimate, signed=True)
+    against = words.size(effect.scale, effect.difference.estimate, signed=True)
+    subject = f"{_ATTRIBUTES[effect.attribute]} {effect.name}"
+    return (
+        f"{subject[0].upper()}{subject[1:]}: {effect.metric} changes by {change} "
+        f"({words.span(effect.scale, effect.effect)}), against all others by {against} "
+        f"({words.span(effect.scale, effect.difference)})."
+    )
+
+
+def _distributions(report: Report) -> Iterator[Block]:
+    rows = [
+        [it.metric, arm.arm, words.count(arm.requests), *_quantiles(it, arm)]
+        for it in report.distributions
+        for arm in it.arms
+    ]
+    if rows:
+        yield Heading("Distributions")
+        header = ["metric", "arm", "requests", *(f"p{100 * share:g}" for share in _SHOWN)]
+        yield Table(header, rows, right=range(2, len(header)))
+        yield Paragraph(["p95: what 95 % of the requests do not exceed. Unadjusted; no verdict rests on it."])
+
+
+def _quantiles(distribution: Distribution, arm: ArmDistribution) -> list[str]:
+    known = dict(zip(distribution.shares, arm.values, strict=False))
+    return [words.in_unit(distribution.metric, known.get(share)) for share in _SHOWN]
+
+
+def _guardrails(report: Report) -> Iterator[Block]:
+    if not report.guardrails:
+        return
+    yield Heading("Guardrails")
+    several = len(report.treatments) > 1
+    rows = [
+        [
+            it.event if not several else f"{it.event}, {it.treatment}",
+            it.limit,
+            *(_events(it, arm) for arm in (report.control, it.treatment)),
+            words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
+            _evidence(max(it.log_e_value, it.detector) / it.threshold),
+            it.action,
+            _guardrail_state(report, it),
+        ]
+        for it in report.guardrails
+    ]
+    header = ["event", "limit", "control", "treatment", "visible", "evidence", "on alarm", "state"]
+    yield Table(header, rows, right=(2, 3, 4, 5))
+    yield Paragraph(
+        [
+            "Control and treatment: units with the event; in brackets the requests with it, of all that have ended. "
+            "Visible: the smallest ratio to control's rate that would have raised the alarm by now. Evidence: its "
+            "share of what raises the alarm."
+        ]
+    )
+
+
+def _events(it: GuardrailStatus, arm: str) -> str:
+    units = words.count(it.events.get(arm, 0))
+    if arm not in it.requests:
+        return units
+    return f"{units} ({words.count(it.requests[arm])} of {words.count(it.of_requests.get(arm, 0))})"
+
+
+def _evidence(share: float) -> str:
+    return f"{max(share, 0.0) * 100:.0f} %"
+
+
+def _guardrail_state(report: Report, it: GuardrailStatus) -> str:
+    if it.unhealthy:
+        return "control itself exceeds the limit"
+    if not it.alarm:
+        return "quiet"
+    since = f" since {words.moment(it.alarmed_at, report.at, short=True)}" if it.alarmed_at is not None else ""
+    return f"ALARM{since}"
+
+
+def _sample_ratio(report: Report) -> Iterator[Block]:
+    ratio: SampleRatio = report.sample_ratio
+    yield Heading("Split")
+    if ratio.alarm:
+        since = f" since {words.moment(ratio.alarmed_at, report.at)}" if ratio.alarmed_at is not None else ""
+        yield Paragraph([f"ALARM{since}: the units contradict the weights. Verdicts are invalid."])
+        yield Bullets(ratio.attribution)
+    else:
+        yield Paragraph(
+            [f"As configured: {_evidence(ratio.log_e_value / _SAMPLE_RATIO_ALARM)} of an alarm's evidence."]
+        )
+    if ratio.returns:
+        yield Paragraph([f"ALARM: {ratio.returns} Nothing is shipped."])
+    arms = [report.control, *report.treatments]
+    rows = [
+        [it.plan, _joined(it.weights, arms), _joined({arm: words.count(n) for arm, n in it.units.items()}, arms)]
+        for it in ratio.plans
+    ]
+    if rows:
+        yield Table(["plan", "weights", "units"], rows)
+
+
+def _joined(numbers: Mapping[str, object], arms: Sequence[str]) -> str:
+    return " / ".join(str(numbers.get(arm, 0)) for arm in arms)
+
+
+def _served(report: Report) -> Iterator[Block]:
+    """The deployments that answered, where that is not the assigned one alone."""
+    if all(set(by) <= {arm} for arm, by in report.served.items()):
+        return
+    rows = [
+        [words.count(requests), words.percent(requests / max(sum(by.values()), 1)), arm, deployment]
+        for arm, by in report.served.items()
+        for deployment, requests in sorted(by.items(), key=lambda item: -item[1])
+    ]
+    yield Heading("Assigned and served")
+    yield Table(["requests", "share", "assigned", "served by"], rows, right=(0, 1))
+
+
+def list_document(summaries: Sequence[Summary]) -> Iterator[Block]:
+    """One line for each experiment, then what happens next."""
+    if not summaries:
+        yield Paragraph(["No experiments are declared."])
+        return
+    rows = [
+        [
+            it.experiment,
+            it.endpoint,
+            _summary_state(it),
+            " / ".join(f"{it.weights[arm]} %" for arm in (it.control, *it.treatments) if arm in it.weights)
+            or words.MISSING,
+            " / ".join(words.count(it.units[arm]) for arm in (it.control, *it.treatments) if arm in it.units)
+            or words.MISSING,
+            words.DECISIONS[it.decision] if it.decision is not None else words.MISSING,
+        ]
+        for it in summaries
+    ]
+    yield Table(["experiment", "endpoint", "state", "split", "units", "decision"], rows)
+    yield Paragraph([line for it in summaries for line in (it.headline, it.next) if line])
+
+
+def _summary_state(summary: Summary) -> str:
+    if summary.mode == "aa":
+        return f"{summary.state} A/A test"
+    return summary.state if summary.acting is None else standing(summary.acting)
+
+
+def history_document(name: str, comparison: Comparison, points: Sequence[HistoryPoint]) -> Iterator[Block]:
+    """The interval over time."""
+    yield Heading(f"{name}: {comparison.metric} of {comparison.treatment}", level=1)
+    if not points:
+        yield Paragraph(["No look yet: there is one a minute, from 30 units in each arm on."])
+        return
+    rows = [
+        [
+            words.moment(point.at, points[-1].at, short=True),
+            words.effect_value(comparison, point.effect.estimate),
+            words.interval(comparison, point.effect),
+            words.MISSING if point.log_e_value is None else f"{point.log_e_value:.2f}",
+            point.verdict,
+        ]
+        for point in points
+    ]
+    yield Table(["time", "change", "between", "ln e", "verdict"], rows, right=(1, 2, 3))
+
+
+def plan_document(name: str, comparison: Comparison, planned: Planned) -> Iterator[Block]:
+    """The number of units needed, and the time that takes."""
+    yield Heading(f"{name}: {planned.metric}", level=1)
+    is_relative = comparison.scale == "relative"
+    effect = words.percent(planned.effect) if is_relative else words.metric_value(comparison, planned.effect)
+    more = max(planned.units - planned.units_so_far, 0)
+    lines = [
+        f"To find an effect of {effect} with {100 * planned.power:.4g} % power: "
+        f"{words.count(planned.units)} units in both arms together, "
+        f"{words.percent(planned.treatment_share)} of them on the treatment.",
+        f"So far {words.count(planned.units_so_far)} can be compared; {words.count(more)} more.",
+    ]
+    if more and planned.units_per_day and planned.days is not None:
+        lines.append(
+            f"At {words.count(planned.units_per_day)} new units a day: {words.duration(planned.days * 86400)} from now."
+        )
+    if planned.design_effect is not None and planned.design_effect > 2:
+        lines.append(
+            f"Units, not requests, carry the information (design effect {planned.design_effect:.1f}): more requests of "
+            "the same units do not help."
+        )
+    yield Paragraph(lines)
+
+
+def runs_document(name: str, runs: Runs) -> Iterator[Block]:
+    """The share of false verdicts."""
+    yield Heading(f"{name}: {words.count(runs.runs)} A/A runs", level=1)
+    if runs.state == "running":
+        yield Paragraph(["Under way."])
+    elif runs.state == "failed":
+        yield Paragraph(["They failed: see the controller's log."])
+    else:
+        yield Paragraph(["The recorded units with random labels: there is no difference, so every verdict is false."])
+        rows = [
+            [
+                it.metric,
+                words.count(it.units),
+                words.count(it.looks),
+                words.percent(it.sequences),
+                words.percent(it.peeked),
+            ]
+            for it in runs.results
+        ]
+        yield Table(["metric", "units", "looks", "false verdicts", "peeked t-tests"], rows, right=(1, 2, 3, 4))

@@ -1,1 +1,0 @@
-"""Shadows: comparison of a mirror's deployment with those that answered."""
