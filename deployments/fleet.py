@@ -13,8 +13,7 @@ import aiohttp
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from app.errors import Broken, NotFound, TimedOut, Unavailable
-from app.server.metrics.fleet import REPLICA_TIMEOUT_S, Fleet, Replica
-from app.server.metrics.prepared import AGAIN_S
+from app.server.fleet import AGAIN_S, REPLICA_TIMEOUT_S, Fleet, Replica
 
 CallController = Callable[..., Awaitable[Any]]
 """Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""

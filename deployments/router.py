@@ -24,7 +24,7 @@ from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE, ROUTER_DEPLOYMENT
 from app.server.application import Router
-from app.server.metrics.prepared import PreparedMetrics
+from app.server.fleet import PreparedMetrics
 from app.telemetry.logs import event, log_to_stderr
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment

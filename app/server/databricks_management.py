@@ -41,10 +41,10 @@ from app.dialects.databricks.management import (
 from app.dialects.schemas import Body
 from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute, taken
 from app.exposures.controller_client import ControllerClient
-from app.server.api_operation import Api, ApiOperation, Handler, OperationContext, read_json
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.traffic.authorship import authorship, last_generation
+from app.server.operations import Api, ApiOperation, Handler, OperationContext, read_json
+from app.server.traffic import authorship, last_generation
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 

@@ -3,6 +3,11 @@
 A caller sees experiments of the endpoints that it may use, and exposures of its own requests; managers and viewers see
 everyone's. Managers and the endpoint's operators decide about experiments and start A/A runs. Errors have
 OpenAI's form.
+
+- The deployment that an endpoint's sticky key reaches, and the reason: `GET /api/endpoints/{endpoint}/assignment`.
+- `GET /api/endpoints/{endpoint}/mirror`: the report on an endpoint's shadow, for callers of the endpoint.
+- `GET /api/exposures`: the recorded exposures as a file, for managers and viewers. Hashes, times, sizes, outcomes; no
+  text, no name.
 """
 
 import asyncio
@@ -10,8 +15,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
@@ -20,34 +26,127 @@ from starlette.routing import BaseRoute
 from app.access.caller import ConfigViews, credentials
 from app.access.guard import Access
 from app.config.access import ANONYMOUS
-from app.config.schema import Config, Sticky
+from app.config.schema import Config, Endpoint, Sticky
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
+from app.exchange.deadlines import while_connected
 from app.exchange.request import headers_of
 from app.exchange.snapshot import LiveRouting
+from app.experiments.contract.journal import EXPOSURE_FORMATS
 from app.experiments.contract.questions import choice
 from app.experiments.contract.report import Summary
 from app.experiments.rendering import document
 from app.experiments.rendering.reports import list_document
-from app.exposures.controller_client import ControllerClient
+from app.exposures.controller_client import Answer, ControllerClient, ExportClient
 from app.exposures.identity import Hashes, request_hash, unit_key
+from app.exposures.plans import plan_of
 from app.exposures.wire import FeedbackItem
 from app.misspellings import question
 from app.routing.conversations import RecentKeys
-from app.routing.rules import Overrides
-from app.server.api_operation import Api, Entry, OperationContext, read_json
-from app.server.assignment import explain
+from app.routing.rules import Overrides, effective
+from app.routing.traffic import alternatives_to, rendezvous, scores
 from app.server.audit_log import AuditLog
-from app.server.controller_answers import ask
-from app.server.decisions import DecisionRequest, acting_of, decide, error_words, etag, foresee, given_decision
-from app.server.experiment_check import CheckRequest, check
-from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
+from app.server.experiment_requests import (
+    CheckRequest,
+    DecisionRequest,
+    Feedback,
+    FeedbackList,
+    RunsRequest,
+    acting_of,
+    check,
+    checked,
+    decide,
+    error_words,
+    etag,
+    foresee,
+    given_decision,
+)
 from app.server.openapi import Operation
-from app.server.traffic.dry_run import moves
+from app.server.operations import Api, Entry, OperationContext, ask, no_controller, openai_words, read_json, refusal
+from app.server.traffic_document import moves
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
+
+
+def explain(
+    name: str,
+    endpoint: Endpoint,
+    key: str | None,
+    *,
+    unit: int | None,
+    failing: AbstractSet[str],
+    override: str | None = None,
+    now: LiveRouting = LiveRouting(),  # noqa: B008  it is not changed
+) -> dict[str, Any]:
+    """The deployment that would answer a request with the sticky key `key`, in the plan that is in force.
+
+    `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
+    they are assigned all the same, and replaced if another one can answer (`reason` is ``failover``). `override` is the
+    deployment that the plan gives this key. `now` is this router's state that decides apart from the weights: a running
+    conversation may keep another deployment than a new one.
+
+    Raises BadRequest, naming ``key``, if a sticky endpoint gets no key, or one that is not sticky gets one.
+    """
+    traffic = endpoint.traffic
+    stops = now.stops if failing.isdisjoint(now.stops.values()) else {}
+    if endpoint.sticky is None:
+        if key is not None:
+            raise BadRequest(f"key: '{name}' is not sticky, so that no key decides who answers", param="key")
+        why = "The endpoint is not sticky: every request is drawn by the weights, and is a separate unit."
+        assigned, points = None, {}
+    elif not key:
+        raise BadRequest(f"key: name {_what(endpoint.sticky)}", param="key")
+    else:
+        points, assigned = scores(key, traffic), rendezvous(key, traffic)
+        why = f"Of all deployments, {assigned} has the highest score for this key, weighted by its share."
+        if override is not None:
+            assigned, why = (
+                override,
+                f"The plan has an override: {override} answers this key, regardless of the weights.",
+            )
+    if assigned is not None and assigned in stops:
+        why += f" But {assigned} is stopped: {stops[assigned]} answers in its place."
+        assigned = stops[assigned]
+    elif assigned is not None and assigned in now.stops:
+        why += f" It is stopped, but answers until the circuit breaker of {now.stops[assigned]} has closed."
+    if now.until is not None and assigned is not None:
+        why += " A conversation that started before the last change of traffic keeps its deployment for now."
+    reason = "override" if override is not None else "sticky" if assigned is not None else "traffic"
+    if assigned is not None and assigned in failing:
+        others = alternatives_to(endpoint.fallback, effective(traffic, stops), assigned, stops)
+        if failing >= set(others):
+            why += " Its circuit breaker is open, but no other deployment can answer."
+        else:
+            reason = "failover"
+            why += " Its circuit breaker is open: until it closes, another deployment answers."
+    return {
+        "endpoint": name,
+        "deployment": assigned,
+        "reason": reason,
+        "why": why,
+        "plan": plan_of(name, endpoint, stops).id,
+        "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
+        "unit": f"{unit:016x}" if unit is not None else None,
+        "stops": [{"deployment": it, "control": control, "applied": it in stops} for it, control in now.stops.items()],
+        "pins": {"conversations": sum(now.pins.values()), "until": now.until} if now.until is not None else None,
+        "deployments": [
+            {"deployment": it, "weight": weight, "score": points.get(it), "breaker_open": it in failing}
+            for it, weight in traffic.items()
+        ],
+    }
+
+
+def _what(sticky: Sticky) -> str:
+    """A description of the sticky key."""
+    if sticky.by == "header":
+        return f"a value of the header {sticky.name}"
+    return {
+        "user": "a user, as in the request's field",
+        "api_key": "an API key",
+        "conversation": "a conversation, as in the header x-session-id",
+    }[sticky.by]
 
 
 class Ledger(Protocol):
@@ -344,3 +443,88 @@ _SUBTYPES = {"markdown": "markdown; charset=utf-8", "text": "plain; charset=utf-
 
 def _visible(config: Config, seen: Config) -> list[str]:
     return [name for name, it in config.experiments.items() if it.endpoint in seen.endpoints]
+
+
+PATH = "/api/endpoints/{endpoint}/mirror"
+
+
+class MirrorApi:
+    """The route. `views` returns the configuration in force (None before the first)."""
+
+    def __init__(
+        self,
+        views: Callable[[], ConfigViews | None],
+        telemetry: Telemetry,
+        access: Access,
+        controller: ControllerClient | None,
+    ) -> None:
+        self._views, self._controller = views, controller
+        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        query = {"format": {"enum": ["json", "markdown", "text"]}}
+        self._entry = Entry("GET", PATH, "mirror", self._mirror, query)
+
+    def operations(self) -> list[Operation]:
+        """The operation for the OpenAPI document."""
+        return [self._entry.operation(self._api.dialect)]
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the API."""
+        return [self._entry.route(self._api)]
+
+    async def _mirror(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name, views = request.path_params["endpoint"], self._views()
+        if views is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        views.require_access(context.caller, name)
+        if name not in views.config.endpoints:
+            meant = question(name, views.of(context.caller).endpoints)
+            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
+        context.record.manage(name)
+        answer = await ask(self._controller, "GET", f"/endpoints/{name}/mirror", dict(request.query_params))
+        return Reply(answer.body, answer.status, answer.media_type)
+
+
+class ExportApi:
+    """The route. `views` returns the configuration in force (None before the first)."""
+
+    def __init__(
+        self,
+        views: Callable[[], ConfigViews | None],
+        telemetry: Telemetry,
+        access: Access,
+        exports: ExportClient | None,
+        audit: AuditLog,
+    ) -> None:
+        self._access, self._exports = access, exports
+        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
+        query: dict[str, Schema] = {
+            "experiment": {"description": "Only the exposures of its last run"},
+            "endpoint": {"description": "Only this endpoint's requests"},
+            "since": {"description": "Unix seconds, or ISO 8601 (UTC)"},
+            "until": {"description": "The same; not included"},
+            "format": {"enum": list(EXPOSURE_FORMATS)},
+        }
+        self._entry = Entry("GET", "/api/exposures", "export_exposures", self._export, query, audited=True)
+
+    def operations(self) -> list[Operation]:
+        """The operation for the OpenAPI document."""
+        return [self._entry.operation(self._api.dialect)]
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the API."""
+        return [self._entry.route(self._api)]
+
+    async def _export(self, request: HTTPRequest, context: OperationContext) -> None:
+        self._access.roles.require_viewer(context.caller, "export what was recorded")
+        if self._exports is None:
+            raise no_controller()
+        writer = context.writer
+        async with self._exports.export(dict(request.query_params)) as found, while_connected(request.receive):
+            if isinstance(found, Answer):
+                raise refusal(found)
+            context.change.after = dict(request.query_params)
+            await writer.start_stream({}, found.media_type)
+            context.record.first_byte = None  # it is no model's first token
+            async for piece in found.pieces:
+                await writer.send_chunk(piece)
+            await writer.end_stream()

@@ -1,6 +1,8 @@
 """The OpenAPI 3.1 document of every route, made of the dialects' routes and of the models that check their requests.
 
 It describes the code, not the configuration: it names no endpoint and is the same for every caller.
+
+The shapes of answers and errors in the OpenAPI document: the fields of every answer. The engine may add others.
 """
 
 import re
@@ -11,8 +13,245 @@ from app.dialects.azure.dialect import EXTRA_PARAMETERS
 from app.dialects.base import Dialect
 from app.dialects.schemas import Body, Schema, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
+from app.experiments.contract.journal import MEDIA_TYPES
 from app.routing.traffic import DEPLOYMENT_HEADER
-from app.server.openapi_answers import ERRORS, answers
+
+JSON = "application/json"
+TEXT = "text/plain"
+EVENTS = "text/event-stream"
+MARKDOWN = "text/markdown"
+
+
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer"}
+_EVENTS: Schema = {"description": "Server-sent events"}
+_ANY_TEXT: Schema = {"type": ["string", "null"]}
+_OBJECT: Schema = {"type": "object"}
+_LIST: Schema = {"type": "array"}
+_HEAD: Mapping[str, Schema] = {"id": _TEXT, "object": _TEXT, "created": _COUNT, "model": _TEXT}
+_USAGE = _object(prompt_tokens=_COUNT, total_tokens=_COUNT)
+
+_CHAT = _object(
+    **_HEAD,
+    choices=_list(_object(index=_COUNT, message=_object(role=_TEXT), finish_reason=_ANY_TEXT)),
+    usage=_USAGE,
+)
+_COMPLETION = _object(**_HEAD, choices=_list(_object(index=_COUNT, text=_TEXT, finish_reason=_ANY_TEXT)), usage=_USAGE)
+_VECTOR: Schema = {"anyOf": [_list({"type": "number"}), {"type": "string", "description": "base64"}]}
+_EMBEDDINGS = _object(
+    object=_TEXT, model=_TEXT, data=_list(_object(object=_TEXT, index=_COUNT, embedding=_VECTOR)), usage=_USAGE
+)
+_RERANKED = _object(
+    id=_TEXT, model=_TEXT, results=_list(_object(index=_COUNT, relevance_score={"type": "number"})), usage=_USAGE
+)
+_SCORES = _object(**_HEAD, data=_list(_object(object=_TEXT, index=_COUNT, score={"type": "number"})), usage=_USAGE)
+_RESPONSE = _object(id=_TEXT, object=_TEXT, status=_TEXT, model=_TEXT, output=_list(_object(type=_TEXT)), usage=_OBJECT)
+_MODEL = _object(id=_TEXT, object=_TEXT, created=_COUNT, owned_by=_TEXT)
+_MODELS: Schema = {"type": "object", "required": ["data"], "properties": {"object": _TEXT, "data": _list(_OBJECT)}}
+_GENERATION = _object(generated_text=_TEXT)
+_GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
+_TOKENS = _object(tokens=_list(_COUNT))
+_NUMBER: Schema = {"type": "number"}
+_ANY_NUMBER: Schema = {"type": ["number", "null"]}
+_CLASSIFIED = _object(object=_TEXT, data=_list(_object(index=_COUNT, probs=_list(_NUMBER))), usage=_USAGE)
+_CLASSES = _list(_object(score=_NUMBER, label=_TEXT))
+_FLAG: Schema = {"type": "boolean"}
+_ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
+_SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
+_RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
+_PLAN = _object(endpoint=_TEXT, plan=_TEXT, generation=_COUNT, weights=_OBJECT, overrides=_LIST)
+_DRY_RUN = _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT, stops=_LIST, pins=_LIST)
+
+_SHARED: Mapping[str, Schema] = {
+    "chat": _CHAT,
+    "completions": _COMPLETION,
+    "embeddings": _EMBEDDINGS,
+    "responses": _RESPONSE,
+    "models": _MODELS,
+}
+"""Operations that are OpenAI's in every dialect."""
+
+_OWN: Mapping[str, Mapping[str, Schema]] = {
+    "openai": {
+        "list_models": _MODELS,
+        "retrieve_model": _MODEL,
+        "stored_response": _OBJECT,
+        "input_tokens": _object(object=_TEXT, input_tokens=_COUNT),
+        "tokenize": _object(count=_COUNT, tokens=_list(_COUNT)),
+        "invocations": {"anyOf": [_CHAT, _COMPLETION]},
+        "detokenize": _object(prompt=_TEXT),
+        "classify": _CLASSIFIED,
+        "version": _object(version=_TEXT),
+        "tokenizer_info": _object(tokenizer_class=_TEXT),
+        "pooling": _object(object=_TEXT, model=_TEXT, data=_list(_object(object=_TEXT, index=_COUNT)), usage=_USAGE),
+        "cohere_embed": _object(id=_TEXT, embeddings=_OBJECT, response_type=_TEXT),
+        "swagger": _object(openapi=_TEXT, paths=_OBJECT),
+        "rerank": _RERANKED,
+        "rerank_v2": {**_RERANKED, "properties": {**_RERANKED["properties"], "meta": _OBJECT}},
+        "score": _SCORES,
+    },
+    "anthropic": {
+        "hello": _object(message=_TEXT),
+        "messages": _object(
+            id=_TEXT,
+            type=_TEXT,
+            role=_TEXT,
+            model=_TEXT,
+            content=_list(_object(type=_TEXT)),
+            stop_reason=_ANY_TEXT,
+            usage=_object(input_tokens=_COUNT, output_tokens=_COUNT),
+        ),
+        "count_tokens": _object(input_tokens=_COUNT),
+        "list_models": _object(data=_LIST, has_more={"type": "boolean"}, first_id=_ANY_TEXT, last_id=_ANY_TEXT),
+        "retrieve_model": _object(type=_TEXT, id=_TEXT, display_name=_TEXT, created_at=_TEXT),
+    },
+    "azure": {
+        "images": _OBJECT,
+        "info": _object(model_name=_TEXT, model_type=_TEXT, model_provider_name=_TEXT),
+    },
+    "databricks": {
+        "invocations": {"anyOf": [_CHAT, _COMPLETION, _EMBEDDINGS, _RESPONSE]},
+        "list_endpoints": _object(endpoints=_list(_object(name=_TEXT))),
+        "get_endpoint": _object(name=_TEXT, config=_OBJECT, state=_OBJECT),
+        "get_openapi": _object(openapi=_TEXT, paths=_OBJECT),
+        "update_config": _object(name=_TEXT, config=_OBJECT, state=_OBJECT),
+        "probe": _OBJECT,
+    },
+    "friendli": {
+        "completions": _object(choices=_list(_object(text=_TEXT)), usage=_OBJECT),
+        "render": _object(text=_TEXT),
+        "tokenize": _TOKENS,
+        "detokenize": _object(text=_TEXT),
+        "classify": _CLASSIFIED,
+    },
+    "tgi": {
+        "root": {"anyOf": [*_GENERATIONS["anyOf"], _list(_list(_NUMBER)), _list(_NUMBER), _CLASSES, _list(_CLASSES)]},
+        "generate": _GENERATION,
+        "invocations": {"anyOf": [_GENERATION, _list(_GENERATION), _CHAT, _COMPLETION]},
+        "vertex": _object(predictions=_LIST),
+        "tokenize": _list(_object(id=_COUNT, text=_TEXT)),
+        "embed": _list(_list(_NUMBER)),
+        "embed_all": _list(_list(_list(_NUMBER))),
+        "similarity": _list(_NUMBER),
+        "predict": {"anyOf": [_CLASSES, _list(_CLASSES)]},
+        "rerank": _list(_object(index=_COUNT, score=_NUMBER)),
+        "chat_tokenize": _object(tokenize_response=_LIST, templated_text=_TEXT),
+        "info": _object(model_id=_TEXT, max_total_tokens=_COUNT),
+    },
+    "switchyard": {
+        "list_experiments": _object(experiments=_list(_SUMMARY)),
+        "get_experiment": _SUMMARY,
+        "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
+        "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
+        "audit": _object(records=_LIST, before=_ANY_TEXT),
+        "load": _object(server_load=_COUNT),
+        "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
+        "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
+        "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
+        "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
+        "aa_runs": _RUNS,
+        "start_aa_runs": _RUNS,
+        "assignment": _object(endpoint=_TEXT, deployment=_ANY_TEXT, reason=_TEXT, why=_TEXT, deployments=_LIST),
+        "get_request": _object(request_id=_TEXT, exposures=_LIST),
+        "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
+        "get_traffic": _PLAN,
+        "put_traffic": {"anyOf": [_PLAN, _DRY_RUN]},
+        "roll_back_traffic": _PLAN,
+        "mirror": _object(
+            endpoint=_TEXT, shadow=_TEXT, copies=_COUNT, skipped=_OBJECT, primaries=_LIST, headline=_TEXT
+        ),
+        "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
+        "me": _object(
+            caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
+        ),
+        "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
+        "callers": _object(
+            view=_TEXT,
+            since=_NUMBER,
+            callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT)),
+            keys=_list(_object(caller=_TEXT, expires=_ANY_NUMBER, last_used=_ANY_NUMBER)),
+        ),
+        "index": _object(name=_TEXT, base_urls=_OBJECT, routes=_OBJECT),
+        "health": _object(status=_TEXT),
+        "ready": _object(status=_TEXT),
+        "openapi": _object(openapi=_TEXT, paths=_OBJECT),
+        "metrics_targets": _list(_object(targets=_list(_TEXT), labels=_OBJECT)),
+    },
+}
+
+_TEXTS = frozenset(
+    {
+        ("databricks", "export_metrics"),
+        ("switchyard", "metrics"),
+        ("switchyard", "metrics_cluster"),
+        ("switchyard", "metrics_proxy"),
+        ("switchyard", "metrics_replica"),
+        ("switchyard", "tgi_metrics"),
+        ("tgi", "alive"),
+        ("tgi", "health"),
+    }
+)
+_ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs", "mirror"})
+"""Operations that answer as Markdown or text, too, if the request asks for it."""
+
+_STREAM_ONLY = frozenset({("tgi", "generate_stream"), ("switchyard", "events")})
+_STREAMING = frozenset({"chat", "completions", "invocations", "messages", "responses", "root"})
+
+
+def answers(dialect: str, operation: str) -> dict[str, Schema]:
+    """The operation's answers with status 200: media type to schema. Raises KeyError on an unknown operation."""
+    if (dialect, operation) in _TEXTS:
+        return {TEXT: _TEXT}
+    if (dialect, operation) in {("switchyard", "docs"), ("switchyard", "console")}:
+        return {"text/html": _TEXT}
+    if (dialect, operation) in _STREAM_ONLY:
+        return {EVENTS: _EVENTS}
+    if (dialect, operation) == ("switchyard", "export_exposures"):
+        return dict.fromkeys(MEDIA_TYPES.values(), _TEXT)
+    schema = _OWN[dialect].get(operation) or _SHARED[operation]
+    if (dialect, operation) == ("switchyard", "audit"):
+        return {JSON: schema, "application/jsonl": _TEXT}
+    if dialect == "switchyard" and operation in _ALSO_WORDS:
+        return {JSON: schema, MARKDOWN: _TEXT, TEXT: _TEXT}
+    return {JSON: schema} | ({EVENTS: _EVENTS} if operation in _STREAMING else {})
+
+
+_OPENAI_ERROR = _object(message=_TEXT, type=_TEXT, param=_ANY_TEXT, code=_ANY_TEXT)
+
+ERRORS: Mapping[str, Schema] = {
+    "anthropic": _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
+    "azure": {
+        "type": "object",
+        "required": ["error", "message", "status", "code"],
+        "properties": {
+            "error": {"anyOf": [_TEXT, _object(code=_TEXT, message=_TEXT)]},
+            "message": _TEXT,
+            "status": _COUNT,
+            "code": _TEXT,
+        },
+    },
+    "databricks": _object(error_code=_TEXT, message=_TEXT, details=_list(_OBJECT)),
+    "friendli": _object(error=_OPENAI_ERROR, detail=_TEXT),
+    "openai": _object(error=_OPENAI_ERROR),
+    "switchyard": {"type": "object", "description": "OpenAI's form; of /ready, what it answers with status 200"},
+    "tgi": {
+        "type": "object",
+        "required": ["error", "error_type"],
+        "properties": {
+            "error": {"anyOf": [_TEXT, _object(message=_TEXT, http_status_code=_COUNT, type=_TEXT)]},
+            "error_type": _TEXT,
+        },
+    },
+}
+"""A dialect's error body."""
 
 
 class Operation(NamedTuple):

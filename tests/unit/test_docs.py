@@ -21,8 +21,8 @@ from app.errors import SwitchyardError
 from app.experiments.contract.series import METRICS
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_VARIABLE, UNIT_SECRET_VARIABLE
 from app.server.application import Router
-from app.server.metrics.cluster import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
-from app.server.metrics.own import GAUGES
+from app.server.fleet import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
+from app.server.metrics import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.main import commands

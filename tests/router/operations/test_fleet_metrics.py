@@ -13,7 +13,7 @@ import pytest
 from app.access.keys import append, create
 from app.errors import Broken, NotFound, SwitchyardError, TimedOut, Unavailable
 from app.server.application import Router
-from app.server.metrics.fleet import Fleet, Replica
+from app.server.fleet import Fleet, Replica
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.processes.fake_fleet import MemoryFleet
@@ -67,7 +67,7 @@ class Cluster:
 @pytest.fixture
 def cluster(rig: Rig, servers: ServerPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in ("EVERY_S", "FRESH_S"):  # every scrape reads fresh values
-        monkeypatch.setattr(f"app.server.metrics.fleet.{name}", 0.0)
+        monkeypatch.setattr(f"app.server.fleet.{name}", 0.0)
     with ExitStack() as stack:
         yield Cluster(rig, servers, stack)
 

@@ -243,7 +243,7 @@ def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(p
 def test_a_change_that_is_not_delivered_in_time_is_a_conflict(
     planned: PlanRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.server.traffic.api.PATIENCE_S", 0.0)
+    monkeypatch.setattr("app.server.traffic.PATIENCE_S", 0.0)
     planned.control.delivers_at_once = False
     shown = planned.change(weights={"green": 100})
     assert (shown["delivery"], shown["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])

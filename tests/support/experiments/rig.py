@@ -17,8 +17,7 @@ from app.exposures.identity import Hashes
 from app.exposures.wire import FeedbackItem
 from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditLog
-from app.server.events.api import EventsApi
-from app.server.events.feed import EventFeed
+from app.server.events import EventFeed, EventsApi
 from app.server.experiments_api import ExperimentsApi
 from app.telemetry.metrics import Telemetry
 from tests.support.experiments.fake_controller import FakeController

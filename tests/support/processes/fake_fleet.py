@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from app.errors import NotFound, SwitchyardError
-from app.server.metrics.fleet import Fleet, Replica
+from app.server.fleet import Fleet, Replica
 
 Metrics = Callable[[Collection[str] | None], bytes]
 

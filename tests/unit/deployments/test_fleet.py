@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from app.errors import Broken, NotFound, SwitchyardError, Unavailable
-from app.server.metrics.fleet import Replica
+from app.server.fleet import Replica
 from deployments.fleet import ServeFleet
 from tests.support.processes.servers import free_port, serve
 

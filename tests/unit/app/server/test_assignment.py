@@ -9,7 +9,7 @@ from app.errors import BadRequest
 from app.exchange.snapshot import LiveRouting
 from app.exposures.plans import plan_of
 from app.routing.traffic import rendezvous
-from app.server.assignment import explain
+from app.server.experiments_api import explain
 
 TRAFFIC = {"blue": 60, "green": 40, "red": 0}
 

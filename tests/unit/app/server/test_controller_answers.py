@@ -6,7 +6,7 @@ import pytest
 
 from app.errors import BadRequest, Conflict, NotFound, SwitchyardError, TimedOut, Unavailable
 from app.exposures.controller_client import Answer
-from app.server.controller_answers import ControllerAway, WatchedController, ask
+from app.server.operations import ControllerAway, WatchedController, ask
 
 
 class FixedController:

@@ -9,7 +9,7 @@ from app.config.schema import Config, parse
 from app.errors import BadRequest
 from app.exposures.identity import request_hash
 from app.exposures.wire import FeedbackItem
-from app.server.feedback import checked
+from app.server.experiment_requests import checked
 
 EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from app.experiments.contract.journal import Entry
-from app.server.events import api
-from app.server.events.api import EventsApi
-from app.server.events.feed import MAX_WAITING, EventFeed
+from app.server import events as api
+from app.server.events import MAX_WAITING, EventFeed, EventsApi
 from app.sse import Decoder
 from tests.support.experiments.rig import Rig, refusal
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import Unavailable
 from app.experiments.contract.journal import Entry
-from app.server.events.feed import MAX_LISTENERS, MAX_WAITING, EventFeed, Listener
+from app.server.events import MAX_LISTENERS, MAX_WAITING, EventFeed, Listener
 from tests.support.experiments.fake_controller import FakeController
 
 

@@ -8,8 +8,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.config.schema import Config, parse
 from app.errors import Unavailable
-from app.server.metrics.cluster import CONTROL_PLANE_UP, FRESH_S, REPLICAS, STALE_S, ClusterMetrics
-from app.server.metrics.fleet import EVERY_S, Fleet, KnownFleet
+from app.server.fleet import (
+    CLUSTER_FRESH_S,
+    CONTROL_PLANE_UP,
+    EVERY_S,
+    REPLICAS,
+    STALE_S,
+    ClusterMetrics,
+    Fleet,
+    KnownFleet,
+)
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import GREEN_FLOAT32
 from tests.support.processes.fake_fleet import MemoryFleet
@@ -69,7 +77,7 @@ async def test_several_scrapers_ask_the_controller_once(scraped: ClusterRig) -> 
     await scraped.samples(LIFT)
     await scraped.samples(LIFT)
     assert scraped.controller.calls == ["GET /series"]
-    scraped.now += FRESH_S
+    scraped.now += CLUSTER_FRESH_S
     await scraped.samples(LIFT)
     assert len(scraped.controller.calls) == 2
 
@@ -77,7 +85,7 @@ async def test_several_scrapers_ask_the_controller_once(scraped: ClusterRig) -> 
 async def test_a_controller_that_is_away_is_replaced_by_its_last_answer_for_a_minute(scraped: ClusterRig) -> None:
     assert await scraped.samples(LIFT)
     scraped.controller.absent = True
-    scraped.now += FRESH_S
+    scraped.now += CLUSTER_FRESH_S
     assert await scraped.samples(LIFT)
     scraped.now += STALE_S
     assert await scraped.samples(LIFT) == []

@@ -6,7 +6,7 @@ import pytest
 
 from app.answer_cache import AnswerCache
 from app.errors import NotFound, Unavailable
-from app.server.metrics.fleet import EVERY_S, FRESH_S, Fleet, KnownFleet, Replica
+from app.server.fleet import EVERY_S, FRESH_S, Fleet, KnownFleet, Replica
 from tests.support.processes.fake_fleet import MemoryFleet
 
 ONE = Replica("r1", "router", "10.0.0.1")

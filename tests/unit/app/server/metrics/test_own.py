@@ -8,7 +8,7 @@ from app.access.caller import ConfigViews
 from app.config.schema import parse
 from app.exchange.snapshot import Snapshot
 from app.routing.admission import AdmissionQueue
-from app.server.metrics.own import GAUGES, present_state
+from app.server.metrics import GAUGES, present_state
 
 CONFIG = parse(
     {

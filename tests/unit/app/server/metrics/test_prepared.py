@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from app.server.metrics.prepared import FRESH_S, PreparedMetrics
+from app.server.fleet import FRESH_S, PreparedMetrics
 from tests.support.waiting import wait_until
 
 

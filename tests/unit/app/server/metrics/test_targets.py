@@ -3,8 +3,8 @@
 from typing import Any
 
 from app.config.schema import Config, parse
-from app.server.metrics.fleet import Fleet, Replica
-from app.server.metrics.targets import MAX_ENDPOINTS, VisibleTargets
+from app.server.fleet import Fleet, Replica
+from app.server.metrics import MAX_ENDPOINTS, VisibleTargets
 
 HOST = "llm.example:8000"
 FLEET = Fleet(

@@ -8,8 +8,7 @@ import pytest
 from app.config.schema import parse
 from app.control_plane import Replicas
 from app.errors import Unavailable
-from app.server.replicas.readiness import CACHE_S, Readiness, document
-from app.server.replicas.running import EVERY_S, RunningReplicas
+from app.server.replicas import CACHE_S, RUNNING_EVERY_S, Readiness, RunningReplicas, document
 from app.upstream.target import RuntimeEnvironment, Target, targets
 from tests.support.processes.fake_control_plane import MemoryControl
 
@@ -71,7 +70,7 @@ async def test_serve_is_called_at_most_every_few_seconds() -> None:
     given = Fixture({"blue": {"RUNNING": 1}})
     assert (await given.healthy())["blue"]
     given.plane.running = Replicas({"blue": {}}, {})
-    given.now += EVERY_S - 0.1
+    given.now += RUNNING_EVERY_S - 0.1
     assert (await given.healthy())["blue"]
     given.now += CACHE_S
     assert not (await given.healthy())["blue"]
@@ -92,7 +91,7 @@ async def test_while_serve_does_not_answer_its_last_answer_holds() -> None:
     given = Fixture({"blue": {"RUNNING": 1}})
     await given.healthy()
     given.plane.failure = Unavailable("away")
-    given.now += EVERY_S
+    given.now += RUNNING_EVERY_S
     assert (await given.healthy())["blue"]
 
 

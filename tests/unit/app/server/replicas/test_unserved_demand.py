@@ -5,7 +5,7 @@ from app.access.caller import ConfigViews
 from app.config.schema import parse
 from app.errors import Unavailable
 from app.routing.admission import Unserved
-from app.server.replicas.unserved_demand import UnservedDemand
+from app.server.replicas import UnservedDemand
 from tests.support.processes.fake_control_plane import MemoryControl
 
 CONFIG: dict[str, Any] = {

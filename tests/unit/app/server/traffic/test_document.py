@@ -10,8 +10,7 @@ from app.control_plane import Wanted
 from app.dialects.bodies import json_object_with_nulls
 from app.errors import BadRequest
 from app.exposures.identity import Hashes, own_key
-from app.server.traffic.document import plan_view, wanted_plan
-from app.server.traffic.refusals import InvalidDocument
+from app.server.traffic_document import InvalidDocument, plan_view, wanted_plan
 
 UNIT = Hashes(b"secret").unit
 ANN = f"{UNIT('ann'):016x}"

@@ -1,9 +1,17 @@
-"""A plan as the traffic API accepts and returns it."""
+"""A plan as the traffic API accepts and returns it.
 
-from collections.abc import Callable, Iterator, Mapping
+- Reasons to refuse a change of a plan, and their error bodies.
+- Computes the keys that a change of an endpoint's plan would move.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request as HTTPRequest
 
 from app.config.access import ANONYMOUS
 from app.config.base import problems_of
@@ -11,9 +19,54 @@ from app.config.endpoints import MAX_OVERRIDES, MAX_REASON, Generation, Override
 from app.config.experiments import Percent
 from app.config.schema import Config, Endpoint
 from app.control_plane import Wanted
+from app.dialects.base import Reply
+from app.dialects.bodies import dump
+from app.errors import BadRequest, PreconditionFailed, PreconditionRequired, SwitchyardError
+from app.exchange.snapshot import LiveRouting
 from app.exposures.identity import unit_key
 from app.exposures.plans import plan_of
-from app.server.traffic.refusals import InvalidDocument
+from app.routing.rules import NO_STOPS, Choice, Moved, Overrides, choice, made_up_keys, moved
+from app.server.operations import openai_words
+
+
+class InvalidDocument(BadRequest):
+    """An invalid document. `problems` lists every fault, one line each: ``path: what is wrong; the fix``."""
+
+    longest_message = 4096
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems), param=problems[0].partition(":")[0])
+        self.problems = problems
+
+
+def require_match(if_match: str | None) -> None:
+    """Raises PreconditionRequired without the header."""
+    if if_match is None:
+        raise PreconditionRequired(
+            "If-Match: missing; send the ETag of the plan that you saw, so that no other change is lost",
+            param="If-Match",
+        )
+
+
+def check_match(if_match: str | None, present: Mapping[str, Any]) -> None:
+    """Raises PreconditionFailed if the header names other plans than the present one (RFC 9110, section 13.1.1)."""
+    if if_match is None or if_match.strip() == "*":
+        return
+    if f'"{present["plan"]}"' not in [tag.strip() for tag in if_match.split(",")]:
+        message = f"If-Match: the plan is {present['plan']} now; look at it, then repeat the request with its ETag"
+        raise PreconditionFailed(message, current=present)
+
+
+def error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
+    """OpenAI's form, with all problems of a document or the present plan added."""
+    reply = openai_words(error, request, request_id)
+    if isinstance(error, InvalidDocument):
+        return replace(reply, body=dump({**json.loads(reply.body), "problems": error.problems}))
+    if isinstance(error, PreconditionFailed):
+        headers = {**reply.headers, "etag": f'"{error.current["plan"]}"'}
+        return replace(reply, body=dump({**json.loads(reply.body), "current": error.current}), headers=headers)
+    return reply
+
 
 MAX_TTL_S = 90 * 86400
 
@@ -199,3 +252,80 @@ def _repeated(units: list[str]) -> list[str]:
         for number, unit in enumerate(units)
         if first.setdefault(unit, number) != number
     ]
+
+
+def dry_run(
+    name: str,
+    before: Endpoint,
+    after: Endpoint,
+    recent_keys: Sequence[str],
+    unit: Callable[[str], int],
+    now: LiveRouting,
+) -> dict[str, Any]:
+    """Both plans, the share of keys that would move for each pair of deployments, and the overrides, stops and pins
+    that the change touches.
+
+    Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one; `now` is
+    this router's state that decides apart from the weights.
+    """
+    return {
+        "before": plan_view(name, before, with_units=True),
+        "after": plan_view(name, after, with_units=True),
+        "moves": moves(before, after, recent_keys, unit, now.stops),
+        "overrides": _overrides(before, after),
+        "stops": [
+            {
+                "deployment": it,
+                "control": control,
+                "before": before.traffic.get(it, 0),
+                "after": after.traffic.get(it, 0),
+            }
+            for it, control in now.stops.items()
+            if before.traffic.get(it, 0) != after.traffic.get(it, 0)
+        ],
+        "pins": [
+            {"deployment": it, "conversations": count}
+            for it, count in now.pins.items()
+            if before.traffic.get(it, 0) != after.traffic.get(it, 0)
+        ],
+    }
+
+
+def moves(
+    before: Endpoint,
+    after: Endpoint,
+    recent_keys: Sequence[str],
+    unit: Callable[[str], int],
+    stops: Mapping[str, str] = NO_STOPS,
+) -> dict[str, Any]:
+    """The share of keys that would move, for each pair of deployments: among made-up keys, and among `recent_keys`.
+    `stops`: the endpoint's stopped deployments, each with the one that gets its share.
+    """
+    still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
+    keys = made_up_keys(max(len(before.traffic), len(after.traffic)))
+    made_up = moved(keys, choice(before.traffic, stops=stops), choice(after.traffic, stops=still))
+    recent = moved(recent_keys, _choice(before, unit, stops), _choice(after, unit, still))
+    return {"made_up_keys": _view(made_up), "recent_keys": _view(recent)}
+
+
+def _choice(endpoint: Endpoint, unit: Callable[[str], int], stops: Mapping[str, str]) -> Choice:
+    return choice(endpoint.traffic, Overrides(endpoint.plan.overrides, unit, time.time), stops)
+
+
+def _view(found: Moved) -> dict[str, Any]:
+    return {
+        "keys": found.keys,
+        "share": found.share,
+        "pairs": [{"from": a, "to": b, "share": count / found.keys} for (a, b), count in found.pairs.items()],
+    }
+
+
+def _overrides(before: Endpoint, after: Endpoint) -> dict[str, list[str]]:
+    """Units whose override is new, removed, or changed."""
+    old = {it.unit: it for it in before.plan.overrides}
+    new = {it.unit: it for it in after.plan.overrides}
+    return {
+        "added": [unit for unit in new if unit not in old],
+        "removed": [unit for unit in old if unit not in new],
+        "changed": [unit for unit in new if unit in old and new[unit] != old[unit]],
+    }

@@ -5,13 +5,20 @@ GET /metrics/targets            the targets of a Prometheus server, for its HTTP
 GET /metrics/cluster            the cluster's own metrics, the same from every router
 GET /metrics/replicas/{id}      one replica of any application
 GET /metrics/proxies/{node}     the proxy of one node
+
+- The targets of a Prometheus server, as its HTTP service discovery reads them.
+- Metrics of this router's present state, read when it is scraped: requests cost nothing here.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
 
+from prometheus_client import Metric, generate_latest
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,19 +30,96 @@ from app.config.schema import Config
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import headers_of
 from app.exchange.snapshot import Snapshot
-from app.internal_api import ROUTER
-from app.server.metrics.cluster import ClusterMetrics
-from app.server.metrics.fleet import KnownFleet, not_running
-from app.server.metrics.targets import (
-    CLUSTER_PATH,
-    METRICS_PATH,
-    PROXY_PATH,
-    REPLICA_PATH,
-    TARGETS_PATH,
-    VisibleTargets,
-)
+from app.internal_api import EXPERIMENTS, ROUTER
+from app.routing.admission import AdmissionQueue
+from app.server.fleet import ClusterMetrics, Fleet, KnownFleet, Replica, not_running
 from app.telemetry import tgi_exposition
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+
+# The format: https://prometheus.io/docs/prometheus/latest/http_sd/. Everything is scraped at the address at which the
+# list was read: a scraper needs to reach the ingress alone, and has the rights of its key there.
+
+METRICS_PATH = "/metrics"
+TARGETS_PATH = "/metrics/targets"
+CLUSTER_PATH = "/metrics/cluster"
+REPLICA_PATH = "/metrics/replicas/"
+PROXY_PATH = "/metrics/proxies/"
+
+MAX_ENDPOINTS = 10
+"""A deployment behind more endpoints has no label `endpoint`."""
+
+
+class Component(StrEnum):
+    """The kind of a target, in its label `component`."""
+
+    ROUTER = "router"
+    ENGINE = "engine"
+    EXPERIMENTS = "experiments"
+    OTHER = "other"
+    PROXY = "proxy"
+    CLUSTER = "cluster"
+
+
+class VisibleTargets:
+    """The targets that a reader may scrape. `config` is the part of the configuration that it sees. With
+    `is_restricted` that is not all of it: it reads the engines behind its endpoints, and the routers' series of these.
+    """
+
+    def __init__(self, config: Config, *, is_restricted: bool) -> None:
+        self._is_restricted = is_restricted
+        self._deployments: defaultdict[str, list[str]] = defaultdict(list)
+        """The deployments by application."""
+        for name, deployment in config.deployments.items():
+            if deployment.app is not None:
+                self._deployments[deployment.app].append(name)
+        self._endpoints: defaultdict[str, list[str]] = defaultdict(list)
+        """The endpoints by deployment."""
+        for name, endpoint in config.endpoints.items():
+            for listed in {*endpoint.traffic, *(endpoint.fallback or ())}:
+                self._endpoints[listed].append(name)
+
+    def replica(self, replica: Replica) -> bool:
+        """Whether the reader sees the replica."""
+        seen = (Component.ROUTER, Component.ENGINE)
+        return not self._is_restricted or self._component(replica.application) in seen
+
+    def proxies(self) -> bool:
+        """Whether the reader sees the proxies."""
+        return not self._is_restricted
+
+    def targets(self, host: str, fleet: Fleet | None) -> list[dict[str, Any]]:
+        """The reader's targets at `host`. `fleet`: None if this router is alone."""
+
+        def target(path: str, component: Component, **labels: str) -> dict[str, Any]:
+            return {"targets": [host], "labels": {"__metrics_path__": path, "component": component, **labels}}
+
+        if fleet is None:
+            return [target(METRICS_PATH, Component.ROUTER)]
+        found = [target(CLUSTER_PATH, Component.CLUSTER)]
+        for it in sorted(fleet.replicas):
+            if self.replica(it):
+                labels = {"application": it.application, "node": it.node, "replica": it.id, **self._names(it)}
+                found.append(target(REPLICA_PATH + it.id, self._component(it.application), **labels))
+        if self.proxies():
+            found += [target(PROXY_PATH + node, Component.PROXY, node=node) for node in sorted(fleet.proxies)]
+        return found
+
+    def _component(self, application: str) -> Component:
+        if application == ROUTER:
+            return Component.ROUTER
+        if application == EXPERIMENTS:
+            return Component.EXPERIMENTS
+        return Component.ENGINE if application in self._deployments else Component.OTHER
+
+    def _names(self, replica: Replica) -> Mapping[str, str]:
+        """An engine's deployment and endpoints in the configuration. A router's series have these labels already."""
+        if self._component(replica.application) is not Component.ENGINE:
+            return {}
+        deployments = self._deployments[replica.application]
+        behind = {name for it in deployments for name in self._endpoints[it]}
+        labels = {"deployment": ",".join(sorted(deployments))}
+        return {**labels, "endpoint": ",".join(sorted(behind))} if 0 < len(behind) <= MAX_ENDPOINTS else labels
+
 
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
@@ -159,3 +243,54 @@ def _host(request: Request) -> str:
 
 def _text(content: bytes) -> Response:
     return Response(content, media_type=CONTENT_TYPE)
+
+
+PLAN_INFO = "switchyard_plan_info"
+
+GAUGES: Mapping[str, str] = {
+    PLAN_INFO: "1 for the plan that this router serves",
+    "switchyard_traffic_share": "The percentage of an endpoint's traffic that the plan gives a deployment",
+    "switchyard_admission_slots": "The most requests of an endpoint that this router forwards at a time",
+    "switchyard_admission_running": "Requests that hold one of these slots",
+    "switchyard_admission_waiting": "Requests that wait for one of these slots",
+}
+"""Every gauge and its help."""
+
+_Sample = tuple[str, dict[str, str], float]
+
+
+def present_state(
+    snapshot: Snapshot, queues: Mapping[str, AdmissionQueue], endpoints: Collection[str] | None = None
+) -> bytes:
+    """The gauges in Prometheus' text format, of all endpoints or of some. `queues` by endpoint."""
+    return generate_latest(_Gauges(list(_samples(snapshot, queues, endpoints))))
+
+
+def _samples(
+    snapshot: Snapshot, queues: Mapping[str, AdmissionQueue], endpoints: Collection[str] | None
+) -> Iterator[_Sample]:
+    for name, endpoint in snapshot.config.endpoints.items():
+        if endpoints is not None and name not in endpoints:
+            continue
+        yield PLAN_INFO, {"endpoint": name, "plan": snapshot.plans[name]}, 1.0
+        for deployment, share in endpoint.traffic.items():
+            yield "switchyard_traffic_share", {"endpoint": name, "deployment": deployment}, float(share)
+        if endpoint.admission is not None:
+            queue, of = queues.get(name), {"endpoint": name}
+            yield "switchyard_admission_slots", of, float(endpoint.admission.max_concurrent)
+            yield "switchyard_admission_running", of, float(queue.running if queue is not None else 0)
+            yield "switchyard_admission_waiting", of, float(queue.waiting if queue is not None else 0)
+
+
+class _Gauges(Collector):
+    def __init__(self, samples: list[_Sample]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        for name, help in GAUGES.items():
+            family = Metric(name, help, "gauge")
+            for metric, labels, value in self._samples:
+                if metric == name:
+                    family.add_sample(metric, labels, value)
+            if family.samples:
+                yield family

@@ -2,6 +2,8 @@
 
 Callers of an endpoint may read; managers and its operators may change. Changes go through the control plane by
 compare-and-set: `If-Match` names the plan that the caller saw. Errors have OpenAI's form.
+
+A plan's author and its number: one more than every plan that the controller of experiments knows.
 """
 
 import asyncio
@@ -39,28 +41,64 @@ from app.errors import (
     BadRequest,
     Conflict,
     NotFound,
+    SwitchyardError,
     Unavailable,
 )
 from app.exchange.snapshot import LiveRouting
+from app.experiments.contract.journal import PlanEntry
 from app.experiments.contract.questions import choice
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
 from app.misspellings import question
 from app.routing.conversations import RecentKeys
-from app.server.api_operation import Api, Entry, OperationContext, read_json
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.traffic.authorship import authorship, history, last_generation
-from app.server.traffic.document import (
+from app.server.operations import Api, Entry, OperationContext, ask, read_json
+from app.server.traffic_document import (
     RollbackRequest,
     TrafficDocument,
+    check_match,
+    dry_run,
+    error_words,
     plan_view,
+    require_match,
     wanted_plan,
 )
-from app.server.traffic.dry_run import dry_run
-from app.server.traffic.refusals import check_match, error_words, require_match
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
+
+NOTE_PATIENCE_S = 1.0
+"""Seconds that a change waits for the controller if it can do without the answer."""
+TEMPORARY_S = 10.0
+"""Seconds that a temporary plan waits: the controller ends it, and answers late while it computes a report."""
+
+
+def authorship(caller: str, last: int | None) -> Authorship:
+    """The author of a change now. `last`: the `last_generation`.
+
+    If it is not known, the number is one more than the present plan's. That may have been given before, to a plan that
+    a file has replaced since; the controller then counts on by itself.
+    """
+    return Authorship(caller, time.time(), (last or 0) + 1)
+
+
+async def last_generation(controller: ControllerClient | None, endpoint: str, *, temporary: bool = False) -> int | None:
+    """The highest number of the endpoint's plans; None if the controller does not answer.
+
+    `temporary`: for a plan that the controller will end.
+    """
+    try:
+        async with asyncio.timeout(TEMPORARY_S if temporary else NOTE_PATIENCE_S):
+            return max((it.generation for it in await history(controller, endpoint)), default=0)
+    except (SwitchyardError, TimeoutError):
+        return None
+
+
+async def history(controller: ControllerClient | None, endpoint: str) -> list[PlanEntry]:
+    """The endpoint's plans, the latest first. Raises Unavailable."""
+    answer = await ask(controller, "GET", f"/endpoints/{endpoint}/plans")
+    return msgspec.json.decode(answer.body, type=dict[str, list[PlanEntry]])["plans"]
+
 
 _PATH = "/api/endpoints/{endpoint}/traffic"
 PATIENCE_S = 10.0

@@ -1,1 +1,0 @@
-"""Callers, their permissions and their use: `/api/me` and `/api/callers`."""

@@ -1,0 +1,262 @@
+"""The processes with metrics besides this router: the replicas of all applications, and the proxies before them.
+
+A replica is asked through the control plane and not at the port that serves clients: that one refuses a scrape while
+the replica's queue is full, and does not listen any more while the replica finishes its last requests.
+
+- The cluster's metrics, the same from every router: experiments, replicas, and whether the control plane answers.
+- Metrics that a thread prepares, for readers that cannot wait for a thread but can poll.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+import msgspec
+from prometheus_client import Metric, generate_latest
+from prometheus_client.registry import Collector
+
+from app.answer_cache import AnswerCache
+from app.config.experiments import is_active
+from app.config.schema import Config
+from app.errors import NotFound, SwitchyardError, TimedOut, UpstreamError
+from app.experiments.contract.series import METRICS, Series
+from app.exposures.controller_client import ControllerClient
+from app.server.operations import ask
+from app.telemetry.logs import event
+
+EVERY_S = 5.0
+"""Seconds for which a list is reused: the control plane serves the whole cluster."""
+
+PATIENCE_S = 1.0
+"""Seconds to wait for a new list before an older one is used."""
+
+FRESH_S = 1.0
+"""Seconds for which an answer is reused, so that readers of metrics do not keep an engine busy."""
+
+REPLICA_TIMEOUT_S = 5.0
+"""Seconds, below the 10 s that Prometheus waits by default."""
+
+
+class Replica(NamedTuple):
+    """One replica of an application with metrics. `node` is its node's IP address."""
+
+    id: str
+    application: str
+    node: str
+    is_draining: bool = False
+    """Whether it is being stopped and finishes its requests."""
+
+
+class Fleet(NamedTuple):
+    """The running processes. `states`: replicas of each application by state, in the control plane's words. `proxies`:
+    the IP addresses of nodes on which a proxy takes clients' requests."""
+
+    replicas: Sequence[Replica] = ()
+    states: Mapping[str, Mapping[str, int]] = {}
+    proxies: Sequence[str] = ()
+
+
+class FleetSource(Protocol):
+    """The seam to the control plane. Its calls raise UpstreamError if there is no answer."""
+
+    async def fleet(self) -> Fleet: ...
+
+    async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
+        """The replica's metrics in Prometheus' text format. `endpoints`: for a router, only the samples of these.
+        Raises NotFound if there is no such replica.
+        """
+        ...
+
+    async def proxy_metrics(self, node: str) -> bytes:
+        """The proxy's metrics in Prometheus' text format."""
+        ...
+
+
+class KnownFleet:
+    """The fleet as the control plane listed it last, also while that does not answer. `clock`: monotonic seconds.
+
+    `is_source_up`: whether the control plane answered the last call that has ended.
+    """
+
+    def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._clock = source, clock
+        self.is_source_up = False
+        self._lists: AnswerCache[Fleet] = AnswerCache(EVERY_S, clock)
+        self._answers: AnswerCache[bytes] = AnswerCache(FRESH_S, clock)
+        self._last: Fleet | None = None
+
+    async def now(self) -> Fleet:
+        """The fleet, at most some seconds old if the control plane answers. Raises UpstreamError if it never has."""
+        try:
+            async with asyncio.timeout(PATIENCE_S if self._last is not None else REPLICA_TIMEOUT_S):
+                self._last = await self._lists.get("", self._listed)
+        except (UpstreamError, TimeoutError) as error:
+            if self._last is None:
+                raise _in_words(error) from error
+        return self._last
+
+    async def _listed(self) -> Fleet:
+        try:
+            fleet = await self._source.fleet()
+        except UpstreamError:
+            self.is_source_up = False
+            raise
+        self.is_source_up = True
+        return fleet
+
+    async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
+        """See `FleetSource`."""
+        key = (replica, None if endpoints is None else frozenset(endpoints))
+        return await self._asked(key, lambda: self._source.replica_metrics(replica, endpoints))
+
+    async def proxy_metrics(self, node: str) -> bytes:
+        """See `FleetSource`."""
+        return await self._asked(("proxy", node), lambda: self._source.proxy_metrics(node))
+
+    async def _asked(self, key: Hashable, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+        try:
+            async with asyncio.timeout(REPLICA_TIMEOUT_S):
+                return await self._answers.get(key, ask)
+        except TimeoutError as error:
+            raise TimedOut(f"The metrics did not arrive within {REPLICA_TIMEOUT_S:g} s") from error
+
+
+def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:
+    return error if isinstance(error, UpstreamError) else TimedOut("The control plane did not respond in time")
+
+
+def not_running(what: str) -> NotFound:
+    """The error for a process that does not run, or that the reader may not see."""
+    return NotFound(f"No such {what} is running; /metrics/targets lists those that are")
+
+
+_log = logging.getLogger("switchyard")
+
+REPLICAS = "switchyard_replicas"
+CONTROLLER_UP = "switchyard_experiments_controller_up"
+CONTROL_PLANE_UP = "switchyard_control_plane_up"
+_HELP = {
+    REPLICAS: "Replicas of each application, by state",
+    CONTROLLER_UP: "1 if the controller of experiments answered when it was asked last, 0 if not",
+    CONTROL_PLANE_UP: "1 if Serve's controller answered when it was asked last, 0 if not",
+}
+
+CLUSTER_FRESH_S = 5.0
+"""Seconds for which an answer is reused: several scrapers cause one call."""
+"""Seconds that a scrape waits for the controller."""
+
+STALE_S = 60.0
+"""Seconds for which the last answer is shown while the controller does not answer; then the series end."""
+
+
+class ClusterMetrics:
+    """The series of experiments, fetched when they are scraped, and of `fleet`, if there is one. `clock`: monotonic
+    seconds."""
+
+    def __init__(
+        self,
+        controller: ControllerClient | None,
+        fleet: KnownFleet | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._controller, self._fleet, self._clock = controller, fleet, clock
+        self._series: list[Series] = []
+        self._fetched_at = self._tried_at = float("-inf")
+        self._up: list[Series] = []
+
+    async def expose(self, config: Config, endpoints: Collection[str] | None) -> bytes:
+        """The metrics in Prometheus' text format: all of them, or the experiments of some endpoints."""
+        running = any(is_active(it) for it in config.experiments.values())
+        if running or any(it.mirror is not None for it in config.endpoints.values()):
+            await self._refresh()
+        else:
+            self._series, self._up = [], []
+        if endpoints is not None:
+            return generate_latest(_Families(it for it in self._series if it.labels["endpoint"] in endpoints))
+        return generate_latest(_Families([*self._series, *self._up, *await self._control_plane()]))
+
+    async def _control_plane(self) -> list[Series]:
+        """The series of the control plane: whether it answers, and the replicas that it listed last."""
+        if self._fleet is None:
+            return []
+        states: Mapping[str, Mapping[str, int]] = {}
+        with suppress(UpstreamError):  # the gauge shows it
+            states = (await self._fleet.now()).states
+        up = Series(CONTROL_PLANE_UP, {}, float(self._fleet.is_source_up))
+        replicas = [
+            Series(REPLICAS, {"application": application, "state": state}, float(count))
+            for application, counted in states.items()
+            for state, count in counted.items()
+        ]
+        return [up, *replicas]
+
+    async def _refresh(self) -> None:
+        if self._clock() - self._tried_at < CLUSTER_FRESH_S:
+            return
+        self._tried_at = self._clock()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await ask(self._controller, "GET", "/series")
+            self._series, self._fetched_at = msgspec.json.decode(answer.body, type=list[Series]), self._clock()
+            self._up = [Series(CONTROLLER_UP, {}, 1.0)]
+        except (SwitchyardError, TimeoutError) as error:
+            self._up = [Series(CONTROLLER_UP, {}, 0.0)] if self._controller is not None else []
+            if self._clock() - self._fetched_at >= STALE_S:
+                self._series = []
+            _log.warning(
+                "The controller of experiments does not answer", extra=event("controller_unavailable", error=str(error))
+            )
+
+
+class _Families(Collector):
+    """Samples as gauges."""
+
+    def __init__(self, samples: Iterable[Series]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for it in self._samples:
+            help = METRICS.get(it.metric) or _HELP[it.metric]
+            family = families.setdefault(it.metric, Metric(it.metric, help, "gauge"))
+            family.add_sample(it.metric, it.labels, it.value)
+        yield from families.values()
+
+
+# A router of a thousand busy endpoints has 300,000 samples: writing them takes seconds, in which the event loop would
+# serve no requests.
+
+"""Seconds for which prepared metrics are reused: several readers may be polling."""
+
+AGAIN_S = 0.02
+"""Seconds between two polls."""
+
+
+class PreparedMetrics:
+    """Prepares metrics. `make` returns them, of some endpoints or of all. `clock`: monotonic seconds."""
+
+    def __init__(
+        self, make: Callable[[Collection[str] | None], bytes], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make, self._clock = make, clock
+        self._thread = ThreadPoolExecutor(1, "metrics")
+        self._made: dict[frozenset[str] | None, tuple[float | None, Future[bytes]]] = {}
+        """The metrics, with the time at which they were first seen to be ready."""
+
+    def look(self, endpoints: Collection[str] | None) -> bytes | None:
+        """The metrics; None while they are being prepared: poll again. Raises the error of `make`."""
+        key, now = None if endpoints is None else frozenset(endpoints), self._clock()
+        self._made = {k: it for k, it in self._made.items() if it[0] is None or now - it[0] < FRESH_S}
+        if key not in self._made:
+            self._made[key] = (None, self._thread.submit(self._make, key))
+            return None
+        seen_at, future = self._made[key]
+        if not future.done():
+            return None
+        if seen_at is None:
+            self._made[key] = (now, future)
+        return future.result()

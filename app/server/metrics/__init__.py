@@ -1,1 +1,0 @@
-"""Metrics for scrapers: this router's, and a whole cluster's through any one of its routers."""

@@ -1,1 +1,0 @@
-"""The overview for operators: every endpoint, its deployments, and their last minute."""

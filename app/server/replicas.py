@@ -1,0 +1,184 @@
+"""Whether endpoints can be served: `GET /ready`. It never triggers a scale-up from zero.
+
+A request to an application without replicas makes Ray Serve start one. So where there is a control plane, its list of
+replicas decides, and no application is probed: one that runs now may be scaled to zero a moment later. Serve checks its
+replicas by itself. An application that is scaled to zero is ready, since its first request starts a replica; one that
+is starting is not. Servers elsewhere are probed.
+
+- The replicas that the control plane runs, cached: its controller serves the whole cluster.
+- Reports to the control plane the requests for which this router's applications lack replicas.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from app.access.caller import ConfigViews
+from app.aio import run_in_background
+from app.answer_cache import AnswerCache
+from app.config.schema import Config
+from app.control_plane import RUNNING, ControlPlane, Replicas
+from app.errors import UpstreamError
+from app.routing.admission import Unserved
+from app.telemetry.logs import event
+from app.upstream.target import Target
+
+RUNNING_EVERY_S = 5.0
+"""Seconds for which an answer of the control plane is reused."""
+
+PATIENCE_S = 1.0
+"""Seconds to wait for the control plane."""
+
+
+class RunningReplicas:
+    """The running replicas. `control`: None without a control plane. `clock`: monotonic seconds."""
+
+    def __init__(self, control: ControlPlane | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_known = control is not None
+        """Whether there is a control plane."""
+        self.last: Replicas | None = None
+        """The control plane's last answer, however old."""
+        self._control, self._clock = control, clock
+        self._known: Replicas | None = None
+        self._asked_at = float("-inf")
+
+    async def now(self) -> Replicas | None:
+        """The replicas, at most `EVERY_S` old; None if the control plane does not answer, or there is none."""
+        if self._control is None:
+            return None
+        if self._clock() - self._asked_at >= RUNNING_EVERY_S:
+            # Marked before the call: others do not call meanwhile, and one that does not answer is not called all the
+            # time.
+            self._asked_at = self._clock()
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    self._known = self.last = await self._control.replicas()
+            except (UpstreamError, TimeoutError):
+                self._known = None
+            self._asked_at = self._clock()
+        return self._known
+
+
+CACHE_S = 1.0
+"""Seconds between two probes of a server, however many requests come."""
+
+TIMEOUT_S = 2.0
+
+Probe = Callable[[Target, float], Awaitable[bool]]
+
+
+class Readiness:
+    """The health of deployments. `probe` asks a deployment for its health, within some seconds."""
+
+    def __init__(self, probe: Probe, running: RunningReplicas, clock: Callable[[], float] = time.monotonic) -> None:
+        self._probe, self._running = probe, running
+        self._known: AnswerCache[Mapping[str, bool]] = AnswerCache(CACHE_S, clock)
+
+    async def of(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
+        """Whether each deployment is healthy, or scaled to zero and would start."""
+        servers = tuple((name, target.url) for name, target in targets.items())
+        return await self._known.get(servers, lambda: self._asked(config, targets))
+
+    async def _asked(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
+        replicas = await self._running.now() or self._running.last
+        settled = {name: found for name in targets if (found := self._unasked(name, config, replicas)) is not None}
+        probed = [target for name, target in targets.items() if name not in settled]
+        answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in probed))
+        return {**settled, **{it.name: answer for it, answer in zip(probed, answers, strict=True)}}
+
+    def asleep(self, config: Config) -> list[str]:
+        """The deployments that are scaled to zero, by the control plane's last answer."""
+        found = self._running.last.asleep if self._running.last is not None else ()
+        return [name for name, it in config.deployments.items() if it.app in found]
+
+    def _unasked(self, name: str, config: Config, replicas: Replicas | None) -> bool | None:
+        """A deployment's health by the control plane's list; None: probe the deployment."""
+        app = config.deployments[name].app
+        if app is None or not self._running.is_known:
+            return None
+        return replicas is not None and (
+            replicas.applications.get(app, {}).get(RUNNING, 0) > 0 or app in replicas.asleep
+        )
+
+
+def document(
+    config: Config, healthy: Mapping[str, bool], asleep: list[str], open_breakers: list[str]
+) -> tuple[bool, dict[str, Any]]:
+    """Whether every endpoint has a healthy deployment among those that get traffic, and the answer's body."""
+    endpoints = {
+        name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
+        for name, endpoint in config.endpoints.items()
+    }
+    ready = all(endpoints.values())
+    body: dict[str, Any] = {
+        "status": "ready" if ready else "not ready",
+        "endpoints": endpoints,
+        "deployments": dict(healthy),
+        "open_breakers": open_breakers,
+    }
+    return ready, {**body, "asleep": asleep} if asleep else body
+
+
+DEMAND_EVERY_S = 2.0
+"""Seconds, as often as replicas report (`metrics_interval_s` of the examples)."""
+
+_log = logging.getLogger("switchyard")
+
+
+class UnservedDemand:
+    """Reports the counts of `unserved`. `views` returns the configuration in force (None before the first)."""
+
+    def __init__(
+        self,
+        unserved: Unserved,
+        views: Callable[[], ConfigViews | None],
+        control: ControlPlane | None,
+        every_s: float = DEMAND_EVERY_S,
+    ) -> None:
+        self._unserved, self._views, self._control, self._every_s = unserved, views, control, every_s
+        self._sent: dict[str, int] = {}
+        self._is_away = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Reports while the block runs; does nothing without a control plane."""
+        if (control := self._control) is None:
+            yield
+            return
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(self._every_s)
+                await self.report(control)
+
+        async with run_in_background(repeat()):
+            yield
+
+    async def report(self, control: ControlPlane) -> None:
+        """Sends the demand; 0 once for an application that has none any more."""
+        applications = self._by_application()
+        demand = {**dict.fromkeys(self._sent, 0), **applications}
+        if not demand:
+            return
+        try:
+            await control.report_unserved(demand)
+        except UpstreamError as error:
+            if not self._is_away:
+                unavailable = event("control_plane_unavailable", error=error.message)
+                _log.warning("The control plane does not take the report of unserved requests", extra=unavailable)
+            self._is_away = True
+            return
+        self._sent, self._is_away = applications, False
+
+    def _by_application(self) -> dict[str, int]:
+        if (views := self._views()) is None:
+            return {}
+        found: dict[str, int] = {}
+        for name, count in self._unserved.demand().items():
+            deployment = views.config.deployments.get(name)
+            if deployment is not None and deployment.app is not None:
+                found[deployment.app] = found.get(deployment.app, 0) + count
+        return found

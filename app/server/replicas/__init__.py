@@ -1,1 +1,0 @@
-"""The replicas that the control plane runs, and those that this router lacks."""

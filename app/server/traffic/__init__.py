@@ -1,1 +1,0 @@
-"""The API of an endpoint's traffic: its plan, changes of it, and its history."""
