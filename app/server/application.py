@@ -49,8 +49,10 @@ from app.exposures.uploader import EVERY_S, ControllerSync, Sender
 from app.exposures.wire import Replaced, Stop
 from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
 from app.mirror.mirrors import Mirrors
-from app.pages import api_page, console, index
-from app.pages.console import Console
+from app.pages import pages as api_page
+from app.pages import pages as console
+from app.pages import pages as index
+from app.pages.pages import Console
 from app.request_recordings.recorder import Recorder
 from app.request_recordings.uploader import FILE_S, RecordingSender
 from app.routing.conversations import PinnedConversations
@@ -214,7 +216,7 @@ class Router:
         endpoints = route_apps(partial(handle, self.state))
         self._paths: list[BaseRoute] = [
             *self._operations(),
-            Path("/docs/{file}", api_page.file, methods=["GET"]),
+            Path("/docs/{file}", api_page.api_file, methods=["GET"]),
             Path("/ui/static/{file:path}", console.file, methods=["GET"]),
             *(route for api in self._apis for route in api.routes()),
             *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
@@ -337,7 +339,7 @@ class Router:
             Path("/ready", self._ready, methods=["GET"]),
             *self._metrics.routes(),
             Path("/openapi.json", self._openapi, methods=["GET"]),
-            Path("/docs", api_page.page, methods=["GET"], name="docs"),
+            Path("/docs", api_page.api_page, methods=["GET"], name="docs"),
             Path("/ui", pages.page, methods=["GET"], name="console"),
             Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
         ]
@@ -345,7 +347,7 @@ class Router:
     async def _index(self, request: HTTPRequest) -> Response:
         """Leads a browser to the console, and names the routes to other clients once there is a configuration."""
         if index.asks_for_page(request):
-            return index.page()
+            return index.index()
         if self.state.snapshot is None:  # a load balancer that probes this path waits
             raise Unavailable("The router has no configuration yet", retry_after=1)
         return index.routes()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from app.pages import console
+from app.pages import pages
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 
@@ -45,7 +45,7 @@ def test_the_policy_allows_no_other_host_and_nothing_inline(client: TestClient) 
 def test_no_script_turns_text_into_markup(client: TestClient) -> None:
     page = client.get("/ui").text
     todo, seen = re.findall(r'src="(/ui/static/js/[^"]*)"', page), set()
-    own = Path(console.__file__).parent / "static" / "js"
+    own = Path(pages.__file__).parent / "static" / "js"
     todo += [f"/ui/static/js/pages/{file.name}" for file in (own / "pages").iterdir()]
     while todo:
         if (path := todo.pop()) in seen:

@@ -1,0 +1,267 @@
+"""`/docs`: Swagger UI on `/openapi.json`. Its files come from an installed package; the page needs no other host.
+
+- The headers of every page and of its files.
+- `/ui`: the console. Its files hold no data: the scripts read `/api` with the rights of the visitor's key.
+- `GET /`: a browser gets the console, every other client the names of the routes, with status 200.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from app.access.guard import Access
+from app.access.oidc import policy_source
+from app.dialects.base import JSON
+
+
+def page_headers(*connect: str) -> Mapping[str, str]:
+    """Headers that allow scripts, styles and requests of this server only, and requests to the sources `connect`.
+
+    `data:` is for Swagger UI's icons, which are data URLs in its style sheet, and for images that a visitor of the
+    console has chosen to send.
+    """
+    sources = " ".join(("'self'", *connect))
+    return {
+        "content-security-policy": (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+            f"connect-src {sources}; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+
+
+PAGE_HEADERS = page_headers()
+
+
+_FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+
+_START = b"""// An operation's line is a button: keyboards cannot reach the link that Swagger UI puts inside it.
+const plainPaths = ({ React }) => ({
+  wrapComponents: {
+    DeepLink: (Original) => (props) =>
+      props.path.includes("/") ? React.createElement("span", null, props.text) : React.createElement(Original, props),
+  },
+});
+SwaggerUIBundle({
+  url: document.currentScript.dataset.document,
+  plugins: [plainPaths],
+  onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
+  dom_id: "#page",
+  deepLinking: true,
+  docExpansion: "none",
+  validatorUrl: null,
+});
+"""
+
+_READABLE = b"""/* Swagger UI's colours, with enough contrast. */
+.swagger-ui .info .title small.version-stamp { background-color: #4a6a00; }
+.swagger-ui .info .title small { background-color: #525c69; }
+.swagger-ui .info .url, .swagger-ui a.link, .swagger-ui .info a { color: #1f5fbf; }
+.swagger-ui .btn.authorize { border-color: #17693b; color: #17693b; }
+.swagger-ui .btn.authorize svg { fill: #17693b; }
+.swagger-ui .opblock.opblock-get .opblock-summary-method { background: #1f5fbf; }
+.swagger-ui .opblock.opblock-post .opblock-summary-method { background: #17693b; }
+.swagger-ui .opblock.opblock-put .opblock-summary-method { background: #8a5300; }
+.swagger-ui .opblock.opblock-delete .opblock-summary-method { background: #b3261e; }
+.swagger-ui .opblock.opblock-patch .opblock-summary-method { background: #00707a; }
+@media (forced-colors: active) {
+  .swagger-ui .scheme-container { background: Canvas; }
+  .swagger-ui .servers-title, .swagger-ui .btn.authorize span { color: CanvasText; }
+}
+"""
+
+_API_FILES = {"start.js": (_START, "text/javascript"), "readable.css": (_READABLE, "text/css")}
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Switchyard: API</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/docs/swagger-ui.css">
+<link rel="stylesheet" href="/docs/readable.css">
+</head>
+<body>
+<div id="page"></div>
+<script src="/docs/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js" data-document="/openapi.json"></script>
+</body>
+</html>
+"""
+
+
+async def api_page(request: Request) -> Response:
+    """The page. It needs no credential, like the document that it shows."""
+    return HTMLResponse(_PAGE, headers=PAGE_HEADERS)
+
+
+async def api_file(request: Request) -> Response:
+    """A script or style sheet of the page."""
+    name = request.path_params["file"]
+    headers = {**PAGE_HEADERS, "cache-control": "public, max-age=3600"}
+    if name in _API_FILES:
+        content, media_type = _API_FILES[name]
+        return Response(content, headers=headers, media_type=media_type)
+    if name not in _FILES:
+        raise HTTPException(404)
+    return Response(_content(name), headers=headers, media_type=_FILES[name])
+
+
+@cache
+def _content(name: str) -> bytes:
+    # Located, not imported: only the package's files are used, not its subclass of FastAPI.
+    package = find_spec("fastapi_offline")
+    assert package is not None
+    assert package.origin is not None
+    return (Path(package.origin).parent / "static" / name).read_bytes()
+
+
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_UPLOT = ("uPlot.iife.js", "uPlot.min.css")
+_SHELL = "index.html"
+
+_CONSOLE_FILES = {
+    "cross-origin-opener-policy": "same-origin",
+    # A new version of the server has a new console: browsers revalidate each time, and mostly get a 304.
+    "cache-control": "no-cache",
+}
+_HEADERS = {**PAGE_HEADERS, **_CONSOLE_FILES}
+
+
+class _File(NamedTuple):
+    content: bytes
+    media_type: str
+    etag: str
+
+    def variant(self, key: str) -> "_File":
+        """The same content with a different etag, for other headers."""
+        return self._replace(etag=f'"{blake2b((self.etag + key).encode(), digest_size=12).hexdigest()}"')
+
+
+class Console:
+    """The routes of the page and of its sign-in."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def page(self, request: Request) -> Response:
+        """The console's page. It needs no credential, as it holds no data."""
+        oidc = (await self._access.sign_in()).oidc
+        endpoint = oidc["token_endpoint"] if oidc is not None else None
+        # The only request to another host that the page may make: it exchanges the issuer's code for a token.
+        policy = page_headers(policy_source(endpoint)) if endpoint is not None else PAGE_HEADERS
+        shell = _files()[_SHELL]
+        # Browsers cache a page with its policy: a page with another policy needs another etag.
+        return _answer(request, shell if endpoint is None else shell.variant(endpoint), {**policy, **_CONSOLE_FILES})
+
+    async def sign_in(self, request: Request) -> Response:
+        """The ways to sign in to the console. It needs no credential: a page that has none reads it."""
+        found = await self._access.sign_in()
+        document = {"credentials": found.credentials, "oidc": found.oidc}
+        return JSONResponse(document, headers={"cache-control": "no-store"})
+
+
+async def file(request: Request) -> Response:
+    """A script, style sheet or picture of the console."""
+    found = _files().get(request.path_params["file"])
+    if found is None:
+        raise HTTPException(404)
+    return _answer(request, found, _HEADERS)
+
+
+def _answer(request: Request, file: _File, headers: Mapping[str, str]) -> Response:
+    headers = {**headers, "etag": file.etag}
+    if file.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+@cache
+def _files() -> dict[str, _File]:
+    """Every file by its path below `/ui/static/`. No path reaches any other file."""
+    own = Path(__file__).parent / "static"
+    found = {path.relative_to(own).as_posix(): path for path in own.rglob("*") if path.suffix in _MEDIA_TYPES}
+    # Located, not imported: the package is a desktop plotter, and only its browser files are used.
+    package = find_spec("uplot")
+    assert package is not None
+    assert package.origin is not None
+    found |= {name: Path(package.origin).parent / "static" / name for name in _UPLOT}
+    return {name: _read(path) for name, path in found.items()}
+
+
+def _read(path: Path) -> _File:
+    content = path.read_bytes()
+    return _File(content, _MEDIA_TYPES[path.suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')
+
+
+# The status matters more than the body: TGI's clients and load balancers probe this path, and Anthropic's command line
+# sends it a HEAD. Neither asks for HTML.
+
+BASE_URLS: Mapping[str, str] = {
+    "OpenAI": "/v1",
+    "Azure OpenAI": "/",
+    "Anthropic": "/",
+    "Azure AI Model Inference": "/",
+    "Databricks Foundation Model APIs": "/",
+    "Text Generation Inference, MindIE": "/",
+    "Friendli": "/",
+}
+"""The base URL for each provider's clients. Paths, not whole URLs: behind a proxy the router does not know its own."""
+
+ROUTES: Mapping[str, str] = {
+    "console": "/ui",
+    "documentation": "/docs",
+    "openapi": "/openapi.json",
+    "models": "/v1/models",
+    "health": "/health",
+    "ready": "/ready",
+    "metrics": "/metrics",
+}
+
+_DOCUMENT = json.dumps({"name": "Switchyard", "base_urls": BASE_URLS, "routes": ROUTES}, indent=2) + "\n"
+_VARY = {"vary": "accept"}
+
+
+def asks_for_page(request: Request) -> bool:
+    """Whether the client is a browser that shows a page: it names `text/html`, and prefers it to JSON."""
+    qualities = _qualities(",".join(request.headers.getlist("accept")))
+    return qualities.get("text/html", 0.0) > qualities.get("application/json", 0.0)
+
+
+def index() -> Response:
+    """The way to the console."""
+    return RedirectResponse(ROUTES["console"], headers=_VARY)
+
+
+def routes() -> Response:
+    """The routes, as JSON that people can read."""
+    return Response(_DOCUMENT, media_type=JSON, headers=_VARY)
+
+
+def _qualities(accept: str) -> dict[str, float]:
+    """The media types of an Accept header (RFC 9110, 12.5.1) with their weights, 0 to 1. A malformed weight is 0."""
+    qualities: dict[str, float] = {}
+    for item in accept.lower().split(","):
+        media_type, *parameters = (part.strip() for part in item.split(";"))
+        weights = [value.strip() for name, _, value in (it.partition("=") for it in parameters) if name.strip() == "q"]
+        try:
+            qualities[media_type] = float(weights[0]) if weights else 1.0
+        except ValueError:
+            qualities[media_type] = 0.0
+    return qualities
