@@ -22,7 +22,7 @@ from benchmarks import programs
 from deployments.local import processes
 from deployments.local.environment import DEFAULTS, TOKEN
 from deployments.local.fit import LOGICAL_CPUS
-from deployments.local.ports import HOST
+from deployments.local.processes import HOST
 
 
 @contextmanager

@@ -31,7 +31,7 @@ import yaml
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
 from app.internal_keys import Purpose, derived
 from deployments.local import processes
-from deployments.local.first_answer import ready_endpoints
+from deployments.local.readiness import ready_endpoints
 from tests.support.processes.servers import free_port
 
 LOOK_EVERY_S = 0.4

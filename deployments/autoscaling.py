@@ -11,7 +11,7 @@ is needed, not one more. Serve applies `upscale_delay_s`, `downscale_delay_s` an
 
 The function runs in Serve's controller, ten times a second for each application. So this module imports neither vLLM
 nor torch nor Ray, and does a handful of divisions. Contract: `ray.serve.config.AutoscalingContext` (Ray 2.60), and the
-metrics of `deployments.engine.load`. Without a running replica Serve does not call the policy: the first
+metrics of `deployments.engine.server`. Without a running replica Serve does not call the policy: the first
 request starts one, and the policy decides from then on.
 """
 

@@ -129,7 +129,7 @@ def _engine_arguments() -> Iterator[tuple[str, dict[str, Any]]]:
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from deployments.engine.ray_llm import engine_arguments
+    from deployments.engine.application import engine_arguments
 
     bounds, nested = dict(_bounds()), dict(_nested())
     nested["quantization"] = {"enum": [*QUANTIZATION_METHODS, None]}

@@ -9,7 +9,7 @@ import typer
 from deployments.cli.options import Key, Url, router_client
 
 if TYPE_CHECKING:
-    from deployments.cli.router_client import RouterClient
+    from deployments.cli.options import RouterClient
 
 _PAGE = 1000
 
@@ -54,8 +54,8 @@ def audit(
         for record in records:
             typer.echo(json.dumps(record, ensure_ascii=False))
         return
-    from deployments.cli.plans import moment
-    from deployments.cli.table import table
+    from deployments.cli.options import table
+    from deployments.cli.traffic import moment
 
     rows = [
         [moment(it["at"]), it["action"], it["error"] or it["outcome"], it["caller"] or "-", _source(it), _what(it)]

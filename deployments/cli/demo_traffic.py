@@ -19,8 +19,7 @@ from statistics import median
 import aiohttp
 
 from app.routing.traffic import DEPLOYMENT_HEADER
-from deployments.cli.errors import CommandError, ExitCode
-from deployments.cli.table import table
+from deployments.cli.options import CommandError, ExitCode, table
 
 MAX_IN_FLIGHT = 32
 """Questions are skipped while this many wait for an answer: the server is slower than the rate."""

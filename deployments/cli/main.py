@@ -10,13 +10,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from deployments.cli import demo, k8s_command
+from deployments.cli import demo, experiments, operators
 from deployments.cli.audit_command import audit
-from deployments.cli.doctor_command import doctor
-from deployments.cli.errors import CommandError, ExitCode
-from deployments.cli.experiments import commands as experiments
-from deployments.cli.mirror_command import mirror
-from deployments.cli.options import Key, Url, router_client
+from deployments.cli.operators import doctor, mirror
+from deployments.cli.options import CommandError, ExitCode, Key, Url, router_client
 from deployments.cli.traffic_command import traffic
 from deployments.invocation import DEFAULT_FILE, argument, command, make, missing, pasteable, program
 
@@ -47,7 +44,7 @@ app = typer.Typer(
 keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
 app.add_typer(demo.app, name="demo")
-app.add_typer(k8s_command.app, name="k8s")
+app.add_typer(operators.app, name="k8s")
 app.add_typer(experiments.app, name="experiments")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]
@@ -60,7 +57,7 @@ RunPort = Annotated[
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code. Errors are printed on stderr."""
     from deployments.local import processes
-    from deployments.local.errors import LaunchError, NotRunning, Unanswered
+    from deployments.local.processes import LaunchError, NotRunning, Unanswered
 
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
@@ -152,7 +149,7 @@ def deploy(config: ConfigFile = DEFAULT_FILE, port: RunPort = None) -> None:
       switchyard deploy
       switchyard deploy my_config.yaml
     """
-    from deployments.cli.superseding import superseding_warnings
+    from deployments.cli.traffic import superseding_warnings
     from deployments.local import launcher, processes
 
     processes.running(port)
@@ -197,7 +194,7 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
     from app.config.experiments import experiment_warnings
     from app.config.file_check import check_file
     from app.config.loading import load_document, read_yaml
-    from deployments.cli.superseding import superseding_warnings
+    from deployments.cli.traffic import superseding_warnings
     from deployments.kubernetes import manifests
     from deployments.local.fit import misfits, unknown_packages
 
@@ -224,7 +221,8 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
 
 def _check_cluster(path: Path) -> None:
     from app.config.base import ConfigError
-    from deployments.kubernetes import capacity, ledger_volume, manifests
+    from deployments.kubernetes import capacity, manifests
+    from deployments.kubernetes import capacity as ledger_volume
 
     try:
         service = manifests.ray_service(manifests.read(path))
@@ -375,7 +373,7 @@ def create(
       switchyard keys create --name team-search --file keys.yaml --expires 90d
       switchyard keys create --name team-search --endpoint chat --tokens-per-minute 20000
     """
-    from deployments.cli.keys import create_key, expiry
+    from deployments.cli.operators import create_key, expiry
 
     numbers = {
         "requests_per_minute": requests_per_minute,
@@ -421,7 +419,7 @@ def rotate(
       switchyard keys rotate --name team-search --file keys.yaml --overlap 14d
     """
     from app.moments import shown
-    from deployments.cli.keys import expiry, rotate_key
+    from deployments.cli.operators import expiry, rotate_key
 
     now = datetime.now(UTC)
     key, end = rotate_key(
@@ -447,7 +445,7 @@ def list_keys(url: Url = None, key: Key = None) -> None:
     Example:
       switchyard keys list --url https://models.example.com
     """
-    from deployments.cli.keys import NO_KEYS, keys_of, keys_table
+    from deployments.cli.operators import NO_KEYS, keys_of, keys_table
     from deployments.local import processes
 
     if keys := keys_of(router_client(url, key)):
@@ -474,7 +472,7 @@ def internal() -> None:
     import os
 
     from app.internal_api import INTERNAL_KEY_VARIABLE
-    from deployments.cli.keys import internal_keys
+    from deployments.cli.operators import internal_keys
 
     for line in internal_keys(os.environ.get(INTERNAL_KEY_VARIABLE)):
         typer.echo(line)

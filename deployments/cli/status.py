@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deployments.cli.router_client import RouterClient
-from deployments.cli.table import table
+from deployments.cli.options import RouterClient, table
 from deployments.local.dashboard import Instance
 
 

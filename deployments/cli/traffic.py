@@ -1,15 +1,25 @@
-"""An endpoint's traffic split: read it, plan a change, make the change and wait until every router has it."""
+"""An endpoint's traffic split: read it, plan a change, make the change and wait until every router has it.
 
+- Plans of an endpoint's traffic for the command line: temporary changes, dry runs, history, rollback.
+- Running ramps that a change of the traffic would undo, be it by a delivered file or by hand.
+"""
+
+import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from app.config.base import ConfigError
+from app.config.loading import load, superseded
 from app.config.schema import parse
 from app.control_plane import with_traffic
-from deployments.cli.errors import CommandError, ExitCode
-from deployments.cli.router_client import RouterClient
-from deployments.cli.table import table
+from app.moments import shown
+from deployments.cli.options import CommandError, ExitCode, RouterClient, table
+from deployments.local import dashboard, processes
+from deployments.local.processes import LaunchError
 from deployments.local.readiness import DELIVERY_S
 
 POLL_S = 0.5
@@ -103,3 +113,102 @@ def delivered(client: RouterClient, change: Change) -> Change:
             raise CommandError(f"{late}. Check with: {client.command('status')}", ExitCode.UNREACHABLE)
         time.sleep(POLL_S)
     return plan(change.endpoint, change.before, current(client, change.endpoint))
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Plan = Mapping[str, Any]
+"""An endpoint's traffic, as `GET /api/endpoints/{endpoint}/traffic` returns it."""
+
+
+def seconds(text: str) -> int:
+    """``30m`` as seconds. Raises CommandError on anything but a whole number of s, m, h or d."""
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if found is None:
+        raise CommandError(f"--ttl '{text}': expected a number and s, m, h or d, such as 30m", ExitCode.USAGE)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def document(plan: Plan, change: Change, ttl_s: int | None, reason: str | None) -> dict[str, Any]:
+    """The change as a whole plan: the overrides of `plan` stay."""
+    named = {"weights": dict(change.after), "overrides": list(plan["overrides"])}
+    return {**named, "ttl_s": ttl_s, "reason": reason}
+
+
+def put(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> Plan:
+    """Makes the plan `wanted` if `plan` is still the present one. Raises CommandError."""
+    return client.traffic("PUT", plan["endpoint"], body=wanted, tag=plan["plan"])
+
+
+def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str | None:
+    """The keys that `wanted` would move, one line for each kind of key; None if the endpoint is not sticky."""
+    if plan["sticky"] is None:
+        return None
+    moves = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]
+    made_up = _moved("made-up keys", moves["made_up_keys"])
+    return "\n".join([made_up, _moved("keys that this router saw last", moves["recent_keys"])])
+
+
+def _moved(keys: str, moves: Mapping[str, Any]) -> str:
+    pairs = ", ".join(f"{it['from']} → {it['to']} {100 * it['share']:.1f} %" for it in moves["pairs"])
+    return f"of {moves['keys']:,} {keys}, {100 * moves['share']:.1f} % would move" + (f": {pairs}" if pairs else "")
+
+
+def described(plan: Plan) -> str | None:
+    """A plan's generation, author, end and reason in one line; None if it came with a file."""
+    if plan["generation"] == 0:
+        return None
+    ends = f", until {moment(plan['expires']['at'])}" if plan["expires"] is not None else ""
+    count = len(plan["overrides"])
+    overrides = f", {count} override{'s' * (count > 1)}" if count else ""
+    by = f" by {plan['by']}" if plan["by"] else ""
+    reason = f": {plan['reason']}" if plan["reason"] else ""
+    return f"Generation {plan['generation']}, since {moment(plan['since'])}{by}{ends}{overrides}{reason}"
+
+
+def history_table(plans: Sequence[Mapping[str, Any]]) -> str:
+    """All plans for a terminal, the latest first."""
+    rows = [
+        [
+            str(it["generation"]),
+            moment(it["since"]),
+            it["by"] or "a file",
+            ", ".join(f"{name} {share} %" for name, share in it["weights"].items() if share),
+            it["reason"] or "",
+        ]
+        for it in plans
+    ]
+    return table(["GENERATION", "SINCE", "BY", "SPLIT", "REASON"], rows)
+
+
+def moment(at: float | None) -> str:
+    """A time (Unix seconds) in UTC."""
+    return shown(at) if at is not None else "-"
+
+
+def superseding_warnings(file: Path) -> list[str]:
+    """Warnings about running ramps that delivering the file would undo. Empty if it is invalid, or if nothing runs."""
+    try:
+        wanted = load(file)
+        applied = dashboard.read(processes.running()).router_config
+        return superseded(parse(applied), wanted) if applied is not None else []
+    except (ConfigError, LaunchError):
+        return []
+
+
+def ramps_of(client: RouterClient, endpoint: str) -> list[str]:
+    """The experiments whose ramp moves the endpoint's traffic now, and pauses after a change by anyone else.
+
+    Empty if the controller does not answer: traffic can be moved without it.
+    """
+    try:
+        found = json.loads(client.ask("GET", "/experiments"))["experiments"]
+    except CommandError:
+        return []
+    return [it["experiment"] for it in found if it["endpoint"] == endpoint and _moves(it["acting"])]
+
+
+def _moves(acting: dict[str, object] | None) -> bool:
+    if acting is None or acting["state"] != "running":
+        return False
+    return acting["step"] is not None or acting["next_share"] is not None

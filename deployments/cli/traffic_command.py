@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deployments.cli.errors import CommandError, ExitCode
-from deployments.cli.options import Key, Url, router_client
+from deployments.cli.options import CommandError, ExitCode, Key, Url, router_client
 
 if TYPE_CHECKING:
-    from deployments.cli.router_client import RouterClient
+    from deployments.cli.options import RouterClient
     from deployments.cli.traffic import Change, Shares
 
 _USAGE = "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
@@ -46,7 +45,7 @@ def traffic(
       switchyard traffic chat --history
       switchyard traffic chat --rollback 3
     """
-    from deployments.cli import plans
+    from deployments.cli import traffic as plans
     from deployments.cli import traffic as splits
 
     actions = [bool(shares), history, rollback is not None]
@@ -84,7 +83,7 @@ def _restored(ttl: str | None) -> str:
 
 
 def _show(endpoint: str, shares: "Shares", plan: Mapping[str, Any]) -> None:
-    from deployments.cli import plans
+    from deployments.cli import traffic as plans
     from deployments.cli import traffic as splits
 
     typer.echo(splits.split_table(endpoint, shares))
@@ -95,7 +94,7 @@ def _show(endpoint: str, shares: "Shares", plan: Mapping[str, Any]) -> None:
 def _show_dry_run(
     client: "RouterClient", plan: Mapping[str, Any], change: "Change", document: Mapping[str, Any]
 ) -> None:
-    from deployments.cli import plans
+    from deployments.cli import traffic as plans
 
     moves = plans.moves_of(client, plan, document)
     typer.echo(change.table())
@@ -120,7 +119,7 @@ def _made(
     client: "RouterClient", plan: Mapping[str, Any], change: "Change", ttl_s: int | None, reason: str | None
 ) -> "Change":
     """Makes the change; returns it as it is in force."""
-    from deployments.cli import plans
+    from deployments.cli import traffic as plans
     from deployments.cli import traffic as splits
 
     plans.put(client, plan, plans.document(plan, change, ttl_s, reason))
@@ -128,7 +127,7 @@ def _made(
 
 
 def _warn_of_ramps(client: "RouterClient", endpoint: str, *, is_change: bool) -> None:
-    from deployments.cli.superseding import ramps_of
+    from deployments.cli.traffic import ramps_of
 
     for name in ramps_of(client, endpoint) if is_change else ():
         typer.echo(f"warning: the ramp of '{name}' moves this traffic; a change by hand pauses it", err=True)

@@ -2,28 +2,27 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from deployments.doctor import applications, environment, ingress, machine, models, packages, stores
-from deployments.doctor.finding import Finding, problem
-from deployments.doctor.installation import Installation
+from deployments.doctor import host_checks, service_checks
+from deployments.doctor.finding import Finding, Installation, problem
 
 CHECKS: Sequence[Callable[[Installation], Iterator[Finding]]] = (
-    environment.configuration,
-    environment.switches,
-    packages.versions,
-    ingress.haproxy,
-    ingress.port,
-    stores.keys,
-    stores.issuer,
-    stores.limits_store,
-    models.weights,
-    machine.memory,
-    machine.disk,
-    machine.shared_memory,
-    machine.build,
-    machine.compiler,
-    machine.gpus,
-    applications.applications,
-    applications.last_errors,
+    host_checks.configuration,
+    host_checks.switches,
+    host_checks.versions,
+    host_checks.haproxy_check,
+    host_checks.port,
+    service_checks.keys,
+    service_checks.issuer,
+    service_checks.limits_store,
+    service_checks.weights,
+    host_checks.memory,
+    host_checks.disk,
+    host_checks.shared_memory,
+    host_checks.build,
+    host_checks.compiler,
+    host_checks.gpus,
+    service_checks.applications,
+    service_checks.last_errors,
 )
 
 

@@ -2,18 +2,176 @@
 
 An application named in `serve_config.yaml` is one `LLMConfig`. This module is imported where Serve builds it, and
 imports neither vLLM nor torch; `deployments.engine.replica` is what runs in the replicas.
+
+Builds an engine's application as Ray Serve LLM does, without importing torch or vLLM.
 """
 
-from collections.abc import Mapping
+import ast
+import copy
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import ray
 from pydantic import BaseModel, ConfigDict
 from ray import serve
 
 from app.internal_api import MAX_BEAMS, MAX_STOP_STRINGS, PACKAGE_PREFIX
 from deployments.draining import GRACE_S
-from deployments.engine import ray_llm
 from deployments.engine.adapters import adapter_kwargs
+
+# Serve builds every application in a separate process, which ends with the build. There Ray's `build_llm_deployment`
+# imports vLLM, which takes seven CPU-seconds, for the names of its arguments. This module reads those from vLLM's
+# source, and names the deployment's class instead of importing it. Nothing else differs but for the number of replicas
+# (see `deployment_options`); `tests/unit` compares both.
+
+_OPTIONAL = ("torch", "transformers")
+"""Optional packages that Ray imports with its LLMConfig. Only replicas use them."""
+
+_ARGUMENTS: Mapping[str, Sequence[str]] = {
+    "engine/arg_utils.py": ("EngineArgs", "AsyncEngineArgs"),
+    "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
+}
+"""The dataclasses that declare the valid `engine_kwargs`, by their file in the package vllm."""
+
+
+def build(config: Any, server: str, name: str) -> serve.Application:
+    """The application of an LLMConfig: one deployment `name` of the class `server` (`module.Class`).
+
+    Replicas import the class. What Serve may set for the deployment is in `config.deployment_config`.
+    """
+    return serve.deployment(**{**deployment_options(config), "name": name})(server).bind(llm_config=config)
+
+
+def llm_config(given: Mapping[str, Any]) -> Any:
+    """Ray's LLMConfig for `given`.
+
+    Raises ValueError: pydantic's for wrong fields, and for an argument that the installed vLLM does not have.
+    """
+    with _without(_OPTIONAL):
+        from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
+
+    config = LLMConfig.model_validate(given)
+    known = engine_arguments()
+    for name in config.engine_kwargs:
+        if name not in known:
+            raise ValueError(f"Unknown engine argument: {name}")
+    return config
+
+
+@cache
+def engine_arguments() -> frozenset[str]:
+    """The names of vLLM's arguments, read from the installed package's source."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        raise ValueError("vLLM is not installed")
+    package = Path(found.origin).parent
+    return frozenset(
+        item.target.id
+        for file, classes in _ARGUMENTS.items()
+        for statement in ast.parse((package / file).read_text()).body
+        if isinstance(statement, ast.ClassDef) and statement.name in classes
+        for item in statement.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    )
+
+
+def deployment_options(config: Any) -> dict[str, Any]:
+    """Serve's options for an LLMConfig: its `deployment_config`, where replicas are placed, and their environment.
+
+    Ray's own are `LLMServer.get_deployment_options` and the defaults of `build_llm_deployment`.
+    """
+    from ray.llm._internal.common.dict_utils import maybe_apply_llm_deployment_config_defaults
+    from ray.llm._internal.serve import constants
+    from ray.llm._internal.serve.core.configs.accelerators import CPUAccelerator, GPUAccelerator, TPUAccelerator
+
+    options = copy.deepcopy(config.deployment_config)
+    if options.keys() & {"placement_group_bundles", "placement_group_strategy"}:
+        raise ValueError("The placement of replicas belongs in placement_group_config, not in deployment_config")
+    kind = config.accelerator_config.kind
+    accelerator = TPUAccelerator(config.accelerator_config) if kind == "tpu" else None
+    accelerator = accelerator or (CPUAccelerator() if kind == "cpu" else GPUAccelerator())
+    actor = options.setdefault("ray_actor_options", {})
+    if not accelerator.requires_deferred_placement_group:
+        group = _placement_group(config)
+        bundles = (
+            _bundles(config, group)
+            if group
+            else accelerator.default_bundles(num_devices=_devices(config), accelerator_type_str=config.accelerator_type)
+        )
+        options["placement_group_bundles"] = _with_replica(bundles, actor)
+        options["placement_group_strategy"] = group.get("strategy", "PACK")
+    hook = {"worker_process_setup_hook": "ray.llm._internal.serve._worker_process_setup_hook"}
+    actor["runtime_env"] = {
+        **(ray.get_runtime_context().runtime_env if ray.is_initialized() else {}),
+        **(hook if constants.ENABLE_WORKER_PROCESS_SETUP_HOOK else {}),
+        **actor.get("runtime_env", {}),
+        **(config.runtime_env or {}),
+    }
+    defaults: dict[str, Any] = {
+        "max_ongoing_requests": constants.DEFAULT_MAX_ONGOING_REQUESTS,
+        "health_check_period_s": constants.DEFAULT_HEALTH_CHECK_PERIOD_S,
+        "health_check_timeout_s": constants.DEFAULT_HEALTH_CHECK_TIMEOUT_S,
+    }
+    # Ray sets a target in any case; Serve then takes no `num_replicas` from the file: one replica would run.
+    if "autoscaling_config" in options:
+        target = constants.DEFAULT_MAX_TARGET_ONGOING_REQUESTS
+        defaults["autoscaling_config"] = {"target_ongoing_requests": target}
+    found: dict[str, Any] = maybe_apply_llm_deployment_config_defaults(defaults, options)
+    return found
+
+
+def _placement_group(config: Any) -> dict[str, Any]:
+    from ray.llm._internal.common.placement import PlacementGroupConfig
+
+    given = config.placement_group_config
+    found: dict[str, Any] = {} if given is None else PlacementGroupConfig(**given).model_dump(exclude_unset=True)
+    return found
+
+
+def _devices(config: Any) -> int:
+    kwargs = config.engine_kwargs
+    return int(kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1))
+
+
+def _bundles(config: Any, group: Mapping[str, Any]) -> list[dict[str, float]]:
+    each = group.get("bundle_per_worker")
+    bundles = (
+        [dict(each) for _ in range(_devices(config))] if each is not None else [dict(it) for it in group["bundles"]]
+    )
+    if config.accelerator_type:
+        for bundle in bundles:
+            bundle.setdefault(f"accelerator_type:{config.accelerator_type}", 0.001)
+    return bundles
+
+
+def _with_replica(bundles: list[dict[str, float]], actor: Mapping[str, Any]) -> list[dict[str, float]]:
+    """The replica's own process shares the first bundle."""
+    own = {"CPU": actor.get("num_cpus", 1), "GPU": actor.get("num_gpus", 0), **actor.get("resources", {})}
+    if "memory" in actor:
+        own["memory"] = actor["memory"]
+    first, *others = bundles or [{}]
+    return [{name: first.get(name, 0) + own.get(name, 0) for name in {**first, **own}}, *others]
+
+
+@contextmanager
+def _without(modules: Sequence[str]) -> Iterator[None]:
+    """Hides these modules from imports inside the block, unless they are already imported."""
+    absent = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None marks a module as absent
+    logging.disable(logging.WARNING)  # Ray's, about missing modules
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        for name in absent:
+            del sys.modules[name]
+
 
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
@@ -55,13 +213,13 @@ def build_engine(args: EngineArgs, **engine_kwargs: Any) -> serve.Application:
 
     Raises ValueError for fields and arguments that Ray or vLLM do not have.
     """
-    return ray_llm.build(engine_config(args, **engine_kwargs), SERVER, DEPLOYMENT)
+    return build(engine_config(args, **engine_kwargs), SERVER, DEPLOYMENT)
 
 
 def engine_config(args: EngineArgs, **engine_kwargs: Any) -> Any:
     """Its LLMConfig; the arguments and errors as of `build_engine`."""
     kwargs = {**ENGINE_KWARGS, **engine_kwargs, **adapter_kwargs(args.llm_config)}
-    return ray_llm.llm_config(_with_defaults(args.llm_config, kwargs))
+    return llm_config(_with_defaults(args.llm_config, kwargs))
 
 
 def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,31 +2,217 @@
 
 vLLM's own FastAPI application is mounted on each replica (`serve.ingress()`), so every native route is available,
 behind the internal key.
+
+- Reports a replica's age to the router: a new one answers more slowly, since its caches are empty.
+- A replica exits with its engine.
+- A client that disconnects ends its generation, streaming or not.
+- Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
+- A replica's report of its load, for the autoscaling policy (`deployments.autoscaling`): vLLM's own metrics.
 """
 
 import asyncio
+import logging
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
+from prometheus_client import REGISTRY, CollectorRegistry
 from ray import serve
 from ray.llm._internal.common.callbacks.base import CallbackBase
+from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.internal_api import MODEL_PATH, PACKAGE_PREFIX
+from app.internal_api import MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
 from app.internal_keys import Purpose, accepted
-from app.telemetry.logs import log_to_stderr
+from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
 from deployments.engine.completions.route import add_completions
-from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
-from deployments.engine.load import LoadReport, held_by_serve
 from deployments.engine.logits.vllm_adapter import BatchProcessor
 from deployments.engine.model_info import add_model_card
-from deployments.engine.replica_age import ReplicaAgeMiddleware
-from deployments.engine.vllm_engine import Engine
-from deployments.engine.watchdog import exit_when_engine_dies
+from deployments.engine.scheduler import scheduler_class
+from deployments.engine.tried_requests import try_constraints
 from deployments.weights import cache as weights
+
+_NAME = REPLICA_AGE_HEADER.encode()
+
+
+class ReplicaAgeMiddleware:
+    """Adds the seconds since its construction, when the engine is ready, to every HTTP response."""
+
+    def __init__(self, app: ASGIApp, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._clock = app, clock
+        self._ready_at = clock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_age(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                age = (_NAME, b"%.1f" % (self._clock() - self._ready_at))
+                message = {**message, "headers": [*message.get("headers", ()), age]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_age)
+
+
+# A replica whose engine process has died would reject every request within a millisecond, and the ingress, which
+# prefers the least loaded replica, would send it nearly all of them. Serve's health checks take half a minute to
+# notice; refused connections are noticed at once and go to another replica.
+
+LOOK_EVERY_S = 0.02
+"""The interval of the checks, shorter than the router's pause before a retry
+(`app.exchange.forward.RETRY_SAME_AFTER_S`).
+"""
+
+_log = logging.getLogger("switchyard")
+
+
+async def exit_when_engine_dies(engine: Any) -> None:
+    """Ends this process once vLLM's `engine` (an `EngineClient`) has died. Never returns otherwise."""
+    while not engine.errored:  # noqa: ASYNC110  vLLM has nothing to wait for
+        await asyncio.sleep(LOOK_EVERY_S)
+    message = "The engine died: this replica exits, so that its requests go to others and Serve starts a new one"
+    _log.critical(message, extra=event("engine_died"))
+    logging.shutdown()
+    # Sockets first, since clients wait for them: on exit the kernel frees gigabytes of memory before it closes files.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os._exit(1)
+
+
+# Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a separate task,
+# and the task that would end it on a disconnect is the one that Serve has just cancelled: the engine would continue. So
+# the cancellation is delayed for a moment, in which vLLM reads the disconnect itself.
+
+GRACE_S = 0.1
+"""The time that the application has to end by itself. A stream does not: the cancellation that follows ends it."""
+
+
+class DisconnectMiddleware:
+    """Lets the application read a disconnect before it is cancelled."""
+
+    def __init__(self, app: ASGIApp, *, grace_s: float = GRACE_S) -> None:
+        self._app = app
+        self._grace_s = grace_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        task = asyncio.ensure_future(self._app(scope, receive, send))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=self._grace_s)
+            task.cancel()
+            raise
+
+
+# On CPUs vLLM starts a process for the model alongside that of its scheduler, since the threads of OpenMP are bound to
+# cores when a process starts. Where threads are not bound (VLLM_CPU_OMP_THREADS_BIND=nobind) and one process has the
+# whole model, that only costs: eight CPU-seconds at the start, half a gigabyte of memory, and a message each way per
+# step.
+
+NOT_BOUND = "nobind"
+"""vLLM's value for threads that are not bound to cores."""
+
+
+class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
+    """Chooses vLLM's executor after Ray, which knows one for CPUs alone, and its scheduler; tries constraints."""
+
+    def _start_async_llm_engine(self, vllm_engine_args: Any, vllm_engine_config: Any, placement_group: Any) -> Any:
+        parallel = vllm_engine_config.parallel_config
+        parallel.distributed_executor_backend = executor(
+            parallel.distributed_executor_backend,
+            parallel.world_size,
+            vllm_engine_config.device_config.device_type,
+            os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""),
+        )
+        scheduler = vllm_engine_config.scheduler_config
+        scheduler.scheduler_cls = scheduler_class(scheduler.scheduler_cls, is_async=scheduler.async_scheduling)
+        client = super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
+        try_constraints(client, vllm_engine_config)
+        return client
+
+
+def executor(chosen: str, processes: int, device: str, binding: str) -> str:
+    """vLLM's executor: `uni`, in the scheduler's process, or the one that Ray and vLLM have `chosen`."""
+    alone = chosen == "mp" and processes == 1
+    return "uni" if alone and device == "cpu" and binding == NOT_BOUND else chosen
+
+
+GAUGES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv",
+}
+"""vLLM's name to ours. With several engine cores in a replica, requests add up, and `kv` is the fullest one's."""
+
+QUEUE_TIME = "vllm:request_queue_time_seconds"
+"""vLLM's histogram of the time that requests waited before they began, in seconds."""
+
+SERVICE_TIME = "vllm:request_inference_time_seconds"
+"""vLLM's histogram of the time that requests ran, in seconds."""
+
+
+class LoadReport:
+    """Reads the metrics of this process. `held`: requests that wait in Serve, before vLLM. `clock`: seconds."""
+
+    def __init__(
+        self,
+        held: Callable[[], int],
+        registry: CollectorRegistry = REGISTRY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        names = [*GAUGES, *(f"{name}_{part}" for name in (QUEUE_TIME, SERVICE_TIME) for part in ("sum", "count"))]
+        self._collect, self._held, self._clock = registry.restricted_registry(names).collect, held, clock
+        self._ready_at = clock()
+        self._before: dict[str, tuple[float, float]] = {}
+        self._service_s = 0.0
+
+    def read(self) -> dict[str, float]:
+        """`ReplicaLoad` as a dict. `queue_s` is the mean of the requests that began since the last call, 0 if none did;
+        `service_s` of those that ended, or the last one that is known.
+
+        Values that vLLM does not report are left out: the policy then has only Serve's own count.
+        """
+        found: dict[str, float] = {"held": float(self._held()), "age_s": self._clock() - self._ready_at}
+        for family in self._collect():
+            values = [sample.value for sample in family.samples]
+            if family.name == QUEUE_TIME:
+                found["queue_s"] = self._mean_since(family) or 0.0
+            elif family.name == SERVICE_TIME:
+                found["service_s"] = self._service_s = self._mean_since(family) or self._service_s
+            elif (name := GAUGES.get(family.name)) is not None and values:
+                found[name] = max(values) if name == "kv" else sum(values)
+        return found
+
+    def _mean_since(self, family: Any) -> float | None:
+        """The mean of a histogram's observations since the last call; None without any."""
+        total = sum(it.value for it in family.samples if it.name.endswith("_sum"))
+        count = sum(it.value for it in family.samples if it.name.endswith("_count"))
+        total_before, count_before = self._before.get(family.name, (0.0, 0.0))
+        self._before[family.name] = (total, count)
+        return (total - total_before) / (count - count_before) if count > count_before else None
+
+
+def held_by_serve() -> int:
+    """Requests that this replica has accepted and that wait for one of its `max_ongoing_requests`.
+
+    Ray 2.60 counts them and does not publish them; 0 where it does not count.
+    """
+    import ray
+
+    for actor in getattr(ray._private.worker.global_worker, "actors", {}).values():
+        replica = getattr(actor, "_replica_impl", None)
+        return int(getattr(replica, "_num_queued_requests", 0))
+    return 0
 
 
 @serve.ingress()

@@ -1,23 +1,62 @@
 """Finds what cannot work, as far as manifests show it: above all deployments that no group of nodes can hold.
 
 Ray reports no error for these: a replica stays STARTING, and the autoscaler adds nothing.
+
+- Weights that pods cannot load: a model hub's ids, on nodes that never ask a hub.
+- Warns of a ledger on a node's own disk: the controller of experiments starts without its evidence on another node.
 """
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from app.config.adapters import adapters_of
 from app.config.base import ConfigError, is_loopback
+from app.config.experiments import is_active
 from app.config.file_check import package_problems
 from app.config.loading import host_of, load_document
+from app.config.schema import Config
+from app.internal_api import LEDGER_VARIABLE, PACKAGE_PREFIX
 from deployments.haproxy import cluster_settings
 from deployments.invocation import make, module
-from deployments.kubernetes.demands import Bundle, Demand, demands
-from deployments.kubernetes.generated import group_of
-from deployments.kubernetes.groups import Group, groups, most_nodes
-from deployments.kubernetes.sources import hub_problems
+from deployments.kubernetes.demands import Bundle, Demand, Group, demands, groups, most_nodes
+from deployments.kubernetes.generated import MODELS, group_of
+
+OFFLINE = "HF_HUB_OFFLINE"
+
+
+def hub_problems(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> Iterator[str]:
+    """Models and adapters of a Serve configuration that come from a hub, if the groups of nodes are offline."""
+    if not any(_environment(group).get(OFFLINE) == "1" for group in cluster.get("workerGroupSpecs") or []):
+        return
+    reason = f"comes from a model hub, and its pods have {OFFLINE}=1"
+    for application in document["applications"]:
+        config = (application.get("args") or {}).get("llm_config")
+        if not isinstance(config, Mapping):
+            continue
+        loading = config.get("model_loading_config") or {}
+        source = loading.get("model_source") or loading.get("model_id")  # as Ray does
+        fix = f"which a Job fetches, and run `{make('k8s')}`"
+        if _is_hub_id(source):
+            yield f"{application['name']}: {source} {reason}; set model_source: {MODELS}/{source}, {fix}"
+        for adapter in adapters_of(config):
+            if _is_hub_id(adapter.path):
+                where = f"{application['name']}: the adapter {adapter.name}: {adapter.path}"
+                yield f"{where} {reason}; set its path to {MODELS}/{adapter.path}, {fix}"
+
+
+def _is_hub_id(source: object) -> bool:
+    """Whether it is neither a path, nor a packaged model, nor a URL."""
+    return isinstance(source, str) and not source.startswith(("/", ".", PACKAGE_PREFIX)) and "://" not in source
+
+
+def _environment(group: Mapping[str, Any]) -> Mapping[str, str]:
+    container = ((group.get("template") or {}).get("spec") or {}).get("containers", [{}])[0]
+    return {it["name"]: it["value"] for it in container.get("env") or [] if "value" in it}
+
 
 MANY_NODES = 50
 """The number of nodes up to which HAProxy's settings for a cluster are Ray's own, or nearly
@@ -175,3 +214,56 @@ def _has_room(pod: _Pod, bundle: Bundle, demand: Demand) -> bool:
     if demand.per_node is not None and pod.replicas.get(demand.name, 0) >= demand.per_node:
         return False
     return all(pod.free.get(name, 0) + _ROUNDING >= amount for name, amount in bundle.items())
+
+
+_NODE_LOCAL = ("emptyDir", "hostPath", "ephemeral")
+"""Kinds of volumes that stay with the pod or the node."""
+
+
+def warnings(service: Mapping[str, Any]) -> list[str]:
+    """At most one sentence about a RayService without `capacity.problems`."""
+    config = load_document(yaml.safe_load(service["spec"].get("serveConfigV2") or ""))
+    url = config.ledger.url
+    if "://" in url or not _is_recorded(config):
+        return []
+    groups = service["spec"]["rayClusterConfig"].get("workerGroupSpecs") or []
+    pods = [(it.get("template") or {}).get("spec") or {} for it in groups]
+    paths = [_path_in(pod, url) for pod in pods]
+    if any(_is_kept(pod, path) for pod, path in zip(pods, paths, strict=True)):
+        return []
+    return [
+        f"serveConfigV2: ledger.url: '{url}' is on a node's own disk, and experiments lose their evidence when their "
+        f"controller moves to another node; set a bucket, or mount a persistent volume at {paths[0] if paths else url}"
+    ]
+
+
+def _is_recorded(config: Config) -> bool:
+    return any(is_active(it) for it in config.experiments.values()) or any(
+        it.ledger == "always" or it.mirror is not None or it.record is not None for it in config.endpoints.values()
+    )
+
+
+def _path_in(pod: Mapping[str, Any], url: str) -> str:
+    """The path of a ledger in the pod's first container, which is Ray's."""
+    container = _container(pod)
+    environment = {it["name"]: it.get("value") for it in container.get("env") or []}
+    return posixpath.join(environment.get(LEDGER_VARIABLE) or container.get("workingDir") or "/", url)
+
+
+def _is_kept(pod: Mapping[str, Any], path: str) -> bool:
+    """Whether the path is on a volume that other nodes can mount."""
+    mounts = [it for it in _container(pod).get("volumeMounts") or [] if _is_below(path, it["mountPath"])]
+    if not mounts:
+        return False
+    nearest = max(mounts, key=lambda it: len(it["mountPath"]))["name"]
+    volume: Mapping[str, Any] = next((it for it in pod.get("volumes") or [] if it["name"] == nearest), {})
+    return not any(kind in volume for kind in _NODE_LOCAL)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return posixpath.normpath(path).startswith(posixpath.join(posixpath.normpath(directory), ""))
+
+
+def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (pod.get("containers") or [{}])[0]
+    return found

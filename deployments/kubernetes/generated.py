@@ -4,6 +4,8 @@
 `serveConfigV2`; the Ray resources that groups of nodes declare, without which the autoscaler does not know that a node
 it could add has them; HAProxy's settings for as many nodes as the groups may have; and the script with which a Job
 fetches the weights.
+
+The environment of every Ray node of a cluster.
 """
 
 import shlex
@@ -14,10 +16,10 @@ from typing import Any
 import yaml
 
 from app.config.loading import load, read_yaml
-from app.internal_api import PACKAGE_PREFIX
+from app.internal_api import LEDGER_VARIABLE, MODELS_VARIABLE, PACKAGE_PREFIX
+from deployments import draining, haproxy
 from deployments.haproxy import cluster_settings
-from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
-from deployments.kubernetes.groups import most_nodes
+from deployments.kubernetes.demands import ACCELERATOR, Demand, demands, most_nodes
 from deployments.kubernetes.manifests import KUSTOMIZATION, ray_service, without
 from deployments.weights.sources import adapter_sources, model_sources
 
@@ -138,3 +140,38 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+
+
+# `k8s/base/rayservice.yaml` and the table in docs/deploying.md have the same, and tests compare. `make serve` has its
+# own for one machine (`deployments.local.environment`).
+
+DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+"""The time in which a node that gets SIGTERM lets its replicas finish. Ray's own 30 s cut streams."""
+
+WORKER_DRAIN_S = int(draining.GRACE_S)
+HEAD_DRAIN_S = 600
+"""The head's own processes are never idle, so it always takes this long. Raylets survive that long without it."""
+
+STOP_S = 60
+"""The margin by which a pod's grace period is longer than its drain: meanwhile Ray stops its processes."""
+
+CODE = "/app"
+"""The path of this repository in the image."""
+
+EVERY_NODE: Mapping[str, str] = {
+    "PYTHONPATH": CODE,
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_BINARY_PATH": f"{CODE}/bin/haproxy",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "2",  # as many as a router's pod has CPUs
+    **haproxy.SETTINGS,
+    haproxy.METRICS_HOST_VARIABLE: haproxy.EVERY_INTERFACE,  # for the routers; policies close it to others
+    **draining.SETTINGS,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    MODELS_VARIABLE: MODELS,
+    LEDGER_VARIABLE: "/var/lib/switchyard",
+}
+"""Before Ray starts, the same on all nodes; the secrets and `DRAIN` come on top."""

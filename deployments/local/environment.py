@@ -18,10 +18,18 @@ from app.internal_api import (
 )
 from app.upstream.target import ledger_base
 from deployments import draining, haproxy
-from deployments.local.directories import ROOT, home, models_directory
-from deployments.local.errors import LaunchError
-from deployments.local.ports import HOST, REPLICA_PORTS, Ports
-from deployments.local.processes import MARKER, RUN_DIRECTORY, Run
+from deployments.local.processes import (
+    HOST,
+    MARKER,
+    REPLICA_PORTS,
+    ROOT,
+    RUN_DIRECTORY,
+    LaunchError,
+    Ports,
+    Run,
+    home,
+    models_directory,
+)
 
 TOKEN = "ray_token"
 """The file with Ray's token, in the run's directory, which only the user who started the run can read."""

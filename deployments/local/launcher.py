@@ -27,13 +27,22 @@ from app.config.loading import host_of, load_document
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes
+from deployments.local.dashboard import StartDisplay, announce, output_to, report
 from deployments.local.environment import require_closed, set_environment
-from deployments.local.errors import LaunchError, Unanswered
 from deployments.local.fit import LOGICAL_CPUS, misfits, unknown_packages
-from deployments.local.ports import HOST, free_ports, is_free
+from deployments.local.processes import (
+    HOST,
+    LaunchError,
+    Stopped,
+    Unanswered,
+    free_ports,
+    handle_signals,
+    is_free,
+    raise_if_stopped,
+    run_in_background,
+    stop_event,
+)
 from deployments.local.readiness import wait_until_delivered, wait_until_ready
-from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
-from deployments.local.terminal import StartDisplay, announce, output_to, report
 from deployments.weights.sources import model_sources
 
 SHUTDOWN_S = 60.0

@@ -3,6 +3,10 @@
 Every process of a run inherits SWITCHYARD_RUN_ID, and no other process is ever touched. The record in the run
 directory holds that id, so that a run whose launcher was killed can be cleaned up too. Ray's own shutdown misses
 HAProxy and vLLM's engine processes once their parent has died.
+
+- The directories of a local run's record and the prepared models: in the checkout, else in the current directory.
+- Signals set an event and interrupt nothing: work in progress ends where it checks the event.
+- The ports of a local run: free ones that no other run takes before this one listens on them.
 """
 
 import contextlib
@@ -11,15 +15,43 @@ import json
 import os
 import shutil
 import signal
+import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from deployments.invocation import command
-from deployments.local.directories import home
-from deployments.local.errors import NotRunning
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The directory that `app` and `deployments` are imported from."""
+
+
+def home() -> Path:
+    """The checkout that this code belongs to; an installed copy has none and uses the current directory."""
+    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def models_directory() -> Path:
+    """The directory of prepared models, unless SWITCHYARD_MODELS sets another."""
+    return home() / ".models"
+
+
+class LaunchError(Exception):
+    """A local run cannot start or continue. The text gives the reason and the remedy; it may have several lines."""
+
+
+class NotRunning(LaunchError):
+    """This installation runs no application."""
+
+
+class Unanswered(NotRunning):
+    """A part of this installation's run does not answer. The text names the part and the reason, without a remedy."""
+
 
 MARKER = "SWITCHYARD_RUN_ID"
 RUN_DIRECTORY = "SWITCHYARD_RUN_DIR"
@@ -195,3 +227,116 @@ def stop(directory: Path, port: int | None = None) -> str:
     if signalled:
         return "Stopped."
     return f"Cleaned up {ended} processes of a run that was killed." if run else "Nothing is running."
+
+
+# So the cleanup at the end of a run is never cut short, not even by a second signal.
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """A signal arrived while the application was starting."""
+
+
+@contextlib.contextmanager
+def stop_event() -> Iterator[threading.Event]:
+    """An event that SIGINT, SIGTERM and SIGHUP set."""
+    stop = threading.Event()
+    handle_signals(stop)
+    yield stop
+
+
+def handle_signals(stop: threading.Event) -> None:
+    """Installs the handlers. SIGINT too: a shell that starts a program with `&` has it ignored. SIGHUP, the signal of a
+    closed terminal, stays ignored under `nohup`."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, lambda *_: stop.set())
+
+
+def raise_if_stopped(stop: threading.Event, wait_s: float = 0.0) -> None:
+    """Waits up to `wait_s`. Raises Stopped as soon as the event is set."""
+    if stop.wait(wait_s):
+        raise Stopped
+
+
+def run_in_background(work: Callable[[], T], stop: threading.Event) -> T:
+    """The result of `work`, which runs in a thread. Raises Stopped at once if a signal arrives first."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (raised again by `future.result()`)
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while not future.done():
+        raise_if_stopped(stop)
+        wait([future], timeout=0.1)
+    return future.result()
+
+
+HOST = "127.0.0.1"
+
+REPLICA_PORTS = 990
+"""Serve does not use a replica's port again for an hour and 30 s, as long as an old HAProxy may know it
+(RAY_SERVE_PORT_QUARANTINE_S). That is a restart every 3.7 s, quicker than any engine starts: a crash loop does not
+keep other replicas from starting."""
+
+_REPLICA_RANGES = range(20000, 32000, 1000)
+"""The first of a run's ports: those of its replicas, then its other ones. They end below the ports that Linux gives to
+outgoing connections (32768), which could take one before the run listens on it."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Every port of a run besides the public one. Two runs on a machine must not share any."""
+
+    dashboard: int
+    dashboard_metrics: int
+    autoscaler_metrics: int
+    stats: int
+    metrics: int
+    fallback_http: int
+    fallback_grpc: int
+    replicas: int
+
+
+_claims: list[int] = []
+"""The descriptors of reserved ports, open for the lifetime of this process."""
+
+
+def free_ports(taken: int) -> Ports:
+    """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them."""
+    dashboard = 8265 if taken != 8265 and is_free(8265) and claim(8265) else 0
+    replicas = next((it for it in _REPLICA_RANGES if is_free(it) and claim(it)), _REPLICA_RANGES[0])
+    others = range(replicas + REPLICA_PORTS, replicas + _REPLICA_RANGES.step)
+    free = [it for it in others if it != taken and is_free(it)]
+    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], free[5], free[6], replicas)
+
+
+def claim(port: int) -> bool:
+    """Reserves the port for the lifetime of this process; returns whether that succeeded. Runs that start at the same
+    moment all find the port free, seconds before they listen; only one can bind the name of an abstract socket."""
+    taken = socket.socket(socket.AF_UNIX)
+    try:
+        taken.bind(f"\0switchyard-port-{port}")
+    except OSError:
+        taken.close()
+        return False
+    _claims.append(taken.detach())
+    return True
+
+
+def is_free(port: int) -> bool:
+    """Whether `port` is free on every interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

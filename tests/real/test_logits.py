@@ -92,7 +92,7 @@ def ngrams(text: list[int], n: int) -> list[tuple[int, ...]]:
 
 
 def test_the_watermark_is_found_in_marked_text_only(texts: Texts, vocabulary_size: int) -> None:
-    from deployments.engine.logits.watermark import detect  # imports torch: only here
+    from deployments.engine.logits.processors import detect  # imports torch: only here
 
     found = [detect(output, vocabulary_size).z for _, output in texts.marked]
     not_found = [detect(output, vocabulary_size).z for _, output in texts.unmarked]

@@ -218,7 +218,7 @@ def test_typical_p_really_works(hf: Any) -> None:
 
 def test_a_watermark_is_found_again(hf: Any) -> None:
     """test_logits.py tests that unmarked text scores below 4."""
-    from deployments.engine.logits.watermark import detect  # imports torch: only here
+    from deployments.engine.logits.processors import detect  # imports torch: only here
 
     answer = hf.text_generation("Once upon a time", max_new_tokens=96, seed=5, watermark=True, **SAMPLED)
     assert detect([token.id for token in answer.details.tokens], 49152).z > 4

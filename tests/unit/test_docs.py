@@ -27,7 +27,7 @@ from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.main import commands
 from deployments.engine.adapters import adapter_kwargs
-from deployments.kubernetes import environment
+from deployments.kubernetes import generated
 from deployments.kubernetes.demands import demands
 from tests.support.clients.documents import (
     PAGES,
@@ -268,11 +268,11 @@ def test_operating_lists_every_log_event() -> None:
 
 def test_deploying_lists_the_environment_of_every_node() -> None:
     listed = section(DOCS / "deploying.md", "## Environment of every node")
-    drain = {environment.DRAIN: str(environment.WORKER_DRAIN_S)}
-    for variable, value in {**environment.EVERY_NODE, **drain}.items():
+    drain = {generated.DRAIN: str(generated.WORKER_DRAIN_S)}
+    for variable, value in {**generated.EVERY_NODE, **drain}.items():
         assert f"| `{variable}` | `{value}`" in listed
     assert set(first_cells(listed)) == {
-        *environment.EVERY_NODE,
+        *generated.EVERY_NODE,
         *drain,
         INTERNAL_KEY_VARIABLE,
         ENGINE_KEY_VARIABLE,

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deployments.engine.beam_search.ranked import RankedSearch
-from deployments.engine.beam_search.search import Search
-from deployments.engine.beam_search.settings import Kind, Settings
-from deployments.engine.beam_search.stochastic import StochasticSearch
+from deployments.engine.beam_search.kinds import RankedSearch, StochasticSearch
+from deployments.engine.beam_search.search import Kind, Search, Settings
 
 
 def start(settings: Settings, prompt: Sequence[int], random: np.random.Generator) -> Search:

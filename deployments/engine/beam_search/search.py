@@ -1,14 +1,203 @@
-"""The base of all searches: beams, their ends, and one step from the model's output to the continuations."""
+"""The base of all searches: beams, their ends, and one step from the model's output to the continuations.
 
+- The parameters of a beam search.
+- The tokens that may follow a beam, and their scores.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from deployments.engine.beam_search.scoring import Continuations, NextToken, Scoring
-from deployments.engine.beam_search.settings import Settings, Tokens
+
+class Kind(StrEnum):
+    """The method that chooses the beams that survive a step. The names are Friendli's."""
+
+    DETERMINISTIC = "DETERMINISTIC"
+    """The likeliest: transformers' `num_beams`."""
+    NAIVE_SAMPLING = "NAIVE_SAMPLING"
+    """Drawn from all continuations of all beams: transformers' `num_beams` with `do_sample`."""
+    STOCHASTIC = "STOCHASTIC"
+    """Whole answers drawn without replacement: Kool et al., "Stochastic Beams and Where to Find Them" (2019)."""
+
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Lengths are in tokens of the answer, the ending token included.
+
+    - `eos` ends a beam. A sequence of `stops` ends one too, but it keeps its place among the `width` active beams: the
+      search is over only when all of them contain a stop. Before `min_tokens` neither may occur.
+    - `forbidden` sequences never come in the answer; no n-gram of `no_repeat_ngram` tokens (1: off) comes again in
+      prompt and answer.
+    - `repetition_penalty` multiplies the log-probability of tokens in prompt and answer, as in transformers, which
+      hands log-probabilities to it where it searches; `frequency_penalty` (per occurrence) and `presence_penalty` are
+      subtracted from the log-probability of tokens in the answer.
+    - `temperature` (above 0), `top_k` (0: off) and `top_p` shape what the sampling kinds draw from, in this order;
+      DETERMINISTIC leaves them out, as transformers does.
+    - A finished beam is worth the sum of its scores divided by length ** `length_penalty`.
+    - `early_stopping` as in transformers: True ends the search once `width` beams are finished, "never" only when no
+      beam can become better than those, False already when none would be if it ended now. A stochastic search has
+      nothing to stop early: it is over when all of its beams have ended.
+    - `top_logprobs`: so many of the model's favourites are recorded per token; None records none.
+    """
+
+    width: int
+    max_tokens: int
+    kind: Kind = Kind.DETERMINISTIC
+    min_tokens: int = 0
+    eos: frozenset[int] = frozenset()
+    stops: tuple[Tokens, ...] = ()
+    forbidden: tuple[Tokens, ...] = ()
+    no_repeat_ngram: int = 1
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    top_logprobs: int | None = None
+
+    @property
+    def samples(self) -> bool:
+        """Whether the search draws."""
+        return self.kind is not Kind.DETERMINISTIC
+
+    @property
+    def breadth(self) -> int:
+        """The number of continuations that a ranked search considers: enough to keep `width` without all eos ids."""
+        return max(2, 1 + len(self.eos)) * self.width
+
+    def value(self, score: float, length: int) -> float:
+        """The value of an answer of `length` tokens whose scores sum up to `score`."""
+        return score / math.pow(max(length, 1), self.length_penalty)
+
+
+# The order is transformers': penalties and bans act on log-probabilities, then temperature, top_k and top_p where the
+# search draws. Scores are not normalised again, except for the stochastic search, whose beams are probabilities.
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextToken:
+    """The model's output after a beam: ids and log-probabilities, the likeliest first, all or the top ones."""
+
+    ids: Ids
+    logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Continuations:
+    """The continuations of a beam, the best first: ids, scores, and the model's log-probabilities."""
+
+    ids: Ids
+    scores: Floats
+    logprobs: Floats
+
+    def only(self, which: slice | NDArray[Any]) -> "Continuations":
+        """A selection."""
+        return Continuations(self.ids[which], self.scores[which], self.logprobs[which])
+
+
+class Scoring:
+    """The rules of `settings` for answers to `prompt`."""
+
+    def __init__(self, settings: Settings, prompt: Sequence[int]) -> None:
+        self._settings = settings
+        self._prompt = np.asarray(prompt, dtype=np.int64)
+        self._in_prompt = np.unique(self._prompt)
+        self._penalises = settings.frequency_penalty != 0 or settings.presence_penalty != 0
+        self._raises = (
+            settings.repetition_penalty < 1 or settings.frequency_penalty < 0 or settings.presence_penalty < 0
+        )
+        # transformers keeps this many through top_k and top_p, so that a beam is not left with its end alone.
+        self._keeps = 1 + len(settings.eos) if settings.kind is Kind.NAIVE_SAMPLING else 1
+
+    def needed(self, answer: Tokens) -> int | None:
+        """The number of likeliest tokens that decide what follows `answer`; None: the whole vocabulary."""
+        settings = self._settings
+        if (settings.samples and settings.top_k == 0) or self._raises:
+            return None
+        wanted = max(settings.top_k, self._keeps) if settings.samples else settings.breadth
+        displaced = len(self._banned(answer)) + len(self._lowered(answer))
+        return max(wanted + displaced, settings.top_logprobs or 0)
+
+    def continuations(self, answer: Tokens, next_token: NextToken) -> Continuations:
+        """The continuations of `answer`, the best first."""
+        allowed = np.isfinite(next_token.logprobs) & ~np.isin(next_token.ids, self._banned(answer))
+        ids, logprobs = next_token.ids[allowed], next_token.logprobs[allowed]
+        scores = self._penalised(answer, ids, logprobs)
+        order = np.argsort(-scores, kind="stable")
+        found = Continuations(ids[order], scores[order], logprobs[order])
+        if self._settings.samples:
+            found = self._warped(found)
+        if self._settings.kind is Kind.STOCHASTIC and len(found.scores):
+            found = Continuations(found.ids, found.scores - _logsumexp(found.scores), found.logprobs)
+        return found
+
+    def _banned(self, answer: Tokens) -> list[int]:
+        settings = self._settings
+        last = [sequence[-1] for sequence in settings.forbidden if _ends_with(answer, sequence[:-1])]
+        if len(answer) < settings.min_tokens:
+            last += settings.eos
+            last += [sequence[-1] for sequence in settings.stops if _ends_with(answer, sequence[:-1])]
+        return last + self._repeating(answer)
+
+    def _repeating(self, answer: Tokens) -> list[int]:
+        n = self._settings.no_repeat_ngram
+        text = np.concatenate([self._prompt, np.asarray(answer, dtype=np.int64)])
+        if n < 2 or len(text) < n:
+            return []
+        ngrams = np.lib.stride_tricks.sliding_window_view(text, n)
+        same_beginning = (ngrams[:, :-1] == text[len(text) - n + 1 :]).all(axis=1)
+        return [int(token) for token in np.unique(ngrams[same_beginning, -1])]
+
+    def _lowered(self, answer: Tokens) -> set[int]:
+        """The tokens that penalties apply to."""
+        lowered = set(answer) if self._penalises or self._settings.repetition_penalty != 1 else set()
+        return lowered | set(self._in_prompt.tolist()) if self._settings.repetition_penalty != 1 else lowered
+
+    def _penalised(self, answer: Tokens, ids: Ids, logprobs: Floats) -> Floats:
+        settings, scores = self._settings, logprobs.copy()
+        if settings.repetition_penalty != 1:
+            scores[np.isin(ids, self._in_prompt) | np.isin(ids, answer)] *= settings.repetition_penalty
+        if self._penalises:
+            said, counts = np.unique(np.asarray(answer, dtype=np.int64), return_counts=True)
+            for token, count in zip(said, counts, strict=True):
+                scores[ids == token] -= settings.frequency_penalty * count + settings.presence_penalty
+        return scores
+
+    def _warped(self, found: Continuations) -> Continuations:
+        settings = self._settings
+        found = Continuations(found.ids, found.scores / settings.temperature, found.logprobs)
+        if settings.top_k:
+            found = found.only(slice(max(settings.top_k, self._keeps)))
+        if settings.top_p < 1 and len(found.scores):
+            mass = np.exp(found.scores - _logsumexp(found.scores))
+            before = np.cumsum(mass) - mass
+            before[: self._keeps] = 0
+            found = found.only(before < settings.top_p)
+        return found
+
+
+def _ends_with(tokens: Tokens, ending: Tokens) -> bool:
+    return not ending or tokens[-len(ending) :] == ending
+
+
+def _logsumexp(values: Floats) -> float:
+    highest = values.max()
+    return float(highest + np.log(np.exp(values - highest).sum()))
 
 
 class FinishReason(StrEnum):

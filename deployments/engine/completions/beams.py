@@ -4,28 +4,238 @@ All of a beam but its last block of tokens is in the engine's prefix cache, so t
 token per beam. Most searches need some dozens of log-probabilities. One that draws from the whole vocabulary needs all
 of them, and unpacking these blocks the server's event loop for milliseconds each: it advances few beams at a time, so
 that other requests are served in between.
+
+- Wrappers of vLLM's engine for vLLM's completion server.
+- The body of `POST /switchyard/completions`: vLLM's own fields and this route's.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from vllm import CompletionOutput, RequestOutput, SamplingParams
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import GenerationError, VLLMValidationError
-from vllm.inputs import tokens_input
+from vllm.inputs import embeds_input, tokens_input
 from vllm.logprobs import Logprob
 from vllm.sampling_params import RequestOutputKind
+from vllm.utils.async_utils import merge_async_iterators
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
+from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_SEEDS, to_int64_seed
 from deployments.engine.beam_search import start
-from deployments.engine.beam_search.scoring import NextToken
-from deployments.engine.beam_search.search import Beam, FinishReason, Search
-from deployments.engine.beam_search.settings import Settings
-from deployments.engine.completions.engines import Engine, Outputs, require_tokens
-from deployments.engine.completions.request import BeamSearch
+from deployments.engine.beam_search.search import Beam, FinishReason, Kind, NextToken, Search, Settings
 from deployments.engine.model_info import eos_token_ids
+
+# The server calls `generate` with a rendered prompt and reads other attributes of the engine. A wrapper rejects
+# unsupported parameters at once, before the server has started its response.
+
+Outputs = AsyncGenerator[RequestOutput, None]
+
+
+class Engine:
+    """A transparent wrapper: every other attribute is the engine's own."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
+        """Like `AsyncLLM.generate`."""
+        outputs: Outputs = self._engine.generate(prompt, params, request_id, **options)
+        return outputs
+
+
+class SeededEngine(Engine):
+    """One choice per seed, each a separate engine request. Closing the generator ends them all."""
+
+    def __init__(self, engine: Any, seeds: Sequence[int]) -> None:
+        super().__init__(engine)
+        self._seeds = seeds
+
+    def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
+        choices = [
+            self._engine.generate(prompt, _with_seed(params, seed), f"{request_id}-{index}", **options)
+            for index, seed in enumerate(self._seeds)
+        ]
+        merged = _merged(choices)
+        return _joined(merged) if params.output_kind is RequestOutputKind.FINAL_ONLY else merged
+
+
+class EmbeddingsEngine(Engine):
+    """Replaces the embeddings of some of the prompt's tokens.
+
+    `values` has hidden_size numbers for each of `indices`, which count the prompt's tokens from 0.
+    """
+
+    def __init__(self, engine: Any, indices: Sequence[int], values: Sequence[float]) -> None:
+        super().__init__(engine)
+        width = engine.model_config.get_hidden_size()
+        if not engine.model_config.enable_prompt_embeds:
+            raise VLLMValidationError(
+                "replace_embeddings needs the engine argument enable_prompt_embeds", parameter="replace_embeddings"
+            )
+        if len(values) != len(indices) * width:
+            raise VLLMValidationError(
+                f"replace_embeddings.values must hold {width} numbers for each of {len(indices)} indices, "
+                f"{len(indices) * width} in all, not {len(values)}",
+                parameter="replace_embeddings.values",
+            )
+        self._indices = list(indices)
+        self._rows = torch.tensor(values, dtype=engine.model_config.dtype).reshape(len(indices), width)
+
+    def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
+        return super().generate(self._with_replacements(prompt), params, request_id, **options)
+
+    def _with_replacements(self, prompt: Any) -> Any:
+        require_tokens(prompt, "replace_embeddings")
+        ids = prompt["prompt_token_ids"]
+        if (highest := max(self._indices)) >= len(ids):
+            raise VLLMValidationError(
+                f"replace_embeddings.indices holds {highest}, but the prompt has {len(ids)} tokens",
+                parameter="replace_embeddings.indices",
+            )
+        # The rows of kept tokens are part of the prefix cache's key, so they must differ from anything that a client
+        # can send: NaN.
+        rows = torch.full((len(ids), self._rows.shape[1]), torch.nan, dtype=self._rows.dtype)
+        rows[self._indices] = self._rows
+        is_token = torch.ones(len(ids), dtype=torch.bool)
+        is_token[self._indices] = False
+        return embeds_input(
+            rows, prompt_token_ids=ids, is_token_ids=is_token.tolist(), cache_salt=prompt.get("cache_salt")
+        )
+
+
+def require_tokens(prompt: Any, parameter: str) -> None:
+    """Raises VLLMValidationError for a prompt that is more than token ids."""
+    if prompt["type"] != "token":
+        raise VLLMValidationError(f"{parameter} needs a prompt of token ids only", parameter=parameter)
+
+
+def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    params = params.clone()
+    params.seed = to_int64_seed(seed)
+    return params
+
+
+async def _merged(choices: Sequence[Outputs]) -> Outputs:
+    async for index, output in merge_async_iterators(*choices):
+        for choice in output.outputs:
+            choice.index = index
+        yield output
+
+
+async def _joined(outputs: Outputs) -> Outputs:
+    """One output with all choices."""
+    found = {choice.index: (output, choice) async for output in outputs for choice in output.outputs}
+    joined = found[0][0]
+    joined.outputs = [found[index][1] for index in sorted(found)]
+    yield joined
+
+
+TokenId = Annotated[int, Field(ge=0, strict=True)]
+TokenSequence = Annotated[list[TokenId], Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class BeamSearch(_Part):
+    """A beam search; `deployments.engine.beam_search.search` documents each field. Sequences are token ids."""
+
+    width: int = Field(ge=1, le=MAX_BEAMS, strict=True)
+    type: Kind = Kind.DETERMINISTIC
+    length_penalty: float = Field(default=1.0, ge=-10, le=10)
+    early_stopping: Annotated[bool, Field(strict=True)] | Literal["never"] = False
+    seed: Seed | None = None
+    eos_token_ids: list[TokenId] | None = None
+    stop_tokens: list[TokenSequence] = []
+    bad_word_tokens: list[TokenSequence] = []
+    no_repeat_ngram: int = Field(default=1, ge=1, strict=True)
+
+
+class ReplacedEmbeddings(_Part):
+    """Embeddings for some tokens of the prompt. `values` holds one after the other: hidden_size numbers per index."""
+
+    indices: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1)
+    values: list[Finite]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len(set(self.indices)) < len(self.indices):
+            raise _rejected("replace_embeddings.indices", "must not hold an index twice")
+        return self
+
+
+_WITH_BEAM = frozenset(
+    "add_special_tokens beam cache_salt frequency_penalty logprobs max_tokens min_tokens model n presence_penalty "
+    "priority prompt repetition_penalty replace_embeddings request_id return_token_ids return_tokens_as_token_ids "
+    "session_id skip_special_tokens spaces_between_special_tokens temperature top_k top_p truncate_prompt_tokens "
+    "truncation_side user".split()
+)
+
+
+class ExtendedCompletionRequest(CompletionRequest):  # type: ignore[misc]  # vLLM is not followed
+    """Every field of vLLM's completions, for one prompt; unknown fields are rejected."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: str | list[TokenId]
+    n: int = Field(default=1, ge=1)
+    prompt_embeds: None = None
+    use_beam_search: Literal[False] = False
+    seeds: list[Seed] | None = Field(default=None, min_length=1, max_length=MAX_SEEDS)
+    beam: BeamSearch | None = None
+    replace_embeddings: ReplacedEmbeddings | None = None
+
+    @model_validator(mode="after")
+    def _seeds_are_choices(self) -> Self:
+        if self.seeds is None:
+            return self
+        if self.seed is not None:
+            raise _rejected("seed", "cannot be given together with seeds")
+        if self.n not in (1, len(self.seeds)):
+            raise _rejected("n", f"must be the number of seeds, {len(self.seeds)}")
+        self.n = len(self.seeds)
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_beam_search(self) -> Self:
+        if self.beam is None:
+            return self
+        for name in sorted(self.model_fields_set - _WITH_BEAM):
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) not in (None, default):
+                raise _rejected(name, "cannot be given together with beam")
+        if self.n > self.beam.width:
+            raise _rejected("n", f"must not exceed beam.width, {self.beam.width}")
+        if self.beam.type is Kind.DETERMINISTIC:
+            for name in ("top_k", "top_p"):
+                if getattr(self, name) is not None:
+                    raise _rejected(name, "cannot be given where beam.type is DETERMINISTIC")
+        elif self.temperature == 0:
+            raise _rejected("temperature", f"must be greater than 0 where beam.type is {self.beam.type}")
+        return self
+
+    def to_sampling_params(self, max_tokens: int, default_sampling_params: dict[str, Any] | None = None) -> Any:
+        """vLLM's parameters. Separate engine requests do not count as `n`, which greedy sampling limits to 1."""
+        several = self.seeds is not None or self.beam is not None
+        request = self.model_copy(update={"n": 1}) if several else self
+        return CompletionRequest.to_sampling_params(request, max_tokens, default_sampling_params)
+
+
+def _rejected(parameter: str, why: str) -> VLLMValidationError:
+    return VLLMValidationError(f"{parameter} {why}", parameter=parameter)
+
 
 MAX_FULL_VOCABULARY = 2
 """The most beams that request the log-probabilities of the whole vocabulary at a time."""

@@ -65,9 +65,12 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
 
 from app.internal_api import EXTENDED_PATH
-from deployments.engine.completions.beams import BeamSearchEngine
-from deployments.engine.completions.engines import EmbeddingsEngine, SeededEngine
-from deployments.engine.completions.request import ExtendedCompletionRequest
+from deployments.engine.completions.beams import (
+    BeamSearchEngine,
+    EmbeddingsEngine,
+    ExtendedCompletionRequest,
+    SeededEngine,
+)
 
 
 def add_completions(app: FastAPI) -> None:

@@ -11,14 +11,16 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from deployments.engine.logits.bad_word_tokens import BadWordTokens
-from deployments.engine.logits.forced_output_tokens import ForcedOutputTokens
-from deployments.engine.logits.no_repeat_ngram import NoRepeatNgram
 from deployments.engine.logits.processor import Processor, SamplingRequest
-from deployments.engine.logits.temperature import Temperature
-from deployments.engine.logits.typical_p import TypicalP
-from deployments.engine.logits.watermark import Watermark
-from deployments.engine.logits.xtc import Xtc
+from deployments.engine.logits.processors import (
+    BadWordTokens,
+    ForcedOutputTokens,
+    NoRepeatNgram,
+    Temperature,
+    TypicalP,
+    Watermark,
+    Xtc,
+)
 
 Row = tuple[Sequence[Processor], Sequence[int], Sequence[int]]
 """A request's processors, its prompt, and its output: a list that vLLM appends to."""

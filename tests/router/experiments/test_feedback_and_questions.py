@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from app.access.keys import append, create
 from app.experiments.analysis.feedback import GRACE_S
 from app.experiments.contract.report import ArmValue, Report
-from deployments.cli.errors import ExitCode
-from deployments.cli.experiments.check import Check
+from deployments.cli.experiments_client import Check
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from tests.router.experiments.conftest import LiveRig
 from tests.support.engine.fake_engine import USAGE, chunk, stream
 from tests.support.processes.load import Lane, Outcome, ask_all, unexplained

@@ -17,7 +17,7 @@ from app.experiments.recordings import UnreadableRecording, read
 from app.experiments.replay.runner import Replay
 from app.experiments.replay.traces import config_of, section_of
 from app.request_recordings.recorder import RecordedRequest
-from deployments.cli.experiments.directory import open_directory
+from deployments.cli.experiments_client import open_directory
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
 from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, generates, marked

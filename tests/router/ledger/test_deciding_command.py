@@ -15,9 +15,9 @@ from app.experiments.contract.journal import Entry
 from app.experiments.contract.questions import Action
 from app.experiments.contract.report import Acting
 from app.routing import rules
-from deployments.cli.errors import ExitCode
-from deployments.cli.experiments import deciding, decisions
+from deployments.cli import experiments_deciding, experiments_decisions
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from deployments.invocation import command
 from tests.router.conftest import Rig
 from tests.support.experiments.command import NAME, ExperimentsCommand
@@ -76,7 +76,7 @@ def test_to_promote_what_is_not_to_ship_its_name_must_be_typed(
     for typed, decided in (("y", 0), ("smollm2-blue", 0), ("smollm2-green", 1)):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{typed}\n"))
         shown = running.decide("promote")[2]
-        assert f"smollm2-green {decisions._DOUBTS[decision]}\n" in shown
+        assert f"smollm2-green {experiments_decisions._DOUBTS[decision]}\n" in shown
         assert len(running.controller.decisions) == decided, typed
     assert running.decide("promote", "--yes", "--treatment", "smollm2-green")[0] != ExitCode.USAGE
 
@@ -92,7 +92,7 @@ def test_without_confirmation_no_decision_is_made(running: DecidingCommand, monk
     assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
-        monkeypatch.setattr(deciding, "_confirmed", lambda _, answer=answer: answer)
+        monkeypatch.setattr(experiments_deciding, "_confirmed", lambda _, answer=answer: answer)
         running.decide("pause")
         assert len(running.controller.decisions) == decided
 
@@ -109,7 +109,7 @@ def test_a_decision_on_a_stale_state_is_refused(running: DecidingCommand) -> Non
 def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
     running: DecidingCommand, monkeypatch: pytest.MonkeyPatch, action: str, code: int
 ) -> None:
-    foreseen = decisions.foreseen
+    foreseen = experiments_decisions.foreseen
 
     def stepped(*arguments: Any) -> str:
         shown = foreseen(*arguments)
@@ -117,7 +117,7 @@ def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
         running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=9)
         return shown
 
-    monkeypatch.setattr(decisions, "foreseen", stepped)
+    monkeypatch.setattr(experiments_decisions, "foreseen", stepped)
     assert running.decide(action, "--yes")[0] == code
     assert len(running.controller.decisions) == (1 if code == 0 else 0)
 

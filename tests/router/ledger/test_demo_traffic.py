@@ -2,8 +2,8 @@
 
 import pytest
 
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from tests.router.conftest import Rig
 
 ARGUMENTS = ["--minutes", "0.03", "--rate", "20", "--users", "5", "--max-tokens", "4"]

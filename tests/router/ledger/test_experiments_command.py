@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from app.exposures.identity import request_hash
-from deployments.cli.errors import ExitCode
-from deployments.cli.experiments.check import Check
+from deployments.cli.experiments_client import Check
+from deployments.cli.options import ExitCode
 from tests.router.conftest import Rig
 from tests.support.experiments.command import NAME, ExperimentsCommand
 from tests.support.experiments.fake_controller import FakeController

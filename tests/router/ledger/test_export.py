@@ -25,8 +25,8 @@ from app.server.application import Router
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from deployments.engine.internal_key import InternalKeyMiddleware
 from tests.router.conftest import Rig
 from tests.support.experiments.recorded_ledger import recorded_ledger

@@ -19,7 +19,7 @@ from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, decoded, frames
 from app.internal_api import LEDGER_VARIABLE
 from app.server.standalone import SEND_EVERY_S
-from deployments.cli.experiments.directory import open_directory
+from deployments.cli.experiments_client import open_directory
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.processes.project import ROOT
 from tests.support.processes.standalone_router import standalone_router

@@ -9,8 +9,8 @@ import pytest
 from app.control_plane import Delivery
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from tests.router.conftest import Rig
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import serve

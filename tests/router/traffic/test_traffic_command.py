@@ -13,8 +13,8 @@ from app.config.schema import parse
 from app.control_plane import Delivery
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from tests.router.conftest import Rig
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.fake_control_plane import MemoryControl

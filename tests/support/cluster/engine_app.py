@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from app.internal_keys import Purpose, accepted
 from deployments.draining import GRACE_S
 from deployments.engine.internal_key import InternalKeyMiddleware
-from deployments.engine.load import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
+from deployments.engine.server import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
 
 
 class EngineArgs(BaseModel):

@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.engine.beam_search import start
-from deployments.engine.beam_search.scoring import NextToken
-from deployments.engine.beam_search.search import Search
-from deployments.engine.beam_search.settings import Settings
+from deployments.engine.beam_search.search import NextToken, Search, Settings
 
 Model = Callable[[Sequence[int]], NDArray[np.float64]]
 """The log-probabilities of all tokens after an answer."""

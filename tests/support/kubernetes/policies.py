@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from deployments.kubernetes import environment
+from deployments.kubernetes import generated
+from deployments.kubernetes.demands import quantity
 from deployments.kubernetes.generated import MODELS
-from deployments.kubernetes.groups import quantity
 from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.kubernetes.overlays import pods, ray_pods
 from tests.support.kubernetes.room import room_to_drain
@@ -65,15 +65,15 @@ def sized_containers(manifests: list[Manifest]) -> Iterator[str]:
 def drains(manifests: list[Manifest]) -> Iterator[str]:
     """A stopped pod lets streams of an hour finish."""
     for pod in ray_pods(manifests):
-        seconds = environment.HEAD_DRAIN_S if pod.where == "head" else environment.WORKER_DRAIN_S
-        if pod.environment.get(environment.DRAIN) != str(seconds):
-            yield f"{pod.where}: {environment.DRAIN} is {pod.environment.get(environment.DRAIN)}, not {seconds}"
-        if pod.spec["terminationGracePeriodSeconds"] < seconds + environment.STOP_S // 2:
+        seconds = generated.HEAD_DRAIN_S if pod.where == "head" else generated.WORKER_DRAIN_S
+        if pod.environment.get(generated.DRAIN) != str(seconds):
+            yield f"{pod.where}: {generated.DRAIN} is {pod.environment.get(generated.DRAIN)}, not {seconds}"
+        if pod.spec["terminationGracePeriodSeconds"] < seconds + generated.STOP_S // 2:
             yield f"{pod.where}: is killed before it has drained"
         if "preStop" in pod.main.get("lifecycle", {}):
             yield f"{pod.where}: a preStop hook, before which nothing drains"
     spec = ray_service(manifests)["spec"]
-    if spec.get("rayClusterDeletionDelaySeconds", 60) < environment.WORKER_DRAIN_S:
+    if spec.get("rayClusterDeletionDelaySeconds", 60) < generated.WORKER_DRAIN_S:
         yield "RayService: the old cluster is deleted before its streams have ended"
     if "type" not in spec.get("upgradeStrategy", {}):
         yield "RayService: no upgradeStrategy"
@@ -82,7 +82,7 @@ def drains(manifests: list[Manifest]) -> Iterator[str]:
 def same_environment(manifests: list[Manifest]) -> Iterator[str]:
     """Every node has the same environment."""
     for pod in ray_pods(manifests):
-        for name, value in environment.EVERY_NODE.items():
+        for name, value in generated.EVERY_NODE.items():
             if pod.environment.get(name) != value:
                 yield f"{pod.where}: {name} is {pod.environment.get(name)}, not {value}"
 
@@ -256,7 +256,7 @@ def open_ingresses(manifests: list[Manifest]) -> Iterator[str]:
         }:
             yield "Ingress: a host without TLS"
         annotations = ingress["metadata"]["annotations"]
-        if int(annotations.get("nginx.ingress.kubernetes.io/proxy-read-timeout", 60)) < environment.WORKER_DRAIN_S:
+        if int(annotations.get("nginx.ingress.kubernetes.io/proxy-read-timeout", 60)) < generated.WORKER_DRAIN_S:
             yield "Ingress: cuts streams"
 
 
@@ -294,7 +294,7 @@ def _cuts_streams(timeout: str | None) -> bool:
     if found is None:
         return True
     seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
-    return 0 < seconds < environment.WORKER_DRAIN_S
+    return 0 < seconds < generated.WORKER_DRAIN_S
 
 
 def spread_routers(manifests: list[Manifest]) -> Iterator[str]:

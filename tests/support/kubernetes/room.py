@@ -6,8 +6,7 @@ import yaml
 
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.capacity import homes, pods
-from deployments.kubernetes.demands import demands
-from deployments.kubernetes.groups import groups, most_nodes
+from deployments.kubernetes.demands import demands, groups, most_nodes
 from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.kubernetes.overlays import ray_pods
 

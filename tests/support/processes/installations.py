@@ -13,8 +13,7 @@ import yaml
 from app.config.base import ConfigError
 from app.config.loading import load
 from app.config.schema import Config
-from deployments.doctor.finding import Finding, Level
-from deployments.doctor.installation import Installation
+from deployments.doctor.finding import Finding, Installation, Level
 from tests.support.processes.project import ROOT
 
 

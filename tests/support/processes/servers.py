@@ -11,7 +11,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deployments.local.ports import claim, is_free
+from deployments.local.processes import claim, is_free
 from tests.support.waiting import wait_until
 
 _PORTS = range(10_000, 20_000)

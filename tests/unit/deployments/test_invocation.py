@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from deployments import invocation
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import app, main
+from deployments.cli.options import ExitCode
 from deployments.local.processes import RUN_DIRECTORY, Phase, Run, exclusive, write_record
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port

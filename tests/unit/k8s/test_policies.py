@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.kubernetes import environment
+from deployments.kubernetes import generated
 from deployments.kubernetes.manifests import Manifest
 from tests.support.kubernetes import policies
 from tests.support.kubernetes.overlays import OVERLAYS, Change, cluster, group, planted, rendered, without, worker
@@ -59,7 +59,7 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
         lambda it: head(it)["containers"][0]["resources"]["requests"].update(cpu="1"),
         "last",
     ),
-    (policies.drains, lambda it: variable(it, environment.DRAIN).update(value="30"), "is 30, not 3600"),
+    (policies.drains, lambda it: variable(it, generated.DRAIN).update(value="30"), "is 30, not 3600"),
     (policies.drains, lambda it: head(it).update(terminationGracePeriodSeconds=600), "before it has drained"),
     (policies.drains, lambda it: worker(it).update(lifecycle={"preStop": {}}), "preStop"),
     (policies.drains, lambda it: without(it["spec"], "rayClusterDeletionDelaySeconds"), "before its streams"),

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from deployments.invocation import command
 from deployments.local.processes import RUN_DIRECTORY, Phase, Run, exclusive, write_record
 from tests.support.processes.servers import free_port, serve

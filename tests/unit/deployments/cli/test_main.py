@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import commands, main
+from deployments.cli.options import ExitCode
 from deployments.invocation import command
 from deployments.kubernetes import capacity
 from deployments.local.processes import RUN_DIRECTORY

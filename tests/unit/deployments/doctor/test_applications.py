@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deployments.cli.doctor_command import summary
 from deployments.cli.main import main
+from deployments.cli.operators import summary
 from deployments.doctor import examination
-from deployments.doctor.applications import applications, errors_by_application, last_errors, states
 from deployments.doctor.examination import examine
 from deployments.doctor.finding import Level, ok, problem, warning
+from deployments.doctor.service_checks import applications, errors_by_application, last_errors, states
 from deployments.invocation import command
 from deployments.local.dashboard import Application
 from deployments.local.processes import Phase, Run

@@ -1,8 +1,8 @@
 """Environment variables that are missing or wrong."""
 
 from deployments import draining, haproxy
-from deployments.doctor.environment import configuration, switches
 from deployments.doctor.finding import Level
+from deployments.doctor.host_checks import configuration, switches
 from tests.support.processes.installations import default, installation, levels, the_problem, the_warning
 
 ON_NODES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployments.doctor.finding import Level
-from deployments.doctor.ingress import haproxy, port
+from deployments.doctor.host_checks import haproxy_check, port
 from deployments.haproxy import write_script
 from deployments.local.processes import Phase, Run
 from tests.support.processes.installations import default, installation, levels, the_problem, the_warning
@@ -22,12 +22,12 @@ def with_script(path: Path) -> dict[str, str]:
 
 
 def test_the_installed_haproxy_and_our_script_pass(tmp_path: Path) -> None:
-    assert levels(haproxy(installation())) == [Level.OK]
-    assert levels(haproxy(installation(environment=with_script(write_script(tmp_path))))) == [Level.OK]
+    assert levels(haproxy_check(installation())) == [Level.OK]
+    assert levels(haproxy_check(installation(environment=with_script(write_script(tmp_path))))) == [Level.OK]
 
 
 def test_a_cluster_without_the_script_is_found() -> None:
-    assert the_problem(haproxy(installation(on_cluster=True))).startswith(f"{_VARIABLE} is not set")
+    assert the_problem(haproxy_check(installation(on_cluster=True))).startswith(f"{_VARIABLE} is not set")
 
 
 def test_a_script_that_is_missing_not_executable_or_broken_is_found(tmp_path: Path) -> None:
@@ -35,17 +35,17 @@ def test_a_script_that_is_missing_not_executable_or_broken_is_found(tmp_path: Pa
     environment = with_script(script)
     text = script.read_text()
     script.write_text(text.replace("exec ", "exec /nowhere"))
-    assert "exits with 1" in the_problem(haproxy(installation(environment=environment)))
+    assert "exits with 1" in the_problem(haproxy_check(installation(environment=environment)))
     script.chmod(0o644)
-    assert the_problem(haproxy(installation(environment=environment))).endswith("is not an executable file")
+    assert the_problem(haproxy_check(installation(environment=environment))).endswith("is not an executable file")
     script.unlink()
-    assert the_problem(haproxy(installation(environment=environment))).endswith("is not an executable file")
+    assert the_problem(haproxy_check(installation(environment=environment))).endswith("is not an executable file")
 
 
 def test_another_script_is_a_warning(tmp_path: Path) -> None:
     script = write_script(tmp_path)
     script.write_text(script.read_text().replace(" -dS", ""))
-    assert "is not the script" in the_warning(haproxy(installation(environment=with_script(script))))
+    assert "is not the script" in the_warning(haproxy_check(installation(environment=with_script(script))))
 
 
 def test_a_taken_port_is_found() -> None:

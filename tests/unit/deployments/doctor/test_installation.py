@@ -11,10 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from deployments.doctor import installation as module
-from deployments.doctor.environment import configuration
-from deployments.doctor.finding import Level
-from deployments.doctor.installation import DASHBOARD_PORT, installation
+from deployments.doctor import finding as module
+from deployments.doctor.finding import DASHBOARD_PORT, Level, installation
+from deployments.doctor.host_checks import configuration
 from deployments.invocation import command
 from tests.support.processes.installations import default, levels, the_problem
 from tests.support.processes.project import ROOT

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from deployments.doctor.finding import Level
-from deployments.doctor.installation import Installation
-from deployments.doctor.machine import build, compiler, disk, gpus, memory, shared_memory
-from deployments.doctor.models import weights
-from deployments.doctor.packages import installed, versions
+from deployments.doctor.finding import Installation, Level
+from deployments.doctor.host_checks import build, compiler, disk, gpus, installed, memory, shared_memory, versions
+from deployments.doctor.service_checks import weights
 from deployments.invocation import make
 from deployments.local.processes import Run
 from deployments.weights.cache import prepare

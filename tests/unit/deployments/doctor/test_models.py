@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deployments.doctor.finding import Finding, Level
-from deployments.doctor.models import weights
+from deployments.doctor.service_checks import weights
 from tests.support.processes.installations import default, engine, installation
 
 

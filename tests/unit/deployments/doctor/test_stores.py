@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from app.access.keys import append, create
-from deployments.doctor.finding import Level
-from deployments.doctor.installation import Installation
-from deployments.doctor.stores import issuer, keys, limits_store
+from deployments.doctor.finding import Installation, Level
+from deployments.doctor.service_checks import issuer, keys, limits_store
 from tests.support.processes.installations import default, installation, levels, the_problem, the_warning
 from tests.support.processes.oidc_provider import AUDIENCE, LocalIssuer
 from tests.support.processes.redis_server import RedisServer

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.engine.disconnect import DisconnectMiddleware
+from deployments.engine.server import DisconnectMiddleware
 
 
 async def send(message: Message) -> None:

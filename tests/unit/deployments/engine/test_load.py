@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from deployments.engine.load import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
+from deployments.engine.server import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
 
 
 def ticking(*times: float) -> Iterator[float]:

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
-    from deployments.engine import ray_llm
+    from deployments.engine import application as ray_llm
     from deployments.engine.application import DEPLOYMENT, PACKAGED_WEIGHTS, SERVER
     from deployments.engine.server import EngineServer, PackagedWeights
 

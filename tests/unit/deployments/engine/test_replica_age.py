@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket
 
 from app.internal_api import REPLICA_AGE_HEADER
-from deployments.engine.replica_age import ReplicaAgeMiddleware
+from deployments.engine.server import ReplicaAgeMiddleware
 
 
 async def hello(socket: WebSocket) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
-    from deployments.engine.vllm_engine import executor
+    from deployments.engine.server import executor
 
 
 def test_a_model_on_cpus_runs_beside_its_scheduler_where_threads_are_not_bound() -> None:

@@ -10,8 +10,7 @@ import yaml
 from deployments.haproxy import cluster_settings
 from deployments.invocation import make, module
 from deployments.kubernetes.capacity import pods, problems
-from deployments.kubernetes.demands import Demand
-from deployments.kubernetes.groups import Group, groups, quantity
+from deployments.kubernetes.demands import Demand, Group, groups, quantity
 
 SERVED = """
 http_options: {host: 0.0.0.0}

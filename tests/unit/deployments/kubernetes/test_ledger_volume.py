@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.kubernetes.ledger_volume import warnings
+from deployments.kubernetes.capacity import warnings
 
 EXPERIMENT = {
     "endpoint": "chat",

@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from deployments.local import dashboard
 from deployments.local.environment import TOKEN
-from deployments.local.errors import LaunchError, Unanswered
-from deployments.local.processes import Run
+from deployments.local.processes import LaunchError, Run, Unanswered
 from tests.support.processes.servers import serve
 
 USER_CONFIG: dict[str, Any] = {"endpoints": {}, "deployments": {}}

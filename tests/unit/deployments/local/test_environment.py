@@ -3,7 +3,7 @@
 import pytest
 
 from deployments.local.environment import DEFAULTS, REQUIRED, require_closed
-from deployments.local.errors import LaunchError
+from deployments.local.processes import LaunchError
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.config.schema import TASKS, Config, parse
-from deployments.local.first_answer import announcement, ready_endpoints
+from deployments.local.readiness import announcement, ready_endpoints
 
 
 def config(task: str, **sections: Any) -> Config:

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from deployments import haproxy
-from deployments.local import ports as module
-from deployments.local.ports import _REPLICA_RANGES, REPLICA_PORTS, free_ports
+from deployments.local import processes as module
+from deployments.local.processes import _REPLICA_RANGES, REPLICA_PORTS, free_ports
 from tests.support.processes.project import ROOT
 
 QUICKEST_START_S = 5.0
@@ -41,7 +41,7 @@ def test_a_run_takes_its_ports_from_one_range(monkeypatch: pytest.MonkeyPatch) -
 
 def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:
     """Ports on which nothing listens yet."""
-    code = "import sys; from deployments.local.ports import free_ports; p = free_ports(8000); "
+    code = "import sys; from deployments.local.processes import free_ports; p = free_ports(8000); "
     code += "print(p.dashboard, p.replicas, flush=True); sys.stdin.read()"
     runs = [
         subprocess.Popen(

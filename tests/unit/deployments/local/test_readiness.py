@@ -3,7 +3,7 @@
 import pytest
 
 from deployments.local.dashboard import Application
-from deployments.local.errors import LaunchError
+from deployments.local.processes import LaunchError
 from deployments.local.readiness import UNHEALTHY_S, Failures
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deployments.local.signals import Stopped, raise_if_stopped, run_in_background, stop_event
+from deployments.local.processes import Stopped, raise_if_stopped, run_in_background, stop_event
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from deployments.local.directories import ROOT, home
-from deployments.local.terminal import StartDisplay
+from deployments.local.dashboard import StartDisplay
+from deployments.local.processes import ROOT, home
 from tests.support.processes import project
 from tests.support.waiting import wait_until
 

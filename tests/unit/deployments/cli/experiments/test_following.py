@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deployments.cli.errors import CommandError, ExitCode
-from deployments.cli.experiments.following import RETRY_S, follow, frames, is_about, line_of
+from deployments.cli.experiments_decisions import RETRY_S, follow, frames, is_about, line_of
+from deployments.cli.options import CommandError, ExitCode
 
 AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.cli.errors import ExitCode
-from deployments.cli.experiments.check import Check
+from deployments.cli.experiments_client import Check
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from tests.support.experiments.recorded_ledger import recorded_ledger
 from tests.support.experiments.world import START, World, config
 

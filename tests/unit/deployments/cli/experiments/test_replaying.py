@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.request_recordings.recorder import encoder
-from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
+from deployments.cli.options import ExitCode
 from tests.unit.app.experiments.replay.test_requests import request
 
 NOBODY = "http://127.0.0.1:9"

@@ -19,8 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from deployments.engine.beam_search.scoring import Scoring
-from deployments.engine.beam_search.settings import Kind, Settings
+from deployments.engine.beam_search.search import Kind, Scoring, Settings
 from tests.support.engine.beam_answers import normalised, said
 
 VOCABULARY = 8

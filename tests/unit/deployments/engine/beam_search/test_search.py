@@ -11,8 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deployments.engine.beam_search.search import Beam, FinishReason
-from deployments.engine.beam_search.settings import Kind, Settings
+from deployments.engine.beam_search.search import Beam, FinishReason, Kind, Settings
 from tests.support.engine.beam_answers import Model, answers, made_up_model, normalised, searched
 
 VOCABULARY = 7

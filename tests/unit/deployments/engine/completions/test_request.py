@@ -20,9 +20,14 @@ from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
 from app.internal_api import to_int64_seed
-from deployments.engine.completions.beams import MAX_FULL_VOCABULARY, BeamSearchEngine
-from deployments.engine.completions.engines import EmbeddingsEngine, SeededEngine
-from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
+from deployments.engine.completions.beams import (
+    MAX_FULL_VOCABULARY,
+    BeamSearch,
+    BeamSearchEngine,
+    EmbeddingsEngine,
+    ExtendedCompletionRequest,
+    SeededEngine,
+)
 from deployments.engine.completions.route import add_completions
 from deployments.engine.model_info import eos_token_ids
 from tests.support.engine.beam_answers import made_up_model

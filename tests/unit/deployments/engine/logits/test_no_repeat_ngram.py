@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import NoRepeatNGramLogitsProcessor
 
-from deployments.engine.logits.no_repeat_ngram import NoRepeatNgram
 from deployments.engine.logits.processor import SamplingRequest
+from deployments.engine.logits.processors import NoRepeatNgram
 from tests.support.engine.token_sampling import generate, made_up_scores, ruled_out
 
 IDS = st.lists(st.integers(0, 5), max_size=30)

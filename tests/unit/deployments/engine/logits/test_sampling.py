@@ -10,9 +10,7 @@ from scipy.stats import binomtest
 from transformers import TypicalLogitsWarper
 
 from deployments.engine.logits.processor import SamplingRequest
-from deployments.engine.logits.temperature import Temperature
-from deployments.engine.logits.typical_p import TypicalP
-from deployments.engine.logits.xtc import Xtc
+from deployments.engine.logits.processors import Temperature, TypicalP, Xtc
 from tests.support.engine.token_sampling import present, ruled_out
 
 SCORES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(torch.tensor)

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.engine.logits.bad_word_tokens import BadWordTokens
-from deployments.engine.logits.forced_output_tokens import ForcedOutputTokens
 from deployments.engine.logits.processor import MAX_TOKEN_IDS, SamplingRequest
+from deployments.engine.logits.processors import BadWordTokens, ForcedOutputTokens
 from tests.support.engine.token_sampling import generate, made_up_scores, present, ruled_out
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=6)

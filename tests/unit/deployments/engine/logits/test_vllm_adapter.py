@@ -16,9 +16,9 @@ from vllm.v1.sample.logits_processor import (
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
+from deployments.engine.logits.processors import green_list
 from deployments.engine.logits.registry import PROCESSORS, logits_processors, supported_xargs
 from deployments.engine.logits.vllm_adapter import BatchProcessor, RawScores, Sampling
-from deployments.engine.logits.watermark import green_list
 from tests.support.engine.token_sampling import ruled_out
 
 CPU = torch.device("cpu")

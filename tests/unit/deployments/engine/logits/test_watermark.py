@@ -6,7 +6,7 @@ from transformers import PretrainedConfig, WatermarkDetector, WatermarkingConfig
 from transformers import WatermarkLogitsProcessor as Reference
 
 from deployments.engine.logits.processor import SamplingRequest
-from deployments.engine.logits.watermark import Watermark, detect
+from deployments.engine.logits.processors import Watermark, detect
 from tests.support.engine.token_sampling import generate, made_up_scores
 
 VOCABULARY = 2000

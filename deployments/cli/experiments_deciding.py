@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from deployments.cli.errors import CommandError
-from deployments.cli.experiments.options import AsJson, Name
-from deployments.cli.options import Key, Url, router_client
+from deployments.cli.experiments_options import AsJson, Name
+from deployments.cli.options import CommandError, Key, Url, router_client
 
 
 def decide(
@@ -44,23 +43,27 @@ def decide(
       switchyard experiments decide no-prefix-cache pause --reason "users complain"
       switchyard experiments decide no-prefix-cache promote --reason "faster, as good" --yes
     """
-    from deployments.cli.experiments import decisions
+    from deployments.cli import experiments_decisions
 
     client = router_client(url, key)
-    summary = decisions.seen(client, name)
-    typer.echo(decisions.described(summary), err=True)
-    moves = decisions.foreseen(client, summary, action, reason, treatment)
-    typer.echo(f"{action}: {decisions.consequence(summary, action, treatment)}", err=True)
+    summary = experiments_decisions.seen(client, name)
+    typer.echo(experiments_decisions.described(summary), err=True)
+    moves = experiments_decisions.foreseen(client, summary, action, reason, treatment)
+    typer.echo(f"{action}: {experiments_decisions.consequence(summary, action, treatment)}", err=True)
     if moves:
         typer.echo(moves, err=True)
-    doubted = decisions.doubted(summary, treatment) if action == "promote" else None
+    doubted = experiments_decisions.doubted(summary, treatment) if action == "promote" else None
     if doubted is not None:
-        typer.echo(f"{doubted} {decisions.doubt(summary, doubted)}", err=True)
+        typer.echo(f"{doubted} {experiments_decisions.doubt(summary, doubted)}", err=True)
         if yes and treatment is None:
             raise CommandError(f"No decision was made. To promote it all the same: add --treatment {doubted}")
     if not (yes or _confirmed(doubted)):
         raise CommandError("No decision was made. Without a terminal: add --yes")
-    typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment, anyway=yes)))
+    typer.echo(
+        experiments_decisions.described(
+            experiments_decisions.decide(client, summary, action, reason, treatment, anyway=yes)
+        )
+    )
 
 
 def watch(
@@ -83,9 +86,8 @@ def watch(
       switchyard experiments watch
       switchyard experiments watch no-prefix-cache --since 2026-11-12
     """
-    from deployments.cli.experiments.following import follow, is_about, line_of
-    from deployments.cli.experiments.source import path_of
-    from deployments.cli.experiments.times import moment
+    from deployments.cli.experiments_client import moment, path_of
+    from deployments.cli.experiments_decisions import follow, is_about, line_of
 
     client = router_client(url, key)
     endpoint = json.loads(client.ask("GET", path_of(name)))["endpoint"] if name is not None else ""

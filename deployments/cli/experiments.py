@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deployments.cli.errors import CommandError, ExitCode
-from deployments.cli.experiments.deciding import decide, watch
-from deployments.cli.experiments.options import AsJson, Format, Ledger, Metric, Name, Treatment
-from deployments.cli.options import Key, Url, router_client
+from deployments.cli.experiments_deciding import decide, watch
+from deployments.cli.experiments_options import AsJson, Format, Ledger, Metric, Name, Treatment
+from deployments.cli.options import CommandError, ExitCode, Key, Url, router_client
 from deployments.invocation import pasteable
 
 if TYPE_CHECKING:
-    from deployments.cli.experiments.source import Source
+    from deployments.cli.experiments_client import Source
 
 app = typer.Typer(help="Which deployment is better, and how sure that is.", rich_markup_mode=None)
 
@@ -58,8 +57,7 @@ def report(
       switchyard experiments report no-prefix-cache --format markdown > report.md
       switchyard experiments report no-prefix-cache --ledger .run/ledger --at 2026-11-12T16:00
     """
-    from deployments.cli.experiments.check import check_of
-    from deployments.cli.experiments.source import path_of
+    from deployments.cli.experiments_client import check_of, path_of
 
     path = path_of(name, "/report")
     source = _source(url, key, ledger, at)
@@ -90,7 +88,7 @@ def history(
     Example:
       switchyard experiments history no-prefix-cache --metric ttft
     """
-    from deployments.cli.experiments.source import path_of
+    from deployments.cli.experiments_client import path_of
 
     query = _given(format=form, metric=metric, treatment=treatment)
     _print(_source(url, key, ledger).ask("GET", path_of(name, "/history"), query))
@@ -119,7 +117,7 @@ def planner(
       switchyard experiments planner no-prefix-cache
       switchyard experiments planner no-prefix-cache --metric ttft --effect 0.03 --power 0.9
     """
-    from deployments.cli.experiments.source import path_of
+    from deployments.cli.experiments_client import path_of
 
     query = _given(format=form, metric=metric, effect=effect, power=power, treatment=treatment)
     _print(_source(url, key, ledger).ask("GET", path_of(name, "/planner"), query))
@@ -143,7 +141,7 @@ def aa(
       switchyard experiments aa no-prefix-cache
       switchyard experiments aa no-prefix-cache --runs 200 --ledger .run/ledger
     """
-    from deployments.cli.experiments.source import false_verdicts
+    from deployments.cli.experiments_client import false_verdicts
 
     _print(false_verdicts(_source(url, key, ledger), name, runs, form))
 
@@ -173,7 +171,7 @@ def explain(
     """
     from urllib.parse import quote
 
-    from deployments.cli.experiments.explanation import explanation
+    from deployments.cli.experiments_client import explanation
 
     path = f"/endpoints/{quote(endpoint, safe='')}/assignment"
     answer = _source(url, key).ask("GET", path, _given(key=sticky_key, caller=caller))
@@ -219,16 +217,16 @@ def feedback(
       switchyard experiments feedback chatcmpl-3f1c thumbs true
       switchyard experiments feedback --file scores.jsonl
     """
-    from deployments.cli.experiments import scores
+    from deployments.cli import experiments_client
 
     if (file is None) == (value is None):
         raise CommandError("Name either ID, METRIC and VALUE, or --file", ExitCode.USAGE)
     if file is not None:
-        bodies: list[object] = list(scores.read(file))
+        bodies: list[object] = list(experiments_client.read(file))
     else:
-        bodies = [{"request_id": request_id, "metric": metric, "value": scores.value_of(str(value))}]
+        bodies = [{"request_id": request_id, "metric": metric, "value": experiments_client.value_of(str(value))}]
     source = _source(url, key)
-    typer.echo(scores.summary([json.loads(source.ask("POST", "/feedback", body=body)) for body in bodies]))
+    typer.echo(experiments_client.summary([json.loads(source.ask("POST", "/feedback", body=body)) for body in bodies]))
 
 
 @app.command()
@@ -264,17 +262,21 @@ def export(
       switchyard experiments export --format vllm-bench --endpoint chat --ledger .run/ledger > trace.jsonl
     """
     from app.experiments.export import Selection
-    from deployments.cli.experiments import exporting
-    from deployments.cli.experiments.times import moment
+    from deployments.cli import experiments_export
+    from deployments.cli.experiments_client import moment
 
     bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
     wanted = Selection(name, endpoint, *bounds)
-    exposures = exporting.of_server(router_client(url, key)) if ledger is None else exporting.of_directory(ledger)
+    exposures = (
+        experiments_export.of_server(router_client(url, key))
+        if ledger is None
+        else experiments_export.of_directory(ledger)
+    )
     match form:
         case "guidellm" | "vllm-bench":
-            notes = exporting.write_trace(exposures, ledger, output, form, wanted)
+            notes = experiments_export.write_trace(exposures, ledger, output, form, wanted)
         case _:
-            notes = exporting.write_exposures(exposures, output, form, wanted)
+            notes = experiments_export.write_exposures(exposures, output, form, wanted)
     for note in notes:
         typer.echo(f"{note}.", err=True)
 
@@ -318,11 +320,11 @@ def replay(
       switchyard experiments replay .run/ledger --arms blue,green --speed 4 --requests 2000
       switchyard experiments replay monday.jsonl.gz --arms blue,green --experiment no-prefix-cache --out replays/monday
     """
-    from deployments.cli.experiments import replaying
+    from deployments.cli import experiments_export
 
-    wanted = replaying.Wanted(
+    wanted = experiments_export.Wanted(
         recording=recording,
-        arms=replaying.arms_of(arms),
+        arms=experiments_export.arms_of(arms),
         endpoint=endpoint,
         requests=requests,
         speed=speed,
@@ -331,19 +333,18 @@ def replay(
         config=config,
         out=out,
     )
-    _print(replaying.run(wanted, router_client(url, key), key, form))
+    _print(experiments_export.run(wanted, router_client(url, key), key, form))
 
 
 def _source(url: str | None, key: str | None, ledger: str | None = None, at: str | None = None) -> "Source":
     """The ledger's directory, if there is one, else the server."""
-    from deployments.cli.experiments.source import Server
+    from deployments.cli.experiments_client import Server
 
     if ledger is None:
         if at is not None:
             raise CommandError("--at needs --ledger: a running server reports the present", ExitCode.USAGE)
         return Server(router_client(url, key))
-    from deployments.cli.experiments.directory import open_directory
-    from deployments.cli.experiments.times import moment
+    from deployments.cli.experiments_client import moment, open_directory
 
     return open_directory(ledger, at=moment(at, "--at") if at is not None else None)
 

@@ -1,1 +1,0 @@
-"""`switchyard experiments`: a running server's experiments, or those of a ledger directory."""
