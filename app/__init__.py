@@ -3,10 +3,10 @@
 Seven layers. A module imports from its own layer's packages as listed and from the layers below, never upwards
 (`tests/unit/test_layers.py`):
 
-    1  answer_cache  background  errors  internal_api  internal_keys  long_json  private_files  sse  time_limit
+    1  aio  answer_cache  errors  internal_api  internal_keys  long_json  private_files  sse
                                                             what everything shares
     2  config  engine                                       what the YAML may say; vLLM's formats as pure functions
-    3  control_plane  ledger  limits  mirror  routing  telemetry  upstream
+    3  control_plane  exposures  limits  mirror  request_recordings  routing  telemetry  upstream
                                                             what one request needs besides its dialect
     4  access  dialects  experiments                        who is calling; each provider's wire format; verdicts
     5  exchange                                             one request's journey: start at `exchange/handler.py`

@@ -118,5 +118,5 @@ def _unchecked(name: str) -> str:
 
 
 def _described(model: type[BaseModel]) -> Iterator[tuple[str, str | None]]:
-    for name, field in model.model_fields.items():
-        yield field.alias or name, field.description
+    for name, declared in model.model_fields.items():
+        yield declared.alias or name, declared.description

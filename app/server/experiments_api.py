@@ -253,8 +253,8 @@ class ExperimentsApi:
             raise BadRequest(f"format: '{form}' is none of {', '.join(_FORMAT['enum'])}", param="format")
         if form == "json":
             return Reply(msgspec.json.encode({"experiments": found}))
-        renderer = document if form == "markdown" else document
-        return Reply(renderer.render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
+        render = document.markdown if form == "markdown" else document.text
+        return Reply(render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
 
     async def _forward(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
         """Forwards the controller's answer at the same path."""

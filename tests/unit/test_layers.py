@@ -14,8 +14,8 @@ from tests.support.processes.project import ROOT
 # A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [
     {
-        "app.answer_cache",
         "app.aio",
+        "app.answer_cache",
         "app.errors",
         "app.internal_api",
         "app.internal_keys",
@@ -26,7 +26,16 @@ LAYERS = [
         "app.sse",
     },
     {"app.config", "app.engine", "app.unread_body"},
-    {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},
+    {
+        "app.control_plane",
+        "app.exposures",
+        "app.limits",
+        "app.mirror",
+        "app.request_recordings",
+        "app.routing",
+        "app.telemetry",
+        "app.upstream",
+    },
     {"app.access", "app.dialects", "app.experiments"},
     {"app.exchange"},
     {"app.pages", "app.server"},
@@ -123,13 +132,41 @@ def test_a_router_loads_nothing_of_what_the_controller_computes_with() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-def test_no_folder_has_more_than_20_modules_nor_a_prefix_that_should_be_a_folder() -> None:
-    tests = [path for path in (ROOT / "tests").rglob("*.py") if "node_modules" not in path.parts]
-    folders: dict[Path, list[str]] = {}
-    for path in (*MODULES.values(), *tests):
-        folders.setdefault(path.parent, []).append(path.stem.removeprefix("test_"))
-    for folder, names in folders.items():
-        modules = [name for name in names if not name.startswith("__")]
-        assert len(modules) <= 20, folder
-        prefixes = [name.partition("_")[0] for name in modules]
-        assert [p for p in set(prefixes) if prefixes.count(p) > 2] == [], folder
+ENTRANCES = {
+    "app.experiments.analysis.analysis",
+    "app.experiments.api",
+    "app.experiments.audit",
+    "app.experiments.contract",
+    "app.experiments.controller",
+    "app.experiments.export",
+    "app.experiments.host",
+    "app.experiments.recorded",
+    "app.experiments.recordings",
+    "app.experiments.rendering",
+    "app.experiments.replay",
+    "app.experiments.runs",
+    "app.experiments.storage.journal",
+    "app.experiments.storage.store",
+}
+
+
+def test_the_rest_of_the_project_enters_the_experiments_by_their_entrances() -> None:
+    for module in MODULES:
+        if module.startswith("app.experiments"):
+            continue
+        inner = {name for name in own_imports(module) if name.startswith("app.experiments.")} - {
+            "app.experiments.storage"
+        }
+        assert [name for name in inner if not any(name == e or name.startswith(e + ".") for e in ENTRANCES)] == [], (
+            module
+        )
+
+
+def test_the_contract_imports_nothing_else_of_the_experiments_and_no_numpy() -> None:
+    modules = [name for name in MODULES if name.startswith("app.experiments.contract.")]
+    code = f"import sys, {', '.join(modules)}; print(*[m for m in sys.modules if m.startswith('app.experiments.')])"
+    code += "; assert not {'numpy', 'scipy', 'pyarrow'} & set(sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60, capture_output=True, text=True
+    )
+    assert set(loaded.stdout.split()) - {*modules, "app.experiments.contract"} == set()
