@@ -74,7 +74,8 @@ LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 
 
 # The fast layer in parts: a process for each imports less than workers that share all tests. Those that hardly wait, at
 # a lower priority, take the time in which the others do. Those of one part use scipy's statistics.
-STATISTICS_TESTS := tests/unit/app/experiments tests/unit/app/ledger tests/unit/app/mirror tests/unit/app/routing
+STATISTICS_TESTS := tests/unit/app/experiments tests/unit/app/exposures tests/unit/app/mirror \
+	tests/unit/app/request_recordings tests/unit/app/routing
 SERVER_TESTS := tests/router/ledger tests/router/operations
 PYTEST := $(BIN)/python -m pytest
 but = $(addprefix --ignore ,$(SDK_TESTS) $(1))

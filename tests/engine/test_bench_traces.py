@@ -11,16 +11,16 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from app.experiments.replay.traces import Estimates, trace
 from tests.support.clients.samples import MODEL
-from tests.unit.app.experiments.replay.test_requests import request
+from tests.unit.app.experiments.replay.test_traces import request_requests
 
 pytestmark = pytest.mark.real
 
 
 def test_vllm_reads_times_lengths_and_texts(tmp_path: Path) -> None:
     recorded = [
-        request(at=1000.0, unit="a", prompt_tokens=40, completion_tokens=7),
-        request(at=1001.5, unit="a", prompt_tokens=50, completion_tokens=8),
-        request(at=1004.0, unit="b", prompt_tokens=3, completion_tokens=9, body={"prompt": "once upon"}),
+        request_requests(at=1000.0, unit="a", prompt_tokens=40, completion_tokens=7),
+        request_requests(at=1001.5, unit="a", prompt_tokens=50, completion_tokens=8),
+        request_requests(at=1004.0, unit="b", prompt_tokens=3, completion_tokens=9, body={"prompt": "once upon"}),
     ]
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in trace(recorded, "vllm-bench", Estimates())))

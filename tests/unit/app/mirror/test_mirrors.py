@@ -1,11 +1,19 @@
-"""The queues of copies, with a clock that the test moves and an upstream in memory."""
+"""The queues of copies, with a clock that the test moves and an upstream in memory.
+
+The budget of copies: never exceeded within a minute, and used up when there is enough demand.
+
+Units are drawn whole, in the configured share, and independently of the draw of arms.
+"""
 
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.config.schema import Config, Timeouts, parse
 from app.engine.answers import EventCheck
@@ -15,9 +23,10 @@ from app.exposures.exposure import Arrival
 from app.exposures.log import Ledger, RequestEnd
 from app.exposures.wire import Acknowledgement, Failure, Pair, Skip, decode_batch
 from app.mirror import mirrors as module
-from app.mirror.mirrors import MOST_WAITING, Mirrors, ServedRequest
+from app.mirror.mirrors import MOST_WAITING, PERIOD_S, Charge, Mirrors, ServedRequest, TokenBudget, is_drawn
 from app.mirror.original import Original
 from app.routing.resilience import FAULTS_IN_A_ROW, OPEN_S
+from app.routing.traffic import rendezvous
 from app.upstream.client import ResponseStream, Upstream
 from app.upstream.target import Target
 
@@ -359,3 +368,116 @@ async def test_a_mirror_sends_nothing_before_its_start_and_after_its_end() -> No
     bench.request()
     assert [it.skipped for it in bench.pairs()] == [Skip.SHUTDOWN] * 2
     assert bench.upstream.calls == 0
+
+
+LIMIT = 20_000
+
+
+def test_a_minute_costs_its_budget_at_most() -> None:
+    budget = TokenBudget()
+    taken = [budget.take(1000, 3500, now) for now in (0.0, 1.0, 2.0, 3.0)]
+    assert [it is not None for it in taken] == [True, True, True, False]
+    assert budget.take(500, 3500, 3.0) is not None
+    assert budget.take(1000, 3500, 59.9) is None
+    assert budget.take(1000, 3500, 60.0) is not None
+    assert budget.take(1, None, 60.0) is not None
+    assert budget.take(3501, 3500, 500.0) is None
+
+
+def test_the_real_cost_of_a_call_replaces_the_estimate() -> None:
+    budget = TokenBudget()
+    charge = budget.take(1000, 3000, 0.0)
+    assert charge is not None
+    budget.settle(charge, 0.0, 1.0)
+    assert budget.take(3000, 3000, 1.0) is not None
+    unknown = TokenBudget()
+    kept = unknown.take(1000, 1500, 0.0)
+    assert kept is not None
+    unknown.settle(kept, None, 1.0)
+    assert unknown.take(1000, 1500, 1.0) is None
+
+
+def test_the_excess_of_a_call_longer_than_a_minute_counts_when_it_ends() -> None:
+    budget = TokenBudget()
+    charge = budget.take(1000, 3000, 0.0)
+    assert charge is not None
+    assert budget.take(1, 3000, 70.0) is not None
+    budget.settle(charge, 3500.0, 70.0)
+    assert budget.take(600, 3000, 71.0) is None
+    assert budget.take(600, 3000, 130.5) is not None
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    talks=st.floats(0.2, 8.0),
+    size=st.integers(20, 200),
+    every=st.floats(0.05, 0.3),
+    took=st.floats(0.0, 5.0),
+    at_once=st.integers(1, 4),
+)
+def test_the_budget_is_kept_within_5_percent_however_wrong_estimates_are(
+    seed: int, talks: float, size: int, every: float, took: float, at_once: int
+) -> None:
+    """`talks`: the shadow's tokens per token that the primary's answer leads one to expect."""
+    random, budget, now = Random(seed), TokenBudget(), 0.0
+    running: list[tuple[float, Charge, float]] = []
+    spent: list[tuple[float, float]] = []
+    while now < 10 * PERIOD_S:
+        for ending in [it for it in running if it[0] <= now]:
+            running.remove(ending)
+            budget.settle(ending[1], ending[2], now)
+        if len(running) < at_once:
+            estimate = size * random.uniform(0.5, 1.5)
+            if (charge := budget.take(estimate, LIMIT, now)) is not None:
+                cost = estimate * talks * random.uniform(0.7, 1.3)
+                running.append((now + took, charge, cost))
+                spent.append((now, cost))
+        now += every
+    first_minute = [cost for at, cost in spent if at < PERIOD_S]
+    assert sum(first_minute) <= 1.05 * LIMIT
+    for begin in range(0, int(9 * PERIOD_S), 7):
+        assert sum(cost for at, cost in spent if begin <= at < begin + PERIOD_S) <= 1.05 * LIMIT
+    most = min(PERIOD_S / every, PERIOD_S / max(took, every) * at_once) * size * talks
+    later = sum(cost for at, cost in spent if at >= PERIOD_S) / 9
+    assert later >= 0.7 * min(LIMIT, most)
+
+
+@pytest.mark.parametrize("tokens", [0.0, 1e9])
+def test_a_single_odd_call_does_not_spoil_the_estimates(tokens: float) -> None:
+    budget = TokenBudget()
+    charge = budget.take(100, LIMIT, 0.0)
+    assert charge is not None
+    budget.settle(charge, tokens, 0.0)
+    assert budget.take(LIMIT / 10, LIMIT, 100.0) is not None
+
+
+def test_the_share_is_the_percentage() -> None:
+    units = range(20_000)
+    for percent in (0.5, 5.0, 50.0, 100.0):
+        share = sum(is_drawn(unit, "chat", percent) for unit in units) / 20_000
+        assert abs(share - percent / 100) <= 4.5 * (percent / 100 * (1 - percent / 100) / 20_000) ** 0.5
+
+
+@given(st.integers(0, 2**64 - 1), st.floats(0.01, 100), st.floats(0.01, 100))
+def test_a_larger_share_keeps_the_units_of_a_smaller_one(unit: int, one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    assert is_drawn(unit, "chat", large) or not is_drawn(unit, "chat", small)
+    assert is_drawn(unit, "chat", 100)
+
+
+def test_arms_and_endpoints_are_drawn_independently() -> None:
+    units = [f"user {number}" for number in range(8000)]
+    hashes = {unit: hash_of(unit) for unit in units}
+    on_blue = [unit for unit in units if rendezvous(unit, {"blue": 50, "green": 50}) == "blue"]
+    for share in (
+        sum(is_drawn(hashes[unit], "chat", 50) for unit in on_blue) / len(on_blue),
+        sum(is_drawn(it, "chat", 50) == is_drawn(it, "other", 50) for it in hashes.values()) / len(units),
+    ):
+        assert abs(share - 0.5) < 0.04
+
+
+def hash_of(unit: str) -> int:
+    from app.exposures.identity import Hashes
+
+    return Hashes(b"s" * 32).unit(unit)

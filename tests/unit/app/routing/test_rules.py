@@ -1,18 +1,51 @@
-"""Stops and overrides decide before the weights, and move no other request."""
+"""Stops and overrides decide before the weights, and move no other request.
 
+The keys that a change of weights moves; every router and every process agrees on them.
+
+Overrides: units that are assigned to a deployment.
+
+A stop moves its deployment's traffic to control, and changes nothing else.
+
+The weights that running conversations follow after changes, as a router sees them.
+"""
+
+import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
+from math import sqrt
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from app.config.endpoints import Override
+from app.exposures.identity import Hashes
 from app.routing.conversations import PinnedConversations
-from app.routing.rules import NO_CONVERSATION, Earlier, IsOpen, Overrides, Rules, Turn, Window
+from app.routing.rules import (
+    NO_CONVERSATION,
+    Earlier,
+    InForce,
+    IsOpen,
+    Overrides,
+    Rules,
+    Turn,
+    Window,
+    choice,
+    effective,
+    in_force,
+    made_up_keys,
+    moved,
+    same,
+    stops_of,
+    with_share,
+)
 from app.routing.traffic import Decision, rendezvous
+from tests.support.processes.project import ROOT
 
 TRAFFIC = {"blue": 30, "green": 60, "red": 10}
 STOPPED = {"green": "blue"}
@@ -161,3 +194,239 @@ def test_a_deployment_that_is_gone_or_failing_is_not_followed() -> None:
 def test_weights_are_those_of_the_plan_where_nothing_is_stopped() -> None:
     weights: Mapping[str, int] = decided(Rules(TRAFFIC, overrides=overrides(ann="red")), "bob").weights
     assert weights == TRAFFIC
+
+
+KEYS_MOVES = [f"user-{number}" for number in range(300)]
+
+weights = st.lists(st.integers(0, 1000), min_size=4, max_size=4).filter(lambda them: sum(them) > 0)
+
+
+def shares(numbers: list[int]) -> dict[str, int]:
+    """Whole percentages that sum to 100, as close to the proportions of the numbers as possible."""
+    cuts = [0, *(round(100 * sum(numbers[: place + 1]) / sum(numbers)) for place in range(len(numbers)))]
+    return {name: high - low for name, low, high in zip("abcd", cuts, cuts[1:], strict=False)}
+
+
+@given(weights, weights)
+@settings(max_examples=60)
+def test_a_key_moves_only_to_a_deployment_that_grew_by_a_larger_factor(old: list[int], new: list[int]) -> None:
+    before, after = shares(old), shares(new)
+    for left, reached in moved(KEYS_MOVES, choice(before), choice(after)).pairs:
+        assert after[reached] * before[left] > after[left] * before[reached]
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+@settings(max_examples=4, deadline=None)  # each chooses for 20,000 keys
+def test_with_two_deployments_exactly_the_needed_share_moves(old: int, new: int) -> None:
+    before, after = {"a": old, "b": 100 - old}, {"a": new, "b": 100 - new}
+    found = moved(made_up_keys(), choice(before), choice(after))
+    needed = abs(new - old) / 100
+    assert found.keys == 20_000
+    assert abs(found.share - needed) <= 4.5 * sqrt(needed * (1 - needed) / found.keys)
+    assert list(found.pairs) in ([], [("a", "b") if new < old else ("b", "a")])
+
+
+def test_with_several_deployments_little_more_moves_than_must() -> None:
+    found = moved(made_up_keys(), choice({"a": 10, "b": 20, "c": 70}), choice({"a": 20, "b": 60, "c": 20}))
+    assert 0.49 < found.share < 0.53
+
+
+def test_nothing_moves_without_keys_or_without_a_change() -> None:
+    assert moved([], choice({"a": 100}), choice({"b": 100})) == (0, {})
+    assert moved([], choice({"a": 100}), choice({"b": 100})).share == 0.0
+    assert moved(KEYS_MOVES, choice({"a": 50, "b": 50}), choice({"b": 50, "a": 50})).pairs == {}
+
+
+def test_a_key_with_an_override_stays_or_moves_with_it() -> None:
+    units = {f"user-{number}": number for number in range(300)}
+    override = Overrides([Override(unit=f"{7:016x}", deployment="b")], units.__getitem__, lambda: 0.0)
+    to_a, to_b = {"a": 100, "b": 0}, {"a": 0, "b": 100}
+    assert moved(KEYS_MOVES, choice(to_a, override), choice(to_b, override)).pairs == {("a", "b"): 299}
+    assert moved(KEYS_MOVES, choice(to_a), choice(to_a, override)).pairs == {("a", "b"): 1}
+
+
+@pytest.mark.parametrize("seed", ["0", "4711"])
+def test_every_process_agrees(seed: str) -> None:
+    code = (
+        "import json, sys; from app.routing.traffic import rendezvous; keys, traffic = json.load(sys.stdin); "
+        "print(json.dumps([rendezvous(key, traffic) for key in keys]))"
+    )
+    traffic = {"a": 10, "b": 60, "c": 30}
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps([KEYS_MOVES, traffic]),
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(said.stdout) == [rendezvous(key, dict(reversed(traffic.items()))) for key in KEYS_MOVES]
+
+
+def test_with_many_deployments_fewer_keys_are_made_up() -> None:
+    assert [len(made_up_keys(it)) for it in (1, 10, 20, 200)] == [20_000, 20_000, 10_000, 1_000]
+    assert made_up_keys(200) == made_up_keys(2)[:1_000]
+
+
+UNIT = Hashes(b"secret").unit
+
+
+def test_a_unit_is_found_by_its_key_until_the_time_is_over() -> None:
+    now = 100.0
+    units = [
+        Override(unit=f"{UNIT(key):016x}", deployment="green", until=until)
+        for key, until in (("ann", 200.0), ("bob", None))
+    ]
+    overrides = Overrides(units, UNIT, lambda: now)
+    assert [overrides.deployment(key) for key in ("ann", "bob", "cy")] == ["green", "green", None]
+    now = 200.0
+    assert [overrides.deployment(key) for key in ("ann", "bob", "cy")] == [None, "green", None]
+
+
+class StoppedTraffic(NamedTuple):
+    deployment: str
+    control: str = "blue"
+    endpoint: str = "chat"
+
+
+TRAFFIC_STOPS = {"blue": 30, "green": 60, "red": 10, "idle": 0}
+
+
+def test_a_stopped_deployments_share_is_controls() -> None:
+    stops = stops_of("chat", TRAFFIC_STOPS, [StoppedTraffic("green")])
+    assert stops == {"green": "blue"}
+    assert effective(TRAFFIC_STOPS, stops) == {"blue": 90, "green": 0, "red": 10, "idle": 0}
+    both = stops_of("chat", TRAFFIC_STOPS, [StoppedTraffic("green"), StoppedTraffic("red")])
+    assert effective(TRAFFIC_STOPS, both) == {"blue": 100, "green": 0, "red": 0, "idle": 0}
+    assert effective(TRAFFIC_STOPS, {"green": "idle"})["idle"] == 60, "the control has no share itself"
+
+
+def test_a_stop_of_an_unknown_deployment_is_ignored() -> None:
+    nothing = [
+        StoppedTraffic("gone"),
+        StoppedTraffic("green", "gone"),
+        StoppedTraffic("green", endpoint="other"),
+        StoppedTraffic("red", "red"),
+    ]
+    assert stops_of("chat", TRAFFIC_STOPS, nothing) == {}
+    assert stops_of("chat", TRAFFIC_STOPS, [StoppedTraffic("green"), StoppedTraffic("red", "green")]) == {
+        "green": "blue"
+    }
+
+
+def test_a_stop_of_a_deployment_without_a_share_changes_nothing() -> None:
+    stops = stops_of("chat", TRAFFIC_STOPS, [StoppedTraffic("idle")])
+    assert stops == {"idle": "blue"}
+    assert with_share(TRAFFIC_STOPS, stops) == {}
+    assert effective(TRAFFIC_STOPS, stops) == TRAFFIC_STOPS
+
+
+names = st.sampled_from("abcdef")
+
+
+@given(
+    st.dictionaries(names, st.integers(0, 100), min_size=1),
+    st.lists(st.builds(StoppedTraffic, names, names, st.sampled_from(["chat", "other"])), max_size=6),
+)
+def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: list[StoppedTraffic]) -> None:
+    found = stops_of("chat", traffic, stops)
+    weights = effective(traffic, found)
+    assert sum(weights.values()) == sum(traffic.values())
+    assert all(weights[deployment] == 0 for deployment in found)
+    grown = {name for name in traffic if weights[name] > traffic[name]}
+    assert grown <= set(found.values()), "only a control gets more"
+    assert effective(weights, found) == weights, "applied twice"
+    assert stops_of("chat", traffic, [*stops, *stops]) == found
+
+
+BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue": 0, "green": 100}
+
+
+def after(before: InForce | None, weights: Mapping[str, int], *, now: float = 1000.0, **more: Any) -> InForce:
+    given: dict[str, Any] = {"stops": {}, "listed": [], "pin_s": 60.0, **more}
+    return in_force(before, weights, given.pop("stops"), given.pop("listed"), now=now, **given)
+
+
+def test_a_new_router_follows_the_plans_earlier_weights() -> None:
+    assert after(None, HALF) == InForce(HALF, {}, [])
+    listed = [Earlier(BLUE, 999.0), Earlier(GREEN, 1001.0)]
+    assert after(None, HALF, listed=listed).earlier == [Earlier(GREEN, 1001.0)], "expired weights are left out"
+
+
+def test_a_change_by_a_file_is_seen_by_a_router_that_runs() -> None:
+    running = after(None, BLUE)
+    assert after(running, BLUE).earlier == []
+    assert after(running, {"blue": 100}).earlier == [], "a deployment without a share counts as absent"
+    changed = after(running, HALF)
+    assert changed.earlier == [Earlier(BLUE, 1060.0)]
+    assert after(changed, HALF, now=1030.0).earlier == [Earlier(BLUE, 1060.0)], "the same weights again are no change"
+    assert after(changed, HALF, now=1060.0).earlier == []
+
+
+def test_a_change_restarts_the_time_of_all_weights_still_followed() -> None:
+    changed = after(after(None, BLUE), HALF)
+    twice = after(changed, GREEN, now=1030.0)
+    assert twice.earlier == [Earlier(BLUE, 1090.0), Earlier(HALF, 1090.0)]
+    assert after(changed, GREEN, now=1061.0).earlier == [Earlier(HALF, 1121.0)]
+
+
+def test_weights_of_the_plan_and_weights_that_were_seen_are_merged() -> None:
+    running = after(None, BLUE)
+    listed = [Earlier(BLUE, 1059.0)]
+    assert after(running, HALF, listed=listed).earlier == [Earlier(BLUE, 1060.0)]
+    by_file = after(running, HALF)
+    then = after(by_file, GREEN, now=1010.0, listed=[Earlier(HALF, 1070.0)])
+    assert then.earlier == [Earlier(BLUE, 1070.0), Earlier(HALF, 1070.0)], "the plan does not include the previous file"
+    skipped = after(running, GREEN, listed=[Earlier(BLUE, 1060.0), Earlier(HALF, 1060.0)])
+    assert [it.weights for it in skipped.earlier] == [BLUE, HALF], "a plan that this router never served"
+
+
+def test_going_back_and_forth_keeps_each_weights_once() -> None:
+    state = after(None, BLUE)
+    for number in range(6):
+        state = after(state, HALF if number % 2 == 0 else BLUE, now=1000.0 + number)
+    assert [it.weights for it in state.earlier] == [BLUE, HALF]
+
+
+def test_without_a_pinning_time_no_earlier_weights_are_followed() -> None:
+    assert after(after(None, BLUE), HALF, pin_s=0.0).earlier == []
+
+
+def test_a_stop_is_no_change_and_lifting_one_is() -> None:
+    stopped = after(after(None, HALF), HALF, stops=STOPPED)
+    assert (stopped.stops, stopped.earlier) == (STOPPED, [])
+    assert after(stopped, HALF).earlier == [Earlier(HALF, 1060.0, STOPPED)], "moved conversations stay"
+    assert after(stopped, BLUE, stops=STOPPED).earlier == [Earlier(HALF, 1060.0, STOPPED)]
+    assert after(after(stopped, BLUE, stops=STOPPED), BLUE).earlier == [Earlier(HALF, 1060.0, STOPPED)]
+
+
+def test_no_conversation_returns_to_a_stopped_deployment_when_the_plan_has_taken_over() -> None:
+    stopped = after(after(None, HALF), HALF, stops=STOPPED)
+    planned = after(stopped, BLUE, stops=STOPPED, listed=[Earlier(HALF, 1060.0)])
+    lifted = after(planned, BLUE, listed=[Earlier(HALF, 1060.0)])
+    assert lifted.earlier == [Earlier(HALF, 1060.0, STOPPED)]
+
+
+def test_a_stop_after_a_change_is_kept_with_the_followed_weights() -> None:
+    changed = after(after(None, HALF), GREEN)
+    stopped = after(changed, GREEN, stops=STOPPED, now=1001.0)
+    lifted = after(stopped, GREEN, now=1002.0)
+    assert lifted.earlier == [Earlier(HALF, 1062.0, STOPPED), Earlier(GREEN, 1062.0, STOPPED)]
+
+
+def test_weights_that_draw_the_same_are_equal() -> None:
+    assert same({"a": 100}, {"a": 100, "b": 0})
+    assert not same({"a": 99, "b": 1}, {"a": 100})
+
+
+def test_a_withdrawal_is_remembered_when_the_plan_no_longer_has_it() -> None:
+    planned = after(None, BLUE, listed=[Earlier(HALF, 1060.0)], withdrawn=STOPPED)
+    assert planned.earlier == [Earlier(HALF, 1060.0, STOPPED)]
+    assert after(planned, BLUE).earlier == [Earlier(HALF, 1060.0, STOPPED)]
+    received = after(after(None, BLUE, listed=[Earlier(HALF, 1060.0)]), BLUE, listed=[Earlier(HALF, 1060.0, STOPPED)])
+    assert received.earlier == [Earlier(HALF, 1060.0, STOPPED)], "also on a router that had not received it"
+
+
+def test_a_conversation_that_was_moved_twice_is_where_the_second_stop_moved_it() -> None:
+    moved = after(None, BLUE, listed=[Earlier(HALF, 1060.0, STOPPED)], withdrawn={"blue": "red"})
+    assert moved.earlier[0].stops == {"green": "red", "blue": "red"}

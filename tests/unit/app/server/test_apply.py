@@ -11,7 +11,7 @@ from app.config.base import ConfigError
 from app.exchange.snapshot import Snapshot
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.unit.app.config.test_parser import document
+from tests.unit.app.config.test_loading import document
 
 
 def router() -> Router:

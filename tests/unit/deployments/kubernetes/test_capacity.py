@@ -1,4 +1,7 @@
-"""Clusters that cannot hold what they serve."""
+"""Clusters that cannot hold what they serve.
+
+A ledger on a node's own disk causes a warning, but only if something is recorded.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +12,7 @@ import yaml
 
 from deployments.haproxy import cluster_settings
 from deployments.invocation import make, module
-from deployments.kubernetes.capacity import pods, problems
+from deployments.kubernetes.capacity import pods, problems, warnings
 from deployments.kubernetes.demands import Demand, Group, groups, quantity
 
 SERVED = """
@@ -203,3 +206,49 @@ def test_quantities_are_parsed_as_kubernetes_does(text: object, number: float) -
 def test_an_invalid_quantity_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         quantity(text)
+
+
+EXPERIMENT = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+}
+CLAIM = {"name": "ledger", "persistentVolumeClaim": {"claimName": "ledger"}}
+LOCAL = {"name": "ledger", "emptyDir": {}}
+
+
+def service_ledger_volume(
+    volume: dict[str, Any], url: str = "ledger", mount: str = "/var/lib/switchyard", **config: Any
+) -> Any:
+    served = {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}}},
+        "deployments": {name: {"url": f"http://{name}", "model": name} for name in ("blue", "green")},
+        "experiments": {"first": EXPERIMENT},
+        "ledger": {"url": url},
+    }
+    container = {
+        "env": [{"name": "SWITCHYARD_LEDGER_BASE", "value": "/var/lib/switchyard"}],
+        "volumeMounts": [{"name": "root", "mountPath": "/"}, {"name": "ledger", "mountPath": mount}],
+    }
+    pod = {"containers": [container], "volumes": [{"name": "root", "emptyDir": {}}, volume]}
+    cluster = {"workerGroupSpecs": [{"template": {"spec": {"containers": [{}]}}}, {"template": {"spec": pod}}]}
+    return {"spec": {"serveConfigV2": yaml.safe_dump(served | config), "rayClusterConfig": cluster}}
+
+
+@pytest.mark.parametrize(
+    ("found", "warns"),
+    [
+        (service_ledger_volume(LOCAL), True),
+        (service_ledger_volume({"name": "ledger", "hostPath": {"path": "/data"}}), True),
+        (service_ledger_volume(CLAIM), False),
+        (service_ledger_volume(CLAIM, url="/elsewhere/ledger"), True),
+        (service_ledger_volume(CLAIM, mount="/var/lib/switch"), True),
+        (service_ledger_volume(CLAIM, url="/data/ledger", mount="/data"), False),
+        (service_ledger_volume(LOCAL, url="s3://bucket/ledger"), False),
+        (service_ledger_volume(LOCAL, experiments={"first": EXPERIMENT | {"state": "draft"}}), False),
+        (service_ledger_volume(LOCAL, experiments={}), False),
+    ],
+)
+def test_evidence_on_a_nodes_own_disk_is_a_warning(found: Any, warns: bool) -> None:
+    assert [("is on a node's own disk" in it, "ledger.url" in it) for it in warnings(found)] == [(True, True)] * warns

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.errors import Conflict
-from app.experiments.analysis.analysis import Analysis, same_run
+from app.experiments.analysis.analysis import EVERY_S, REST, TURN_S, Analysis, Pace, same_run
 from app.experiments.analysis.arms import Arms
 from app.experiments.contract.report import Comparison, Effect, Report
 from app.experiments.storage.columns import router_hash
@@ -718,3 +718,38 @@ def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named(on_gree
     (ttft,) = analysis.report(NOW).primary
     assert ttft.verdict == "too_early"
     assert ttft.reason == reason
+
+
+class Timer:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_turn_is_followed_by_ten_times_its_length() -> None:
+    timer = Timer()
+    pace = Pace(timer)
+    assert pace.allows()
+    with pace:
+        assert not pace.is_over()
+        timer.now += 2 * TURN_S
+        assert pace.is_over()
+    timer.now += 2 * TURN_S * REST - 0.01
+    assert not pace.allows()
+    timer.now += 0.02
+    assert pace.allows()
+
+
+def test_turns_are_at_least_a_second_apart() -> None:
+    timer = Timer()
+    pace = Pace(timer)
+    with pace:
+        pass
+    timer.now += EVERY_S - 0.01
+    assert not pace.allows()
+    timer.now += 0.02
+    assert pace.allows()

@@ -1,11 +1,23 @@
 import math
 
+import numpy as np
 import pytest
+import ville
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.special import ndtri
 
-from app.experiments.statistics.planner import fixed_units_needed, information_needed, units_needed
+from app.experiments.statistics.look import Lines, Look, look
+from app.experiments.statistics.planner import (
+    PeekedTest,
+    e_bh,
+    fixed_units_needed,
+    information_needed,
+    levels,
+    p_value,
+    units_needed,
+)
 from app.experiments.statistics.sequences import boundary
 
 
@@ -43,3 +55,59 @@ def test_half_of_the_verdicts_come_soon_whatever_the_size_of_the_effect(multiple
 
 def test_a_share_or_its_complement_is_the_same() -> None:
     assert units_needed(1000, 2, 0.1) == units_needed(1000, 2, 0.9) > units_needed(1000, 2, 0.5)
+
+
+def test_the_discoveries_are_the_designs() -> None:
+    assert e_bh([math.log(e) for e in (200, 3, 45, 0.5, 22, 1)], 0.1) == [0, 2, 4]
+
+
+@given(st.lists(st.floats(-5, 9), max_size=30), st.sampled_from([0.05, 0.1, 0.25]))
+def test_the_discoveries_are_villes(ln_e_values: list[float], level: float) -> None:
+    assert e_bh(ln_e_values, level) == np.flatnonzero(ville.evalues.ebh(np.exp(ln_e_values), level)).tolist()
+
+
+@given(st.lists(st.floats(-5, 9), min_size=1, max_size=30), st.sampled_from([0.05, 0.1, 0.25]))
+def test_exactly_the_discoveries_have_an_interval_without_zero(ln_e_values: list[float], level: float) -> None:
+    """An interval at level a excludes 0 if the e-value is at least 1/a."""
+    excluding = [
+        number
+        for number, (ln_e, own) in enumerate(zip(ln_e_values, levels(ln_e_values, level), strict=True))
+        if ln_e >= math.log(1 / own)
+    ]
+    assert excluding == e_bh(ln_e_values, level)
+    assert max(levels(ln_e_values, level)) <= level
+
+
+def test_evidence_beyond_a_floats_range_is_a_discovery() -> None:
+    assert e_bh([5000.0, 0.0, -5000.0], 0.05) == [0]
+    assert e_bh([], 0.05) == levels([], 0.05) == []
+
+
+def look_at(difference: float, n: int = 100, seed: int = 3) -> tuple[Look, np.ndarray, np.ndarray]:
+    y = np.random.default_rng(seed).normal(size=2 * n)
+    y[n:] += difference
+    arm, zeros = np.repeat([0, 1], n), np.zeros(2 * n)
+    result = look(Lines(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, y, zeros + 1), "difference")
+    assert result is not None
+    return result, y[:n], y[n:]
+
+
+def test_with_one_request_per_unit_it_is_the_t_test() -> None:
+    result, control, treatment = look_at(0.3)
+    assert p_value(result) == pytest.approx(stats.ttest_ind(treatment, control).pvalue, rel=0.02)
+
+
+def test_the_test_rejects_once_any_look_does() -> None:
+    test = PeekedTest(0.05)
+    test.add(None)
+    test.add(look_at(0.0)[0])
+    assert not test.rejects
+    test.add(look_at(1.0)[0])
+    test.add(look_at(0.0)[0])
+    assert test.rejects
+
+
+def test_the_test_also_waits_for_thirty_units() -> None:
+    test = PeekedTest(0.05)
+    test.add(look_at(9.0, n=29)[0])
+    assert test.smallest == 1

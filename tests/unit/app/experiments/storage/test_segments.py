@@ -1,4 +1,7 @@
-"""Segments: reading returns what was written; uncommitted parts do not count."""
+"""Segments: reading returns what was written; uncommitted parts do not count.
+
+A set of numbers as ranges is a set of numbers.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.experiments.storage import reading, segments, writing
 from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
@@ -166,3 +171,30 @@ def test_only_hours_that_are_over_are_merged_and_not_too_much_at_once() -> None:
     large = [small(1, number, records=300_000) for number in (1, 2)]
     assert writing.due(dict(large), now=9 * 3600) == []
     assert [it.name for it in writing.due(dict([*large, small(1, 3)]), now=9 * 3600)] == ["w-1-1", "w-1-3"]
+
+
+SETS = st.sets(st.integers(1, 30))
+
+
+@given(SETS, SETS, st.integers(1, 30), st.integers(0, 31))
+def test_numbers_behave_like_a_set(one: set[int], other: set[int], added: int, floor: int) -> None:
+    a, b = Numbers(one), Numbers(other)
+    assert set(a) == one
+    assert set(a.union(b)) == one | other
+    assert a.is_within(b) == (one <= other)
+    assert set(Numbers(ranges=a.dump())) == one
+    reached = floor
+    while reached + 1 in one:
+        reached += 1
+    assert a.reach(floor) == reached
+    a.add(added)
+    a.update(b)
+    assert set(a) == one | other | {added}
+    assert all((number in a) == (number in one | other | {added}) for number in range(32))
+
+
+def test_numbers_in_order_are_one_range() -> None:
+    numbers = Numbers()
+    for number in range(1, 1000):
+        numbers.add(number)
+    assert numbers.dump() == [[1, 999]]

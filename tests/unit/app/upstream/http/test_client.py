@@ -1,4 +1,9 @@
-"""The client against servers that speak in raw bytes."""
+"""The client against servers that speak in raw bytes.
+
+Which connections are reused, and how long idle ones are kept.
+
+A request's head.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -7,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.upstream.http import client as pool
-from app.upstream.http.client import HttpClient, Response
-from app.upstream.http.connection import ConnectTimedOut, Disconnected, Malformed, NotConnected
+from app.upstream.http.client import HttpClient, Origin, Pool, Response, place
+from app.upstream.http.connection import Connection, ConnectTimedOut, Disconnected, Malformed, NotConnected
 from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.raw_server import Server, serving
 
@@ -267,3 +272,98 @@ async def test_a_client_that_is_closed_ends_what_is_under_way(client: HttpClient
         with pytest.raises(Disconnected):
             await request
         await server.ended.wait()
+
+
+async def answer_pool(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        await server.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+
+async def used(pool: Pool, origin: Origin) -> Connection:
+    """A connection that has just served a request."""
+    connection = await pool.connected(origin, WITHIN_S)
+    connection.send(b"GET / HTTP/1.1\r\n\r\n", b"")
+    await connection.wait_for_response()
+    return connection
+
+
+async def test_the_connection_that_was_used_last_is_the_next() -> None:
+    pool = Pool()
+    async with serving(answer_pool) as server:
+        origin = place(server.url).origin
+        connections = [await used(pool, origin) for _ in range(3)]
+        for connection in connections:
+            pool.release(origin, connection)
+        assert [pool.idle(origin) for _ in range(4)] == [*reversed(connections), None]
+        assert pool.idle(Origin(False, "elsewhere", 80)) is None
+        pool.close()
+
+
+async def test_a_connection_that_waits_too_long_is_closed() -> None:
+    pool = Pool(keep_alive_s=0.001)
+    async with serving(answer_pool) as server:
+        origin = place(server.url).origin
+        pool.release(origin, await used(pool, origin))
+        async with asyncio.timeout(WITHIN_S):
+            await server.ended.wait()
+        assert pool.idle(origin) is None
+
+
+async def test_a_closed_pool_keeps_and_makes_no_connections() -> None:
+    pool = Pool()
+    async with serving(answer_pool) as server:
+        origin = place(server.url).origin
+        busy = await used(pool, origin)
+        pool.release(origin, await used(pool, origin))
+        pool.close()
+        pool.release(origin, busy)
+        assert pool.idle(origin) is None
+        assert not busy.is_open
+        with pytest.raises(NotConnected):
+            await pool.connected(origin, WITHIN_S)
+
+
+def test_a_head_has_the_urls_parts_and_the_requests_headers() -> None:
+    head = place("http://engine:8000/v1/chat").head("POST", {"x-request-id": "7", "x": "é"}, 12)
+    assert head.decode() == (
+        "POST /v1/chat HTTP/1.1\r\nHost: engine:8000\r\nAccept: */*\r\nContent-Length: 12\r\n"
+        "x-request-id: 7\r\nx: é\r\n\r\n"
+    )
+
+
+def test_a_request_without_a_body_has_no_length() -> None:
+    assert place("https://engine").head("GET", {}, None) == b"GET / HTTP/1.1\r\nHost: engine\r\nAccept: */*\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "path", "host"),
+    [
+        ("http://[::1]:81/a", Origin(False, "::1", 81), "/a", "[::1]:81"),
+        ("https://Engine/a%2Fb%20c?x=%20y", Origin(True, "engine", 443), "/a%2Fb%20c?x=%20y", "engine"),
+        ("http://bücher.org/ü z", Origin(False, "xn--bcher-kva.org", 80), "/%C3%BC%20z", "xn--bcher-kva.org"),
+    ],
+    ids=["IPv6", "escaped", "not ASCII"],
+)
+def test_a_url_names_where_to_connect_and_what_to_ask_for(url: str, origin: Origin, path: str, host: str) -> None:
+    found = place(url)
+    assert (found.origin, found.path) == (origin, path)
+    assert f"Host: {host}\r\n" in found.fixed
+
+
+def test_a_name_and_password_in_the_url_are_sent() -> None:
+    assert "Authorization: Basic dTpwIHc=\r\n" in place("http://u:p%20w@engine/").fixed
+
+
+@pytest.mark.parametrize("url", ["/v1/chat", "ftp://engine/", "http://", "http://engine:x/"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  yarl's messages vary
+        place(url)
+
+
+@pytest.mark.parametrize("text", ["a\r\nb: c", "a\nb", "a\rb", "a\0b", "\r\n\r\nGET /"])
+def test_no_header_ends_its_line(text: str) -> None:
+    at = place("http://engine/")
+    for headers in ({"x": text}, {text: "x"}, {"first": "1", "x": text, "last": "2"}):
+        with pytest.raises(ValueError, match="line break or a null byte"):
+            at.head("POST", headers, 0)

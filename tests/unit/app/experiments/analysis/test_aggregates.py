@@ -1,0 +1,174 @@
+"""Distributions by arm: of fixed size, and accurate within 2 %.
+
+What units did before the run.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.experiments.analysis.aggregates import METRICS, SHARES, SHRINKAGE, Distributions, History, RawValues
+from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arrays import combined
+from app.experiments.analysis.metrics import Values, facts_of
+from app.experiments.contract.report import Distribution
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.world import config
+
+FAILED: Fields = {
+    "error": 1, "status": 502, "served": -1, "ttft_s": None, "itl_mean_s": None, "completion_tokens": None,
+}  # fmt: skip
+
+
+def found(arms: list[int], fields: list[Fields], batch: int = 10**9) -> dict[str, Distribution]:
+    distributions = Distributions(["control", "treatment"])
+    for start in range(0, len(fields), batch):
+        recorder = Recorder()
+        rows = recorder.rows(*fields[start : start + batch])
+        arm = np.array(arms[start : start + batch], np.int8)
+        placed = Placement(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int64))
+        distributions.add(rows, placed, facts_of(config(), recorder.tables))
+    return {it.metric: it for it in distributions.report()}
+
+
+def test_quantiles_of_both_arms_are_within_two_percent() -> None:
+    rng = np.random.default_rng(5)
+    ttft = rng.lognormal(-1.2, 0.8, 4000)
+    ttft[1::2] *= 3
+    arms = [number % 2 for number in range(4000)]
+    curve = found(arms, [{"ttft_s": float(it)} for it in ttft])["ttft"]
+    assert curve.shares == list(SHARES)
+    for number, arm in enumerate(curve.arms):
+        assert arm.requests == 2000
+        assert arm.values == sorted(arm.values)
+        for share, value in zip(SHARES, arm.values, strict=True):
+            low, high = np.quantile(ttft[number::2], [share - 0.002, share + 0.002])
+            assert 0.98 * low <= value <= 1.02 * high, (arm.arm, share)
+
+
+def test_batches_change_nothing() -> None:
+    fields: list[Fields] = [{"ttft_s": 0.1 * (number + 1)} for number in range(60)]
+    arms = [number % 2 for number in range(60)]
+    assert found(arms, fields) == found(arms, fields, batch=7)
+
+
+def test_tokens_are_whole_numbers_and_no_values_give_no_quantiles() -> None:
+    fields: list[Fields] = [{"completion_tokens": tokens} for tokens in (0, 0, 3, 3, 3, 3, 17, 17)]
+    tokens = found([0] * 8, fields)["output_tokens"]
+    assert set(tokens.arms[0].values) == {0, 3, 17}
+    assert (tokens.arms[1].requests, tokens.arms[1].values) == (0, [])
+
+
+def test_missing_values_are_not_counted() -> None:
+    whole: Fields = {"stream": False, "ttft_s": None, "itl_mean_s": None}
+    curves = found([0, 0, 1], [FAILED, whole, {}])
+    assert [it.requests for it in curves["ttft"].arms] == [0, 1]
+    assert [it.requests for it in curves["duration"].arms] == [1, 1]
+    assert found([], []) == {}
+
+
+@pytest.mark.parametrize("value", [1e-9, 1e9])
+def test_absurd_values_stay_at_the_ends(value: float) -> None:
+    (arm, _) = found([0], [{"ttft_s": value}])["ttft"].arms
+    assert arm.requests == 1
+    assert 0 <= arm.values[-1] <= 1.1e6
+
+
+def test_the_size_does_not_grow_with_requests() -> None:
+    (some, more) = (found([0] * size, [{"ttft_s": 0.1 + number / size} for number in range(size)]) for size in (3, 999))
+    assert [len(it.arms[0].values) for it in some.values()] == [len(it.arms[0].values) for it in more.values()]
+    assert list(some) == list(more) == list(METRICS)
+
+
+requests = st.lists(st.tuples(st.integers(1, 9), st.floats(-50, 50), st.floats(0.1, 9), st.booleans()), max_size=60)
+EVERYBODY = np.arange(1, 10).astype(np.uint64)
+
+
+def history_of(parts: list[list[tuple[int, float, float, bool]]], max_units: int = 100) -> History:
+    history = History(2, max_units)
+    for part in parts:
+        unit, x, d, valid = np.array(part, np.float64).reshape(-1, 4).T
+        values = Values(x * valid, d * valid, valid > 0, valid == 0)
+        history.add(unit.astype(np.uint64), [values, None])
+    return history
+
+
+@given(requests=requests, cut=st.integers(0, 60))
+def test_covariates_are_the_excess_of_a_units_sum_and_its_shrunken_mean(
+    requests: list[tuple[int, float, float, bool]], cut: int
+) -> None:
+    """In whatever order and batches requests come."""
+    known = [it for it in requests if it[3]]
+    history = history_of([requests[cut:][::-1], requests[:cut]])
+    found = history.covariates(0, EVERYBODY)
+    assert history.covariates(1, EVERYBODY) is None
+    if not known:
+        assert found is None
+        return
+    mean = sum(x for _, x, _, _ in known) / sum(d for _, _, d, _ in known)
+    assert found is not None
+    for unit, values in zip(EVERYBODY.tolist(), found.tolist(), strict=True):
+        mine = [(x, d) for it, x, d, _ in known if it == unit]
+        excess = sum(x - mean * d for x, d in mine)
+        assert values == pytest.approx([excess, excess / (len(mine) + SHRINKAGE)], abs=1e-9)
+
+
+def test_a_unit_without_history_has_the_mean() -> None:
+    history = history_of([[(1, 3.0, 1.0, True), (2, 5.0, 1.0, True), (3, 9.0, 1.0, False)]])
+    found = history.covariates(0, np.array([1, 2, 3, 4], np.uint64))
+    assert found is not None
+    assert found[:, 0].tolist() == [-1.0, 1.0, 0.0, 0.0]
+    assert found.mean() == 0
+
+
+def test_memory_is_bounded_and_who_is_left_out_depends_on_the_unit_alone() -> None:
+    everything = [(unit, float(unit), 1.0, True) for unit in range(1, 2001)]
+    forwards, backwards = (history_of([it[:900], it[900:]], 300) for it in (everything, everything[::-1]))
+    assert 100 < len(forwards) == len(backwards) <= 300
+    units = np.arange(1, 2001).astype(np.uint64)
+    one, other = forwards.covariates(0, units), backwards.covariates(0, units)
+    assert one is not None
+    assert other is not None
+    assert one == pytest.approx(other)
+    assert np.count_nonzero(one[:, 0]) == len(forwards)
+
+
+STRATA = np.array([0, 0, 1], np.int32)
+
+
+def filled(size: int, **options: int) -> tuple[RawValues, np.random.Generator]:
+    rng, raw = np.random.default_rng(1), RawValues(**options)
+    for _ in range(4):
+        user = rng.integers(0, size // 4, size)
+        unit = combined(user.astype(np.uint64), np.zeros(size, np.int64))
+        stratum, arm = rng.integers(0, 3, size).astype(np.int32), (user % 3).astype(np.int8)
+        raw.add(rng.normal(0, 1, size), unit, stratum, arm, np.arange(size, dtype=np.float64))
+    return raw, rng
+
+
+def test_control_and_one_treatment_are_selected_with_units_as_codes() -> None:
+    raw, _ = filled(1000)
+    value, unit, stratum, arm = raw.select(2, STRATA)
+    assert len(value) == len(unit) == len(stratum) == len(arm)
+    assert set(arm.tolist()) == {0, 1}
+    assert sorted(set(unit.tolist())) == list(range(unit.max() + 1))
+    assert set(stratum.tolist()) == {0, 1}
+    assert len(value) == len(raw.of_arm(0)) + len(raw.of_arm(2))
+
+
+def test_whole_minutes_are_left_out() -> None:
+    raw, _ = filled(1000)
+    everything, some = raw.select(1, STRATA), raw.select(1, STRATA, np.array([0, 3]))
+    assert 0 < len(some[0]) < len(everything[0])
+
+
+def test_above_the_bound_whole_units_are_left_out() -> None:
+    raw, _ = filled(2000, max_values=3000)
+    full, _ = filled(2000)
+    assert len(raw) <= 3000
+    kept, everything = raw.select(1, STRATA), full.select(1, STRATA)
+    requests = np.bincount(kept[1])
+    assert sorted(requests.tolist())[0] >= 1
+    assert set(requests.tolist()) <= set(np.bincount(everything[1]).tolist())
+    assert abs(raw.units(1) - full.units(1)) < full.units(1) / 2

@@ -1,0 +1,210 @@
+import itertools
+import json
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from app.experiments.analysis.comparing import (
+    MAX_POINTS,
+    EffectWatch,
+    History,
+    decision_of,
+    effect_of,
+    is_non_inferior,
+    verdict_of,
+)
+from app.experiments.analysis.metrics import Measure
+from app.experiments.contract.report import Better, Comparison, Decision, Effect, Verdict
+
+MINIMAL = math.log(1.05)
+FASTER, SLOWER = math.log(0.8), math.log(1.5)
+SPREAD = 0.6
+"""The standard deviation of a unit's ln time."""
+FIXED = 2 * (2.8 * SPREAD / SLOWER) ** 2
+"""Units in each arm with which a test at a fixed time finds +50 % in eight of ten runs."""
+
+
+def filled(minutes: float, every_s: float = 20.0) -> History:
+    history = History()
+    for number in range(int(minutes * 60 / every_s)):
+        history.add(number * every_s, Effect(estimate=float(number), lower=None, upper=1.0), 0.5, "undecided")
+    return history
+
+
+def test_one_look_a_minute_is_kept_and_the_latest() -> None:
+    assert [point.at for point in filled(4).points] == [0.0, 60.0, 120.0, 180.0, 220.0]
+    assert [point.at for point in filled(1 / 3).points] == [0.0]
+
+
+def test_many_looks_are_thinned_evenly_over_the_whole_run() -> None:
+    points = filled(60 * 24 * 3, every_s=60).points
+    assert len(points) <= MAX_POINTS
+    gaps = {after.at - before.at for before, after in itertools.pairwise(points[:-1])}
+    assert gaps == {960.0}
+
+
+def test_a_state_is_plain_data_from_which_it_continues() -> None:
+    history, other = filled(30, every_s=60), History()
+    other.restore(json.loads(json.dumps(history.state())))
+    assert other.points == history.points
+    other.add(30 * 60.0 + 1, Effect(), None, "invalid")
+    assert len(other.points) == 31
+
+
+def looks(before: int, after: int, seed: int) -> Iterator[tuple[float, float, float, float, float]]:
+    """Looks at units that come one by one to each arm, first `FASTER`, then `SLOWER`: estimate, se, nu, size, time."""
+    at = [*range(30, before, 50), *range(before, before + after + 1, 2)]
+    return _looks([FASTER] * before + [SLOWER] * after, at, seed)
+
+
+def _looks(effects: list[float], at: list[int], seed: int) -> Iterator[tuple[float, float, float, float, float]]:
+    random = np.random.default_rng(seed)
+    treated, control = random.normal(effects, SPREAD), random.normal(0, SPREAD, len(effects))
+    for units in at:
+        t, c = treated[:units], control[:units]
+        se = math.sqrt((t.var(ddof=1) + c.var(ddof=1)) / units)
+        yield float(t.mean() - c.mean()), se, 2.0 * units - 2, units / 2, float(units)
+
+
+def watched(before: int, after: int, seed: int) -> EffectWatch:
+    watch = EffectWatch(MINIMAL, alpha=0.01)
+    for look in looks(before, after, seed):
+        watch.add(*look)
+    return watch
+
+
+def test_a_constant_effect_has_not_changed() -> None:
+    """At most 1 % of runs may say so."""
+    assert not [seed for seed in range(20) if watched(1000, 0, seed).change]
+
+
+@pytest.mark.parametrize("before", [200, 1000])
+def test_half_of_the_flips_are_found_within_twice_the_fixed_horizon_and_all_soon_after(before: int) -> None:
+    units = []
+    for seed in range(20):
+        watch = EffectWatch(MINIMAL, alpha=0.01)
+        for look in looks(before, math.ceil(4 * FIXED), seed):
+            watch.add(*look)
+            if watch.change is not None:
+                break
+        units.append(look[4] - before)
+        assert watch.change is not None
+        assert watch.change.until < 0 < watch.change.since
+    assert min(units) > 0
+    assert np.median(units) <= 2 * FIXED, units
+
+
+@pytest.mark.parametrize(("after", "flips"), [(math.log(0.95), False), (SLOWER, True)])
+def test_a_change_of_direction_is_told_from_one_of_size(after: float, flips: bool) -> None:
+    for seed in range(6):
+        watch = EffectWatch(MINIMAL, alpha=0.01)
+        for look in _looks([math.log(0.5)] * 300 + [after] * 300, [*range(30, 601, 10)], seed):
+            watch.add(*look)
+        assert watch.change is not None
+        assert watch.change.flips == flips
+        assert watch.change.at == pytest.approx(300, abs=60)
+
+
+def test_a_restarted_watch_continues_before_and_after_the_change() -> None:
+    watch, whole = EffectWatch(MINIMAL, alpha=0.01), watched(200, 150, seed=1)
+    for look in looks(200, 150, seed=1):
+        watch.add(*look)
+        other = EffectWatch(MINIMAL, alpha=0.01)
+        other.restore(json.loads(json.dumps(watch.state())))
+        watch = other
+    assert watch.change == whole.change is not None
+
+
+def measure(better: Better) -> Measure:
+    return Measure(
+        key="m", metric="m", statistic="mean", kind="mean", better=better, scale="relative", minimal_effect=0.05,
+        role="primary",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("better", "lower", "upper", "verdict", "non_inferior"),
+    [
+        ("higher", 0.01, 0.2, "better", True),
+        ("higher", -0.2, -0.01, "worse", False),
+        ("higher", -0.04, -0.01, "worse", True),
+        ("higher", -0.04, 0.04, "equivalent", True),
+        ("higher", -0.04, 0.2, "undecided", True),
+        ("higher", -0.2, 0.04, "undecided", False),
+        ("lower", -0.2, -0.01, "better", True),
+        ("lower", 0.01, 0.2, "worse", False),
+        ("lower", -0.2, 0.04, "undecided", True),
+        ("lower", -0.04, 0.2, "undecided", False),
+        ("lower", -0.04, 0.04, "equivalent", True),
+        ("neither", 0.01, 0.2, "different", False),
+        ("neither", -0.2, -0.01, "different", False),
+        ("neither", 0.01, 0.04, "equivalent", True),
+        ("neither", -0.2, 0.2, "undecided", False),
+        ("higher", 0.01, None, "better", True),
+        ("lower", None, None, "undecided", False),
+        ("lower", 0.3, None, "worse", False),
+    ],
+)
+def test_a_verdict_follows_from_the_interval_and_the_good_direction(
+    better: Better, lower: float | None, upper: float | None, verdict: Verdict, non_inferior: bool
+) -> None:
+    effect = Effect(estimate=0.0, lower=lower, upper=upper)
+    assert verdict_of(effect, measure(better)) == verdict
+    assert is_non_inferior(effect, measure(better)) == non_inferior
+
+
+def test_a_lift_is_relative_to_control_and_a_difference_stays_as_it_is() -> None:
+    lift = effect_of(-0.08, (-0.14328, -0.01672), "relative")
+    assert (lift.lower, lift.upper) == pytest.approx((-0.1335, -0.0166), abs=1e-4)
+    assert effect_of(0.3, None, "absolute") == Effect(estimate=0.3)
+
+
+def compared(verdict: Verdict, *, non_inferior: bool = False) -> Comparison:
+    return Comparison(
+        metric="m", statistic="mean", role="primary", treatment="green", better="lower", scale="relative",
+        minimal_effect=0.05, alpha=0.05, effect=Effect(), verdict=verdict, non_inferior=non_inferior,
+    )  # fmt: skip
+
+
+BETTER, SAME, OPEN = (
+    compared("better", non_inferior=True),
+    compared("equivalent", non_inferior=True),
+    compared("undecided", non_inferior=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("primary", "facts", "decision"),
+    [
+        ([BETTER], {}, "ship"),
+        ([BETTER, SAME, OPEN], {}, "ship"),
+        ([BETTER, compared("undecided")], {}, "keep_going"),
+        ([SAME, OPEN], {}, "keep_going"),
+        ([BETTER, compared("worse", non_inferior=True)], {}, "do_not_ship"),
+        ([BETTER], {"acted": True}, "do_not_ship"),
+        ([BETTER], {"quiet": False}, "keep_going"),
+        ([BETTER], {"quiet": False, "acted": True}, "do_not_ship"),
+        ([compared("worse")], {"quiet": False}, "do_not_ship"),
+        ([BETTER], {"long_enough": False}, "keep_going"),
+        ([BETTER], {"changed": True}, "keep_going"),
+        ([BETTER], {"same_length": False}, "keep_going"),
+        ([BETTER], {"comparable": False}, "keep_going"),
+        ([BETTER, compared("different")], {}, "do_not_ship"),
+        ([BETTER], {"settled": False}, "keep_going"),
+        ([compared("worse")], {"settled": False}, "do_not_ship"),
+        ([compared("worse")], {"changed": True}, "do_not_ship"),
+        ([BETTER], {"invalid": True}, "invalid"),
+        ([compared("worse")], {"invalid": True}, "invalid"),
+        ([BETTER], {"invalid": True, "acted": True}, "do_not_ship"),
+    ],
+)
+def test_the_decision_follows_from_the_primary_metrics_and_the_state(
+    primary: list[Comparison], facts: dict[str, bool], decision: Decision
+) -> None:
+    everything = {
+        **{"acted": False, "quiet": True, "changed": False, "same_length": True},
+        **{"settled": True, "comparable": True, "invalid": False, "long_enough": True},
+    }
+    assert decision_of(primary, **(everything | facts)) == decision

@@ -1,0 +1,194 @@
+from typing import Any
+
+import numpy as np
+
+from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.guardrails import FEW, RareEvents
+from app.experiments.analysis.metrics import Values
+from app.experiments.analysis.traffic import Completeness, Load, Traffic
+from app.exposures.wire import Flag
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.world import config
+
+
+class Rig:
+    """Traffic of rows that a test defines."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        declared = config().experiments["green-float32"]
+        self.arms = Arms("green-float32", declared, self.recorder.tables, 0.0)
+        self.traffic = Traffic(self.arms.names, self.recorder.tables)
+
+    def rows(self, *fields: Fields) -> None:
+        rows = self.recorder.rows(*fields)
+        self.traffic.add_rows(rows, self.arms.place(rows))
+
+    def starts(self, *fields: Fields) -> None:
+        starts = self.recorder.starts(*fields)
+        self.traffic.add_starts(starts, self.arms.place(starts))
+
+
+def fields(count: int, **values: Any) -> list[Fields]:
+    return [values] * count
+
+
+def test_requests_are_counted_by_what_became_of_them() -> None:
+    rig = Rig()
+    rig.rows({}, {"served": 1}, {"assigned": 1, "served": 1}, {"served": -1})
+    rig.rows({"flags": int(Flag.FORCED)}, {"flags": int(Flag.CARRIED), "assigned": 1, "served": 1})
+    rig.traffic.set_lost({"green": 4})
+    assert rig.traffic.served == {"blue": {"blue": 1, "green": 1}, "green": {"green": 2}}
+    assert rig.traffic.forced == {"blue": 1, "green": 0}
+    assert rig.traffic.carried == {"blue": 0, "green": 1}
+    assert rig.traffic.lost == {"blue": 0, "green": 4}
+
+
+def test_more_than_five_percent_of_an_arms_rows_lost_is_too_much() -> None:
+    rig = Rig()
+    rig.rows(*fields(95), *fields(95, assigned=1))
+    rig.traffic.set_lost({"blue": 5, "green": 5})
+    assert rig.traffic.too_many_lost() == ""
+    rig.traffic.set_lost({"blue": 5, "green": 6})
+    assert rig.traffic.too_many_lost() == "5.9 % of the rows of green were lost"
+
+
+def test_differences_between_arms_are_described() -> None:
+    rig = Rig()
+    rig.starts(*fields(200), *fields(200, assigned=1))
+    rig.rows(*fields(200), *fields(100, assigned=1, served=1), *fields(40, assigned=1, served=0))
+    assert rig.traffic.differences() == [
+        "Requests without a row: blue 0.0 % (0), green 30.0 % (60).",
+        "Requests answered by a fallback: blue 0.0 % (0), green 28.6 % (40).",
+    ]
+
+
+def test_differences_that_chance_explains_are_left_out() -> None:
+    rig = Rig()
+    rig.starts(*fields(200), *fields(190, assigned=1))
+    rig.rows(
+        *fields(195),
+        *fields(5, status=429),
+        *fields(180, assigned=1, served=1),
+        *fields(9, status=429, assigned=1, served=1),
+    )
+    assert rig.traffic.differences() == []
+
+
+def test_requests_that_no_deployment_answered_are_compared() -> None:
+    rig = Rig()
+    rig.rows(*fields(200), *fields(160, assigned=1, served=1), *fields(40, assigned=1, served=-1))
+    assert rig.traffic.differences() == ["Requests that no deployment answered: blue 0.0 % (0), green 20.0 % (40)."]
+
+
+HALF = np.array([[50, 50]])
+
+
+def add(found: Completeness, arm: int, units: range, missing: bool = True) -> None:
+    size = len(units)
+    found.add(
+        np.full(size, missing), np.array(units, np.uint64), np.zeros(size), np.zeros(size, np.int32),
+        np.full(size, arm, np.int8), HALF,
+    )  # fmt: skip
+
+
+def test_values_that_are_missing_more_often_on_either_arm_are_an_alarm() -> None:
+    for arm in (0, 1):
+        found = Completeness(1)
+        add(found, arm, range(12))
+        assert not found.is_new_alarm()
+        add(found, arm, range(12, 25))
+        assert found.is_new_alarm()
+
+
+def test_values_that_are_missing_on_both_arms_alike_are_no_alarm() -> None:
+    found = Completeness(1)
+    add(found, 0, range(500))
+    add(found, 1, range(500, 1000))
+    add(found, 1, range(1000, 2000), missing=False)
+    assert not found.is_new_alarm()
+    assert found.units == (500, 500)
+
+
+def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:
+    rare = RareEvents(1)
+
+    def add_rows(arm: int, units: range) -> None:
+        size = len(units)
+        ones = np.ones(size)
+        values = Values(ones, ones, ones > 0, ones < 0)
+        unit = np.array(units, np.uint64)
+        rare.add(values, unit, np.zeros(size), np.zeros(size, np.int32), np.full(size, arm, np.int8))
+
+    add_rows(0, range(40))
+    add_rows(1, range(40, 40 + FEW - 1))
+    assert rare.applies
+    effect, ln_e = rare.effect(HALF, 0.05)
+    assert effect.upper is not None
+    assert effect.upper < 0
+    assert ln_e > 3
+    add_rows(1, range(100, 101))
+    assert not rare.applies
+
+
+BLUE, GREEN = 0, 1
+
+
+def add_load(load: Load, arm: int, in_flight: int, rows: int = 10) -> None:
+    load.add(np.full(rows, in_flight, np.uint16), np.full(rows, arm, np.int8))
+
+
+def test_arms_are_compared_by_requests_in_flight_per_replica() -> None:
+    load = Load(["blue", "green"], ["blue", "green"])
+    add_load(load, BLUE, 4)
+    add_load(load, GREEN, 2)
+    load.observe(3, {"blue": 4, "green": 1})
+    assert load.in_flight == {"blue": 12.0, "green": 6.0}
+    assert load.replicas == {"blue": 4.0, "green": 1.0}
+    assert load.warnings() == [
+        "The arms' loads differ: requests in flight per replica were 3.0 on blue (replicas: 4), "
+        "6.0 on green (replicas: 1). Compare them as provisioned."
+    ]
+
+
+def test_as_many_requests_for_each_replica_are_no_difference() -> None:
+    load = Load(["blue", "green"], ["blue", "green"])
+    add_load(load, BLUE, 40)
+    add_load(load, GREEN, 11)
+    load.observe(1, {"blue": 4, "green": 1})
+    assert load.warnings() == []
+
+
+def test_replicas_that_come_and_go_count_by_the_requests_meanwhile() -> None:
+    load = Load(["blue", "green"], ["blue", "green"])
+    add_load(load, BLUE, 1, rows=30)
+    load.observe(1, {"blue": 1, "green": 1})
+    for _ in range(5):
+        load.observe(1, {"blue": 9, "green": 9})
+    load.observe(2, {"blue": 3, "green": 2})
+    add_load(load, BLUE, 1, rows=10)
+    add_load(load, GREEN, 1)
+    assert load.replicas == {"blue": 1.5, "green": 2.0}
+    assert load.in_flight == {"blue": 1.25, "green": 2.0}
+
+
+def test_without_known_replicas_deployments_are_compared() -> None:
+    load = Load(["blue", "green"], ["blue", "green"])
+    add_load(load, BLUE, 2)
+    add_load(load, GREEN, 3)
+    load.observe(1, None)
+    assert load.warnings() == []
+    add_load(load, GREEN, 5)
+    assert load.replicas == {"blue": None, "green": None}
+    assert load.warnings() == [
+        "The arms' loads differ: requests in flight were 2.0 on blue, 4.0 on green, and their replicas are not known. "
+        "Compare them as provisioned."
+    ]
+
+
+def test_labels_of_aa_share_controls_replicas() -> None:
+    load = Load(["blue", "label"], ["blue", "blue"])
+    add_load(load, BLUE, 2)
+    add_load(load, GREEN, 2)
+    load.observe(1, {"blue": 2})
+    assert load.replicas == {"blue": 2.0, "label": 2.0}

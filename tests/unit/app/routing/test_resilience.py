@@ -1,0 +1,220 @@
+"""Breakers open on failed connections and failed checks, never on requests alone, and spare the last deployment.
+
+The budget of retries, and each caller's part of it.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.routing.resilience import (
+    FAULTS_IN_A_ROW,
+    LONGEST_OPEN_S,
+    OPEN_S,
+    RESERVE,
+    SHARE,
+    Breaker,
+    Breakers,
+    Fault,
+    RetryBudget,
+)
+
+
+def failed(times: int, fault: Fault, now: float = 0.0) -> Breaker:
+    breaker = Breaker()
+    for _ in range(times):
+        breaker.failed(fault, now)
+    return breaker
+
+
+def opened(now: float = 0.0) -> Breaker:
+    return failed(FAULTS_IN_A_ROW, Fault.CONNECTION, now)
+
+
+def test_failed_connections_in_a_row_open_the_breaker() -> None:
+    assert not failed(FAULTS_IN_A_ROW - 1, Fault.CONNECTION).is_open
+    assert opened().is_open
+
+
+def test_failed_answers_only_cause_a_check() -> None:
+    breaker = failed(3 * FAULTS_IN_A_ROW, Fault.ANSWER)
+    assert not breaker.is_open
+    assert breaker.wants_check(0.0)
+    breaker.checked(healthy=True, now=0.0)
+    assert not breaker.is_open
+    assert not breaker.wants_check(0.0)
+
+
+def test_a_failed_check_opens_the_breaker() -> None:
+    breaker = failed(FAULTS_IN_A_ROW, Fault.ANSWER)
+    breaker.checked(healthy=False, now=0.0)
+    assert breaker.is_open
+
+
+def test_an_answer_between_faults_resets_the_count() -> None:
+    breaker = failed(FAULTS_IN_A_ROW - 1, Fault.CONNECTION)
+    breaker.succeeded()
+    breaker.failed(Fault.CONNECTION, 0.0)
+    assert not breaker.is_open
+    assert not breaker.wants_check(0.0)
+
+
+def test_after_a_while_one_check_at_a_time_decides_whether_it_closes() -> None:
+    breaker = opened()
+    assert not breaker.wants_check(OPEN_S - 0.1)
+    assert breaker.wants_check(OPEN_S)
+    breaker.checking = True
+    assert not breaker.wants_check(OPEN_S)
+    breaker.checked(healthy=True, now=OPEN_S)
+    assert not breaker.is_open
+
+
+def test_an_answer_to_an_old_request_does_not_close_the_breaker() -> None:
+    breaker = opened()
+    breaker.succeeded()
+    assert breaker.is_open
+
+
+def test_every_failed_check_prolongs_the_open_time_up_to_a_bound() -> None:
+    breaker, now, waits = opened(), 0.0, []
+    for _ in range(8):
+        assert breaker.open_until is not None
+        waits.append(breaker.open_until - now)
+        now = breaker.open_until
+        breaker.checked(healthy=False, now=now)
+    assert waits[:3] == [OPEN_S, 2 * OPEN_S, 4 * OPEN_S]
+    assert waits[-1] == LONGEST_OPEN_S
+
+
+def test_open_breakers_come_last_and_no_deployment_is_removed() -> None:
+    breakers = Breakers(lambda: 0.0)
+    for _ in range(FAULTS_IN_A_ROW):
+        breakers.of("a").failed(Fault.CONNECTION, 0.0)
+    assert breakers.order(["a", "b", "c"]) == ["b", "c", "a"]
+    assert breakers.order(["a"]) == ["a"]
+    assert breakers.open() == ["a"]
+
+
+def test_connections_that_failed_under_other_names_of_the_engine_count_too() -> None:
+    breaker, was_open = failed(1, Fault.CONNECTION), []
+    for _ in range(FAULTS_IN_A_ROW - 1):
+        was_open.append(breaker.is_open)
+        breaker.not_reached(0.0)
+    assert [*was_open, breaker.is_open] == [False] * (FAULTS_IN_A_ROW - 1) + [True]
+    breaker.checked(healthy=True, now=OPEN_S)
+    breaker.not_reached(OPEN_S)
+    assert not breaker.is_open, "the count starts over"
+
+
+def test_an_answer_under_another_name_clears_what_failed_under_others_and_nothing_else() -> None:
+    breaker = failed(FAULTS_IN_A_ROW - 1, Fault.ANSWER)
+    breaker.not_reached(0.0)
+    assert breaker.is_open
+    breaker = failed(FAULTS_IN_A_ROW - 1, Fault.ANSWER)
+    breaker.reached()
+    breaker.failed(Fault.ANSWER, 0.0)
+    assert breaker.wants_check(0.0)
+    breaker = Breaker()
+    for _ in range(2 * FAULTS_IN_A_ROW):
+        breaker.not_reached(0.0)
+        breaker.reached()
+    assert not breaker.is_open
+
+
+ENGINES = {"base": "http://a", "french": "http://a", "german": "http://a", "alone": "http://b"}
+
+
+def test_an_unreachable_engine_is_unreachable_under_all_of_its_names() -> None:
+    breakers = Breakers(lambda: 0.0)
+    breakers.configure(ENGINES)
+    opened = [list(breakers.not_reached("base")) for _ in range(FAULTS_IN_A_ROW + 1)]
+    assert opened == [*[[]] * (FAULTS_IN_A_ROW - 1), ["french", "german"], []]
+    assert breakers.open() == ["french", "german"]
+    assert [breakers.not_reached(name) for name in ("alone", "gone")] == [[], []]
+
+
+@pytest.mark.parametrize("configured_anew", [False, True])
+def test_an_answer_clears_what_failed_under_the_engines_other_names(configured_anew: bool) -> None:
+    breakers = Breakers(lambda: 0.0)
+    breakers.configure(ENGINES)
+    for _ in range(3 * FAULTS_IN_A_ROW):
+        breakers.not_reached("base")
+        if configured_anew:
+            breakers.configure(ENGINES)
+        breakers.reached("french")
+        breakers.reached("german")
+    assert breakers.open() == []
+    breakers.configure({"base": "http://a"})
+    assert breakers.not_reached("base") == []
+
+
+@given(st.lists(st.sampled_from(["succeeded", "failed", "checked"]), max_size=60))
+def test_no_sequence_of_requests_to_a_healthy_deployment_opens_the_breaker(events: list[str]) -> None:
+    breaker = Breaker()
+    for event in events:
+        if event == "succeeded":
+            breaker.succeeded()
+        elif event == "failed":
+            breaker.failed(Fault.ANSWER, 0.0)
+        elif breaker.wants_check(0.0):
+            breaker.checked(healthy=True, now=0.0)
+        assert not breaker.is_open
+
+
+@given(st.lists(st.sampled_from("abcd"), unique=True), st.sets(st.sampled_from("abcd")))
+def test_the_order_is_stable_within_open_and_closed_ones(candidates: list[str], broken: set[str]) -> None:
+    breakers = Breakers(lambda: 0.0)
+    for name in broken:
+        for _ in range(FAULTS_IN_A_ROW):
+            breakers.of(name).failed(Fault.CONNECTION, 0.0)
+    closed = [name for name in candidates if name not in broken]
+    assert breakers.order(candidates) == [*closed, *(name for name in candidates if name in broken)]
+
+
+CALLER = "one"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=2000))
+def test_retries_never_exceed_the_reserve_and_a_tenth_of_the_requests(requests: list[tuple[str, bool]]) -> None:
+    budget, retries = RetryBudget(), 0
+    for caller, fails in requests:
+        budget.request(caller)
+        retries += fails and budget.take(caller)
+    assert retries <= RESERVE + SHARE * len(requests) + 1e-6
+
+
+def test_quiet_times_do_not_add_to_the_reserve() -> None:
+    budget = RetryBudget()
+    for _ in range(10_000):
+        budget.request(CALLER)
+    assert sum(budget.take(CALLER) for _ in range(100)) == RESERVE / 2
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_one_caller_uses_at_most_half_of_the_reserve(fails: list[bool]) -> None:
+    budget = RetryBudget()
+    for it in fails:
+        budget.request("attacker")
+        if it:
+            budget.take("attacker")
+    assert sum(budget.take(CALLER) for _ in range(100)) >= RESERVE / 4
+    assert [budget.take(f"caller {number}") for number in range(3)] == [True] * 3
+
+
+def test_callers_that_fail_all_the_time_retry_a_tenth_each() -> None:
+    budget, retries = RetryBudget(), {"one": 0, "two": 0, "three": 0}
+    for _ in range(2000):
+        for caller in retries:
+            budget.request(caller)
+            retries[caller] += budget.take(caller)
+    assert all(200 <= count <= 200 + RESERVE / 2 for count in retries.values())
+
+
+def test_the_debts_of_callers_that_left_are_repaid_by_the_others() -> None:
+    budget = RetryBudget()
+    while any([budget.take(f"caller {number}") for number in range(100)]):
+        pass
+    assert not budget.take(CALLER)
+    for _ in range(round(RESERVE / SHARE) + 100):
+        budget.request(CALLER)
+    assert sum(budget.take(CALLER) for _ in range(100)) == RESERVE / 2

@@ -1,0 +1,184 @@
+"""`/ready` probes no application that may be scaled to zero."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.access.caller import ConfigViews
+from app.config.schema import parse
+from app.control_plane import Replicas
+from app.errors import Unavailable
+from app.routing.admission import Unserved
+from app.server.replicas import CACHE_S, RUNNING_EVERY_S, Readiness, RunningReplicas, UnservedDemand, document
+from app.upstream.target import RuntimeEnvironment, Target, targets
+from tests.support.processes.fake_control_plane import MemoryControl
+
+RAW: dict[str, Any] = {
+    "endpoints": {
+        "chat": {"tasks": ["chat"], "traffic": {"blue": 100, "green": 0}},
+        "other": {"tasks": ["chat"], "traffic": {"hosted": 100}},
+    },
+    "deployments": {
+        "blue": {"app": "blue", "model": "m"},
+        "green": {"app": "green", "model": "m"},
+        "hosted": {"url": "http://elsewhere", "model": "m"},
+    },
+}
+CONFIG = parse(RAW)
+TARGETS = targets(CONFIG, RuntimeEnvironment())
+
+
+class Fixture:
+    """A readiness check with a control plane in memory, recorded probes, and a clock."""
+
+    def __init__(self, applications: Mapping[str, Mapping[str, int]], asleep: frozenset[str] = frozenset()) -> None:
+        self.probed: list[str] = []
+        self.now = 100.0
+        self.plane = MemoryControl(RAW, lambda config: None)
+        self.plane.running = Replicas(applications, {}, asleep)
+        self.running = RunningReplicas(self.plane, lambda: self.now)
+        self.readiness = Readiness(self.probe, self.running, lambda: self.now)
+
+    async def probe(self, target: Target, timeout_s: float) -> bool:
+        self.probed.append(target.name)
+        return True
+
+    async def healthy(self) -> dict[str, bool]:
+        return dict(await self.readiness.of(CONFIG, TARGETS))
+
+
+async def test_only_servers_elsewhere_are_probed() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}, "green": {}}, frozenset({"green"}))
+    assert await given.healthy() == {"blue": True, "green": True, "hosted": True}
+    assert given.probed == ["hosted"]
+    assert given.readiness.asleep(CONFIG) == ["green"]
+
+
+@pytest.mark.parametrize(
+    "applications",
+    [{"blue": {"STARTING": 1}}, {"blue": {"STOPPING": 1}}, {"blue": {}}, {}],
+    ids=["starting", "stopping", "no replica yet", "not deployed"],
+)
+async def test_an_application_that_neither_runs_nor_sleeps_is_not_ready(
+    applications: Mapping[str, Mapping[str, int]],
+) -> None:
+    given = Fixture(applications)
+    assert (await given.healthy())["blue"] is False
+    assert "blue" not in given.probed
+
+
+async def test_serve_is_called_at_most_every_few_seconds() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    assert (await given.healthy())["blue"]
+    given.plane.running = Replicas({"blue": {}}, {})
+    given.now += RUNNING_EVERY_S - 0.1
+    assert (await given.healthy())["blue"]
+    given.now += CACHE_S
+    assert not (await given.healthy())["blue"]
+
+
+async def test_servers_are_probed_once_a_second() -> None:
+    given = Fixture({})
+    await given.healthy()
+    given.now += CACHE_S - 0.1
+    await given.healthy()
+    assert given.probed == ["hosted"]
+    given.now += 0.1
+    await given.healthy()
+    assert given.probed == ["hosted", "hosted"]
+
+
+async def test_while_serve_does_not_answer_its_last_answer_holds() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    await given.healthy()
+    given.plane.failure = Unavailable("away")
+    given.now += RUNNING_EVERY_S
+    assert (await given.healthy())["blue"]
+
+
+async def test_before_serve_has_answered_no_application_is_started() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    given.plane.failure = Unavailable("away")
+    assert not (await given.healthy())["blue"]
+    assert given.probed == ["hosted"]
+
+
+async def test_without_a_control_plane_all_deployments_are_probed() -> None:
+    given = Fixture({})
+    await Readiness(given.probe, RunningReplicas(None)).of(CONFIG, TARGETS)
+    assert given.probed == ["blue", "green", "hosted"]
+
+
+def test_an_endpoint_needs_a_ready_deployment_with_traffic() -> None:
+    ready, body = document(CONFIG, {"blue": False, "green": True, "hosted": True}, ["green"], [])
+    assert not ready
+    assert body == {
+        "status": "not ready",
+        "endpoints": {"chat": False, "other": True},
+        "deployments": {"blue": False, "green": True, "hosted": True},
+        "open_breakers": [],
+        "asleep": ["green"],
+    }
+
+
+CONFIG_UNSERVED_DEMAND: dict[str, Any] = {
+    "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}}},
+    "deployments": {
+        "blue": {"app": "llama", "model": "m"},
+        "green": {"app": "llama", "model": "m"},
+        "hosted": {"url": "http://elsewhere", "model": "m"},
+    },
+}
+VIEWS = ConfigViews(parse(CONFIG_UNSERVED_DEMAND))
+
+
+def control() -> MemoryControl:
+    return MemoryControl(CONFIG_UNSERVED_DEMAND, lambda config: None)
+
+
+async def test_the_demand_of_an_application_is_that_of_its_deployments() -> None:
+    unserved, plane = Unserved(), control()
+    demand = UnservedDemand(unserved, lambda: VIEWS, plane)
+    with unserved.waiting("blue"), unserved.waiting("green"), unserved.waiting("hosted"), unserved.waiting("gone"):
+        await demand.report(plane)
+    assert plane.unserved == [{"llama": 2}]
+
+
+async def test_the_end_of_demand_is_reported_once() -> None:
+    unserved, plane = Unserved(), control()
+    demand = UnservedDemand(unserved, lambda: VIEWS, plane)
+    await demand.report(plane)
+    with unserved.waiting("blue"):
+        await demand.report(plane)
+    await demand.report(plane)
+    await demand.report(plane)
+    assert plane.unserved == [{"llama": 1}, {"llama": 0}]
+
+
+async def test_an_unavailable_control_plane_is_called_again() -> None:
+    unserved, plane = Unserved(), control()
+    demand = UnservedDemand(unserved, lambda: VIEWS, plane)
+    with unserved.waiting("blue"):
+        await demand.report(plane)
+    plane.failure = Unavailable("away")
+    await demand.report(plane)
+    plane.failure = None
+    await demand.report(plane)
+    assert plane.unserved == [{"llama": 1}, {"llama": 0}]
+
+
+async def test_demand_is_reported_periodically() -> None:
+    unserved, plane = Unserved(), control()
+    with unserved.waiting("blue"):
+        async with UnservedDemand(unserved, lambda: VIEWS, plane, every_s=0.0).running():
+            while not plane.unserved:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    assert plane.unserved[0] == {"llama": 1}
+
+
+async def test_before_the_first_configuration_there_is_no_demand() -> None:
+    plane = control()
+    await UnservedDemand(Unserved(), lambda: None, plane).report(plane)
+    assert plane.unserved == []

@@ -1,0 +1,214 @@
+"""A request whose client disconnects may end by itself first, and is cancelled otherwise.
+
+The replica's age in the responses of a model application.
+"""
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from app.internal_api import REPLICA_AGE_HEADER
+from deployments.engine.server import (
+    QUEUE_TIME,
+    SERVICE_TIME,
+    DisconnectMiddleware,
+    LoadReport,
+    ReplicaAgeMiddleware,
+    held_by_serve,
+)
+
+
+async def send(message: Message) -> None:
+    """The client has disconnected: messages are discarded."""
+
+
+class Connection:
+    """The receiving side: nothing arrives until the client disconnects."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+
+    async def receive(self) -> Message:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_an_answer_in_a_task_of_its_own_ends_by_reading_the_disconnect() -> None:
+    ended: list[str] = []
+
+    async def generate() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("generation")
+            raise
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # what vLLM's with_cancellation does
+        work = asyncio.create_task(generate())
+        await asyncio.sleep(0)
+        await receive()
+        work.cancel()
+
+    connection = Connection()
+    request = asyncio.create_task(DisconnectMiddleware(app)({"type": "http"}, connection.receive, send))
+    await asyncio.sleep(0.01)
+    connection.gone.set()
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await asyncio.sleep(0)
+    assert ended == ["generation"]
+
+
+async def test_an_application_that_does_not_end_by_itself_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    middleware = DisconnectMiddleware(app, grace_s=0.01)
+    request = asyncio.create_task(middleware({"type": "http"}, Connection().receive, send))
+    await asyncio.sleep(0.01)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await asyncio.wait_for(ended.wait(), timeout=30)
+
+
+async def test_an_error_of_the_application_passes() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("from the engine")
+
+    with pytest.raises(ValueError, match="from the engine"):
+        await DisconnectMiddleware(app)({"type": "http"}, Connection().receive, send)
+
+
+def ticking(*times: float) -> Iterator[float]:
+    yield from times
+
+
+def test_vllms_metrics_get_our_names() -> None:
+    registry = CollectorRegistry()
+    running = Gauge("vllm:num_requests_running", "", ("engine",), registry=registry)
+    waiting = Gauge("vllm:num_requests_waiting", "", ("engine",), registry=registry)
+    kv = Gauge("vllm:kv_cache_usage_perc", "", ("engine",), registry=registry)
+    for engine, (runs, waits, share) in {"0": (3, 1, 0.2), "1": (5, 0, 0.7)}.items():
+        running.labels(engine).set(runs)
+        waiting.labels(engine).set(waits)
+        kv.labels(engine).set(share)
+    clock = ticking(10.0, 14.5)
+    report = LoadReport(lambda: 2, registry, lambda: next(clock))
+    assert report.read() == {"held": 2.0, "age_s": 4.5, "running": 8.0, "waiting": 1.0, "kv": 0.7}
+
+
+def test_the_time_in_the_queue_is_of_requests_that_began_since_the_last_call() -> None:
+    registry = CollectorRegistry()
+    times = Histogram(QUEUE_TIME, "", ("engine",), registry=registry)
+    report = LoadReport(lambda: 0, registry)
+    times.labels("0").observe(1.0)
+    times.labels("1").observe(3.0)
+    assert report.read()["queue_s"] == 2.0
+    assert report.read()["queue_s"] == 0.0
+    times.labels("0").observe(8.0)
+    assert report.read()["queue_s"] == 8.0
+
+
+def test_the_time_that_requests_run_is_remembered() -> None:
+    registry = CollectorRegistry()
+    times = Histogram(SERVICE_TIME, "", ("engine",), registry=registry)
+    times.labels("0")
+    report = LoadReport(lambda: 0, registry)
+    assert report.read()["service_s"] == 0.0
+    times.labels("0").observe(4.0)
+    times.labels("0").observe(8.0)
+    assert [report.read()["service_s"], report.read()["service_s"]] == [6.0, 6.0]
+    times.labels("0").observe(1.0)
+    assert report.read()["service_s"] == 1.0
+
+
+def test_outside_a_replica_no_request_waits_in_serve() -> None:
+    assert held_by_serve() == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_serve_still_counts_waiting_requests_under_this_name() -> None:
+    from ray.serve._private.replica import Replica, ReplicaActor
+
+    assert "_num_queued_requests" in Replica.__init__.__code__.co_names
+    assert "_replica_impl" in ReplicaActor.__init__.__code__.co_names
+
+
+async def hello(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text("hello")
+    await socket.close()
+
+
+def test_responses_say_how_long_ago_the_replica_was_ready() -> None:
+    now = iter([100.0, 103.25, 190.0])
+    app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("x")), WebSocketRoute("/ws", hello)])
+    client = TestClient(ReplicaAgeMiddleware(app, clock=lambda: next(now)))
+    assert client.get("/").headers[REPLICA_AGE_HEADER] in ("3.2", "3.3")
+    assert client.get("/gone").headers[REPLICA_AGE_HEADER] == "90.0"
+    with client.websocket_connect("/ws") as socket:
+        assert socket.receive_text() == "hello"
+
+
+def test_the_age_is_added_once_to_a_response_in_parts() -> None:
+    async def app(scope: object, receive: object, send: object) -> None:
+        for message in (
+            {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]},
+            {"type": "http.response.body", "body": b"x", "more_body": True},
+            {"type": "http.response.body", "body": b""},
+        ):
+            await send(message)  # type: ignore[operator]
+
+    sent: list[object] = []
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    asyncio.run(ReplicaAgeMiddleware(app, clock=lambda: 0.0)({"type": "http"}, None, send))  # type: ignore[arg-type]
+    assert sent[0] == {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [(b"a", b"b"), (REPLICA_AGE_HEADER.encode(), b"0.0")],
+    }
+    assert len(sent) == 3
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own, when it is imported
+    from deployments.engine.server import executor
+
+
+def test_a_model_on_cpus_runs_beside_its_scheduler_where_threads_are_not_bound() -> None:
+    assert executor("mp", 1, "cpu", "nobind") == "uni"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "processes", "device", "binding"),
+    [
+        ("mp", 1, "cpu", "auto"),  # vLLM binds the threads of a separate process
+        ("mp", 1, "cpu", ""),  # its default is `auto`
+        ("mp", 1, "cpu", "0-3"),
+        ("mp", 2, "cpu", "nobind"),  # the model is in two processes
+        ("ray", 1, "cuda", "nobind"),
+        ("mp", 1, "cuda", "nobind"),
+        ("external_launcher", 1, "cpu", "nobind"),
+    ],
+)
+def test_another_executor_chosen_by_ray_or_vllm_stays(chosen: str, processes: int, device: str, binding: str) -> None:
+    assert executor(chosen, processes, device, binding) == chosen
