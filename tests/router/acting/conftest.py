@@ -208,12 +208,12 @@ class ActingRig:
             return (await client.get(path)).raise_for_status()
 
     async def report(self, requests: int = 0) -> Report:
-        """The report, once it has that many requests."""
+        """The report, once it has that many requests: those analysed, and those of a change that settles."""
 
         async def arrived() -> Report | None:
             answer = await self.get("/api/experiments/first/report")
             report = msgspec.json.decode(answer.content, type=Report)
-            return report if sum(report.requests.values()) >= requests else None
+            return report if received(report) >= requests else None
 
         return await wait_until_async(arrived)
 
@@ -334,6 +334,11 @@ def acting(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, tmp_
         yield rig
     for controller in rig.controllers:
         controller.close()
+
+
+def received(report: Report) -> int:
+    """The requests that the controller has, those that no analysis counts since a change settled included."""
+    return sum(report.requests.values()) + sum(report.carried.values())
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -1,6 +1,6 @@
 """An alarm while the ledger's directory is full, or a router's clock is wrong: the stop still acts."""
 
-from tests.router.acting.conftest import ActingRig, after, failed, failing
+from tests.router.acting.conftest import ActingRig, after, failed, failing, received
 from tests.support.experiments.failing_store import Disk
 
 
@@ -43,7 +43,7 @@ async def test_a_router_whose_clock_is_off_changes_nothing_but_a_warning(acting:
     acting.deploy(min_duration_s=1)
     await acting.drive(lambda: acting.shares() == [50, 50, 50], seconds=150)
     report = await acting.report(len(acting.outcomes))
-    assert sum(report.requests.values()) == len(acting.outcomes)
+    assert received(report) == len(acting.outcomes)
     (warning,) = [it for it in report.service if it.startswith("The clock of router ")]
     assert " s ahead of the controller's" in warning
     acting.green.answer = failing
