@@ -51,7 +51,7 @@ _SCOPE = {
     "method": "POST",
     "path": "/v1/chat/completions",
     "query_string": b"",
-    "headers": [(b"content-type", b"application/json")],
+    "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
 }
 _EVERYTHING = encode_acknowledgement(Acknowledgement(2**62, 2**62))
 _END = [TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop"'), USAGE, b"data: [DONE]\n\n"]
@@ -154,9 +154,14 @@ class Asking:
         self._app, self._sent, self._is_read = app, sent, False
 
     async def ask(self, send: Callable[[Any], Awaitable[None]]) -> None:
-        """Returns when the application is done; `send` gets its answer."""
+        """Returns when the application is done; `send` gets its answer, which must be one."""
         self._is_read = False
-        await self._app({**_SCOPE}, self._receive, send)
+
+        async def checked(message: Any) -> None:
+            assert message.get("status", 200) == 200, message
+            await send(message)
+
+        await self._app({**_SCOPE}, self._receive, checked)
 
     async def _receive(self) -> dict[str, Any]:
         if self._is_read:
