@@ -13,8 +13,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from re import _constants as sre
-from re import _parser
+from re import _constants as sre  # type: ignore[attr-defined, unused-ignore]  # mypy sees it in some runs only
+from re import _parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any
 
 from pydantic_core import to_json
