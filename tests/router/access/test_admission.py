@@ -45,7 +45,7 @@ def metrics(rig: Rig) -> dict[str, float]:
 
 async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 20})
-    rig.blue.answer = lambda body: stream([0.5, chunk("a", finish_reason="stop"), "data: [DONE]\n\n"])
+    rig.blue.answer = lambda body: stream([3.0, chunk("a", finish_reason="stop"), "data: [DONE]\n\n"])
     first = asyncio.create_task(ask(rig, stream=True))
     await until_called(rig, 1)
     rig.blue.answer = chat

@@ -106,7 +106,8 @@ class LedgerRig:
         self.url = ""
 
     def call(self, method: str, path: str, key: str = "boss", **more: Any) -> httpx.Response:
-        return httpx.request(method, self.url + path, headers={"authorization": f"Bearer {self.keys[key]}"}, **more)
+        authorization = {"authorization": f"Bearer {self.keys[key]}"}
+        return httpx.request(method, self.url + path, headers=authorization, timeout=60, **more)
 
     def ask(self, number: int, key: str = "team a") -> str:
         """Sends one request in its own session. Returns its id."""

@@ -15,6 +15,7 @@ from app.errors import (
     BadRequest,
     Broken,
     Conflict,
+    ContextExceeded,
     DeadlinePassed,
     Forbidden,
     HeadersTooLarge,
@@ -49,6 +50,7 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (Unprocessable("m", param="tools"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
     (Rejected("m", status=404), 400, "BAD_REQUEST", platform.BadRequest),
     (Rejected("m", status=422, param="n"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
+    (ContextExceeded(100, 101, 5, is_exact=True), 400, "BAD_REQUEST", platform.BadRequest),
     (Unauthorized("m"), 401, "UNAUTHENTICATED", platform.Unauthenticated),
     (Forbidden("m", param="model"), 403, "PERMISSION_DENIED", platform.PermissionDenied),
     (LimitExceeded("m", retry_after=3), 429, "REQUEST_LIMIT_EXCEEDED", platform.RequestLimitExceeded),
@@ -92,7 +94,7 @@ def test_every_error_becomes_the_sdks_exception(
     assert body.keys() == {"error_code", "message", "details"}
     read = read_by_the_sdk(reply.body, reply.status)
     assert type(read) is raised
-    assert str(read).endswith("m")
+    assert str(read).endswith(error.message)
     info = read.get_error_details().request_info
     assert info is not None
     assert info.request_id == "r-1"
