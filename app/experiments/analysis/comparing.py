@@ -10,6 +10,7 @@ An interval is about what was measured. Where a `Doubt` is left that the rest wo
 - What the looks of the past leave behind: points for a plot, and whether the effect has stayed the same.
 - The rules of verdicts: from a confidence sequence to a verdict, in the direction that is good for the metric.
 - The number of units that a verdict needs, from the spread of the recorded values.
+- Why an interval may say something else than what is true of all requests: it rests on what was measured alone.
 """
 
 import math
@@ -24,7 +25,6 @@ from app.experiments.analysis.aggregates import AnyLook, Collected
 from app.experiments.analysis.arrays import Ints
 from app.experiments.analysis.guardrails import FEW, RareEvents
 from app.experiments.analysis.metrics import Measure
-from app.experiments.analysis.verdicts.doubts import RECORDED, SCORED, VALUED, Doubt
 from app.experiments.contract.report import (
     ArmValue,
     Better,
@@ -39,6 +39,23 @@ from app.experiments.contract.report import (
 from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Look, Slack
 from app.experiments.statistics.planner import information_needed
 from app.experiments.statistics.sequences import Floats, effect_size, ln_e_mix, usable
+
+# With a doubt, a comparison has no verdict, and nothing ships. Its sentence names what was measured, and the doubt with
+# it. Acts that need no certainty, as a pause because of what was measured to be worse, do not wait.
+
+VALUED = "the requests that have a value"
+SCORED = "the answers that have a score"
+RECORDED = "the requests that were recorded"
+
+
+class Doubt(NamedTuple):
+    """What else could explain an effect."""
+
+    measured_on: str
+    """What the interval is about, after "of"."""
+    text: str
+    """What speaks against more than that: a sentence."""
+
 
 MAX_POINTS = 500
 EVERY_S = 60.0

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.experiments.analysis import sentences
-from app.experiments.analysis.comparing import WORDS, decision_of, effect_of, is_non_inferior, verdict_of
+from app.experiments.analysis.comparing import (
+    RECORDED,
+    SCORED,
+    VALUED,
+    WORDS,
+    Doubt,
+    decision_of,
+    effect_of,
+    is_non_inferior,
+    verdict_of,
+)
 from app.experiments.analysis.metrics import Measure
-from app.experiments.analysis.verdicts.doubts import RECORDED, SCORED, VALUED, Doubt
 from app.experiments.contract.report import Better, Comparison, Effect, Report, Scale, SubgroupEffect, Subgroups
 from app.experiments.rendering import document as text
 from app.experiments.rendering.reports import document

@@ -1,1 +1,0 @@
-"""From looks to verdicts, the decision, and the sentences about them."""
