@@ -41,6 +41,7 @@ async def test_a_stop_is_not_lifted_before_every_router_has_the_plan(acting: Act
     acting.deploy(green=50)
     acting.control.delivers_at_once = False
     await acting.drive(lambda: acting.weight == 0)
+    await acting.until(lambda: acting.shares() == [0, 0, 0])
     async with watched(acting) as seen:
         for _ in range(6):
             acting.advance(10)
