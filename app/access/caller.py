@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from app.config.access import ANONYMOUS, KEY, TOKEN, AccessSettings, Limits
-from app.config.schema import Config
-from app.errors import Forbidden
+from app.config.schema import Config, Endpoint
+from app.errors import Forbidden, NotFound
+from app.misspellings import question
 
 _HEADERS = ("api-key", "x-api-key")
 
@@ -104,6 +105,13 @@ class ConfigViews:
         if name not in names(view):
             known = ", ".join(sorted(view.endpoints)) or "no endpoint"
             raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {known}", param="model")
+
+    def endpoint(self, caller: Caller, name: str) -> Endpoint:
+        """The endpoint `name`. Raises Forbidden, and NotFound with the nearest name that the caller may see."""
+        self.require_access(caller, name)
+        if (endpoint := self.config.endpoints.get(name)) is None:
+            raise NotFound(f"No endpoint '{name}'{question(name, self.of(caller).endpoints)}", param="endpoint")
+        return endpoint
 
 
 Role = Literal["manager", "operator", "viewer", "caller"]

@@ -316,10 +316,7 @@ class ExperimentsApi:
 
     async def _assignment(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, views = request.path_params["endpoint"], self._views()
-        views.require_access(context.caller, name)
-        if (endpoint := views.config.endpoints.get(name)) is None:
-            meant = question(name, views.of(context.caller).endpoints)
-            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
+        endpoint = views.endpoint(context.caller, name)
         context.record.manage(name)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
         roles = self._access.roles
@@ -475,10 +472,7 @@ class MirrorApi:
         name, views = request.path_params["endpoint"], self._views()
         if views is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        views.require_access(context.caller, name)
-        if name not in views.config.endpoints:
-            meant = question(name, views.of(context.caller).endpoints)
-            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
+        views.endpoint(context.caller, name)
         context.record.manage(name)
         answer = await ask(self._controller, "GET", f"/endpoints/{name}/mirror", dict(request.query_params))
         return Reply(answer.body, answer.status, answer.media_type)

@@ -49,7 +49,6 @@ from app.experiments.contract.journal import PlanEntry
 from app.experiments.contract.questions import choice
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
-from app.misspellings import question
 from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
@@ -279,10 +278,7 @@ class TrafficApi:
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ConfigViews]:
         """The endpoint in the path. Raises NotFound, and Forbidden if the caller may not use it."""
         name, views = request.path_params["endpoint"], self._views()
-        views.require_access(context.caller, name)
-        if name not in views.config.endpoints:
-            meant = question(name, views.of(context.caller).endpoints)
-            raise NotFound(f"No endpoint '{name}'{meant}", param="endpoint")
+        views.endpoint(context.caller, name)
         context.record.manage(name)
         return name, views
 
