@@ -193,8 +193,10 @@ class OpenAI:
             error = no_tokenizer_info()
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
         body = error_body(error)
-        if operation == "responses" and isinstance(error, ContextExceeded) and from_json(request.body).get("stream"):
-            return Reply(failed_stream(request, body["error"]), media_type=EVENT_STREAM, headers=headers)
+        is_exceeded = operation == "responses" and isinstance(error, ContextExceeded)
+        if is_exceeded and (given := from_json(request.body)).get("stream"):
+            events = failed_stream(given, body["error"], request.id, request.received_at)
+            return Reply(events, media_type=EVENT_STREAM, headers=headers)
         if operation in ("cohere_embed", "rerank_v2"):  # where Cohere's clients look for it
             body["message"] = error.message
         return Reply(dump(body), error.status, headers=headers)

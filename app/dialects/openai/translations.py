@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from app.config.base import nearest
 from app.config.schema import Task
-from app.dialects.base import Call, EngineRequest, Flow, Reply, Request, ServingContext, Stream, Translation
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
 from app.dialects.bodies import Problem, dump, validated
 from app.dialects.common.requests import (
     FIELD_NAMES,
@@ -56,14 +56,13 @@ def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[
     return {**response, "error": None, "store": False, "text": response.get("text") or _TEXT, "output": output}
 
 
-def failed_stream(request: Request, error: Mapping[str, Any]) -> bytes:
+def failed_stream(fields: Mapping[str, Any], error: Mapping[str, Any], id: str, created_at: int) -> bytes:
     """The events of a response that fails before its first item, as OpenAI streams one whose input is too long: clients
-    look for its error's code there, not in a status."""
-    fields = from_json(request.body)
+    look for its error's code there, not in a status. `fields` are the request's, `created_at` is in Unix seconds."""
     response = {
-        "id": f"resp_{request.id}",
+        "id": f"resp_{id}",
         "object": "response",
-        "created_at": request.received_at,
+        "created_at": created_at,
         "model": fields.get("model", ""),
         "status": "in_progress",
         "error": None,
