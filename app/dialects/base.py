@@ -169,8 +169,8 @@ class Translation(ABC):
 
     def counting(self, request: EngineRequest) -> EngineRequest | None:
         """What asks the engine for the length of the main request's prompt (`app.engine.usage.counted`)."""
-        question = counting(request.path, request.body)
-        return None if question is None else EngineRequest(*question)
+        counted = counting(request.path, request.body)
+        return None if counted is None else EngineRequest(*counted)
 
     def collector(self, request: EngineRequest) -> StreamCollector | None:
         """Collects the whole answer to the main request from a stream; None if the engine sends it whole."""

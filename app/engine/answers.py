@@ -6,16 +6,11 @@ say why each of its choices has ended. Members that neither vLLM's nor OpenAI's 
 those that vLLM has for requests that ask for them, if this one did not. Contract: vLLM 0.29, `entrypoints`.
 """
 
-import base64
-import math
 import re
 import secrets
-import sys
-from array import array
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, cast
+from typing import Annotated, Any, Final, Literal, Union, cast
 
 import msgspec
 from pydantic_core import CoreSchema, SchemaValidator, core_schema, from_json
@@ -23,6 +18,7 @@ from pydantic_core.core_schema import TypedDictField
 
 from app.engine.errors import MALFORMED_RESPONSE, error_in
 from app.engine.expected import ON_REQUEST, asked_for, count_of, finish_reasons
+from app.engine.vectors import LONG, VECTORS, check_vectors, outlined
 from app.errors import MalformedAnswer
 from app.internal_api import EXTENDED_PATH
 from app.sse import Framer, encode, has_comment, split
@@ -201,18 +197,18 @@ def checked_answer(path: str, answer: bytes, media_type: str, request: Request |
         raise MalformedAnswer(MALFORMED_RESPONSE)
     try:
         mark = secrets.token_hex(16)  # no engine can know it
-        is_long = path == "/v1/embeddings" and len(answer) > _LONG
-        json = _outlined(answer, mark) if is_long else answer
+        is_long = path == "/v1/embeddings" and len(answer) > LONG
+        json = outlined(answer, mark) if is_long else answer
         _check_numbers(json)
         whole = _VALIDATORS.get(path, _ANYTHING).validate_json(json)
         if request is not None and not _has_parts(path, whole, request):
             raise MalformedAnswer(MALFORMED_RESPONSE)
-        if path in _VECTORS:
-            _check_vectors(path, json, request, mark)
-        schema, asked = _WHOLE.get(path, _ANY), asked_for(request or {})
-        if _own_members(given := msgspec.Raw(json), schema, asked) is given:
+        if path in VECTORS:
+            check_vectors(path, json, request, mark)
+        schema, requested = _WHOLE.get(path, _ANY), asked_for(request or {})
+        if _own_members(given := msgspec.Raw(json), schema, requested) is given:
             return answer
-        return bytes(_own_members(msgspec.Raw(answer), schema, asked))
+        return bytes(_own_members(msgspec.Raw(answer), schema, requested))
     except ValueError as error:
         raise MalformedAnswer(MALFORMED_RESPONSE) from error
 
@@ -251,116 +247,24 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = b"null"
 
 
-def _own_members(json: msgspec.Raw, schema: Any, asked: frozenset[str]) -> msgspec.Raw:
+def _own_members(json: msgspec.Raw, schema: Any, requested: frozenset[str]) -> msgspec.Raw:
     """A JSON value of a schema without the members that `_closed` objects do not have; the same if it has none.
 
     Raises ValueError if it is not of that schema.
     """
     if schema["type"] == "nullable":
-        return json if bytes(json) == _NULL else _own_members(json, schema["schema"], asked)
+        return json if bytes(json) == _NULL else _own_members(json, schema["schema"], requested)
     names = schema.get("metadata", {}).get(_NAMES)
     if names is None:
         return json
     own, members = {}, _MEMBERS.decode(json)
     for name, value in members.items():
         if name in schema["fields"]:
-            own[name] = _own_members(value, schema["fields"][name]["schema"], asked)
-        elif name in names or (name in ON_REQUEST and (name in asked or bytes(value) == _NULL)):
+            own[name] = _own_members(value, schema["fields"][name]["schema"], requested)
+        elif name in names or (name in ON_REQUEST and (name in requested or bytes(value) == _NULL)):
             own[name] = value
     is_own = all(own.get(name) is value for name, value in members.items())
     return json if is_own else msgspec.Raw(msgspec.json.encode(own))
-
-
-class _Embedding(msgspec.Struct):
-    vector: msgspec.Raw = msgspec.field(name="embedding")
-
-
-class _Pooled(msgspec.Struct):
-    vector: msgspec.Raw = msgspec.field(name="data")
-
-
-Item = TypeVar("Item", _Embedding, _Pooled)
-
-
-class _Items(msgspec.Struct, Generic[Item]):
-    data: list[Item]
-
-
-_NOT_EMPTY = msgspec.Meta(min_length=1)
-_Numbers = Annotated[list[float], _NOT_EMPTY]
-_NUMBERS = msgspec.json.Decoder(_Numbers)
-_LISTS = msgspec.json.Decoder(Annotated[list[_Numbers], _NOT_EMPTY])
-_VECTORS: Mapping[str, tuple[msgspec.json.Decoder[_Items[Any]], Sequence[msgspec.json.Decoder[Any]]]] = {
-    "/v1/embeddings": (msgspec.json.Decoder(_Items[_Embedding]), (_NUMBERS,)),
-    "/pooling": (msgspec.json.Decoder(_Items[_Pooled]), (_NUMBERS, _LISTS)),
-}
-"""Path to its vectors, and to what one of them may be: some have a list of numbers for each token."""
-
-
-_LONG = 256 * 1024
-"""Bytes. A call that reads a longer answer at once would hold the interpreter's lock for too long."""
-
-_VECTOR_BEGINS = b'"embedding":['
-
-
-def _outlined(answer: bytes, mark: str) -> bytes:
-    """Embeddings with a text in place of each vector: the mark, and the vector's length.
-
-    Inside a text there is no such beginning, because its quotes would be escaped. Raises ValueError for a vector that
-    is none.
-    """
-    parts: list[bytes] = []
-    at, view = 0, memoryview(answer)
-    while (found := answer.find(_VECTOR_BEGINS, at)) >= 0:
-        start = found + len(_VECTOR_BEGINS) - 1
-        end = answer.find(b"]", start) + 1
-        parts += [answer[at:start], b'"%b%d"' % (mark.encode(), len(_NUMBERS.decode(view[start:end])))]
-        at = end
-    return b"".join([*parts, answer[at:]])
-
-
-def _check_vectors(path: str, answer: bytes, request: Request | None, mark: str) -> None:
-    """Raises ValueError unless each vector has finite numbers, and all embeddings have the same length. `mark` is that
-    of an outline."""
-    items, kinds = _VECTORS[path]
-    # One at a time: the numbers of all of them would take gigabytes.
-    form = {"encoding_format": "any"} if request is None else request
-    lengths = {_length(item.vector, kinds, form, mark) for item in items.decode(answer).data}
-    if path == "/v1/embeddings" and len(lengths) != 1:
-        raise ValueError("vectors of different lengths")
-
-
-def _length(json: msgspec.Raw, kinds: Sequence[msgspec.json.Decoder[Any]], request: Request, mark: str) -> int:
-    """The length of a vector, which is in base64 only if the request asks for it: some servers know no other.
-
-    Raises ValueError if it is none, or empty.
-    """
-    if bytes(memoryview(json)[:1]) == b"[":
-        return len(_first_of(kinds, json))
-    text = msgspec.json.decode(json, type=str)
-    if text.startswith(mark):
-        return int(text.removeprefix(mark))
-    if request.get("encoding_format", "float") == "float":
-        raise ValueError("a text instead of numbers")
-    data = base64.b64decode(text, validate=True)
-    if request.get("embed_dtype", "float32") == "float32":
-        numbers = array("f", data)
-        if request.get("endianness", "native") not in ("native", sys.byteorder):
-            numbers.byteswap()
-        if not math.isfinite(sum(numbers)):
-            raise ValueError("not all numbers are finite")
-    if not data:
-        raise ValueError("no numbers")
-    return len(data)
-
-
-def _first_of(kinds: Sequence[msgspec.json.Decoder[Any]], json: msgspec.Raw) -> Sequence[Any]:
-    """The value as the first kind that it is one of. Raises ValueError."""
-    *others, last = kinds
-    for kind in others:
-        with suppress(msgspec.ValidationError):
-            return cast(Sequence[Any], kind.decode(json))
-    return cast(Sequence[Any], last.decode(json))
 
 
 _EVENT = {
@@ -409,10 +313,10 @@ _EVENT[EXTENDED_PATH] = _EVENT["/v1/completions"]
 _TOKENS = SchemaValidator(_EVENT["/v1/completions"])
 
 
-def _type_of(schema: Any, asked: frozenset[str]) -> Any:
+def _type_of(schema: Any, requested: frozenset[str]) -> Any:
     """A schema's type for msgspec, which reads an event twice as fast, and takes no NaN for a number.
 
-    A `_closed` object has no members of ON_REQUEST but null, and those `asked` for.
+    A `_closed` object has no members of ON_REQUEST but null, and those `requested`.
     """
     match schema["type"]:
         case "typed-dict":
@@ -422,24 +326,27 @@ def _type_of(schema: Any, asked: frozenset[str]) -> Any:
                 "Event",
                 [
                     *(
-                        (name, _type_of(field["schema"], asked), *(() if field.get("required", True) else (None,)))
+                        (name, _type_of(field["schema"], requested), *(() if field.get("required", True) else (None,)))
                         for name, field in schema["fields"].items()
                     ),
-                    *((name, msgspec.Raw if name in (names or ()) or name in asked else None, None) for name in others),
+                    *(
+                        (name, msgspec.Raw if name in (names or ()) or name in requested else None, None)
+                        for name in others
+                    ),
                 ],
                 kw_only=True,
                 gc=False,
                 forbid_unknown_fields=names is not None,
             )
         case "nullable":
-            return _type_of(schema["schema"], asked) | None
+            return _type_of(schema["schema"], requested) | None
         case "list":
-            item = _type_of(schema["items_schema"], asked)
+            item = _type_of(schema["items_schema"], requested)
             return Annotated[list[item], msgspec.Meta(min_length=schema["min_length"])]  # type: ignore[valid-type]
         case "dict":
-            return dict[_type_of(schema["keys_schema"], asked), _type_of(schema["values_schema"], asked)]  # type: ignore[misc]
+            return dict[_type_of(schema["keys_schema"], requested), _type_of(schema["values_schema"], requested)]  # type: ignore[misc]
         case "union":
-            return Union[tuple(_type_of(choice, asked) for choice in schema["choices"])]  # noqa: UP007
+            return Union[tuple(_type_of(choice, requested) for choice in schema["choices"])]  # noqa: UP007
         case "literal":
             return Literal[tuple(schema["expected"])]
         case "int":
@@ -449,9 +356,9 @@ def _type_of(schema: Any, asked: frozenset[str]) -> Any:
 
 
 @cache
-def _decoder(path: str, asked: frozenset[str] = frozenset()) -> msgspec.json.Decoder[Any]:
+def _decoder(path: str, requested: frozenset[str] = frozenset()) -> msgspec.json.Decoder[Any]:
     """Reads the events of the streams of a path, if the request asks for these members."""
-    return msgspec.json.Decoder(_type_of(_EVENT[path], asked))
+    return msgspec.json.Decoder(_type_of(_EVENT[path], requested))
 
 
 def token_chunk(data: bytes) -> dict[str, Any]:

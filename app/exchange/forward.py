@@ -1,16 +1,14 @@
 """From a parsed call to the written response: engine requests, one retry, timeouts, streams.
 
-- Makes answers name their deployment instead of the engine's model name: clients send the name back.
-- Relays a deployment's stream to the client.
+It relays a deployment's stream to the client.
 """
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,8 +25,8 @@ from app.dialects.base import (
     ServingContext,
     Stream,
 )
-from app.dialects.bodies import dump, value_at
-from app.engine.answers import JSON, EventCheck, Learned, checked_answer
+from app.dialects.bodies import value_at
+from app.engine.answers import JSON, checked_answer
 from app.engine.collectors import CutCalls, StreamCollector, cut_calls
 from app.engine.constraints import constrained_field
 from app.engine.errors import ENDED_EARLY, NOT_FETCHED, TOO_COSTLY, error_in_first_chunk, field_named_in, media_refused
@@ -47,6 +45,7 @@ from app.errors import (
 )
 from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
+from app.exchange.deployment_names import DeploymentNames, EventNames, names_of
 from app.exchange.failures import CLIENT_GONE, StreamAborted, malformed_answers
 from app.exchange.observers import Observation
 from app.exchange.request import check_engine_params, check_salt, impossible
@@ -58,121 +57,6 @@ from app.telemetry.logs import event, where
 from app.telemetry.request_trace import RequestSpan
 from app.upstream.client import Encode, OnHead, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target
-
-# Works on finished bytes, of every dialect. A pattern cannot match inside a JSON string: there the quotes are escaped.
-
-_HEAD, _PIECE = 1024, 1024 * 1024
-_MOST = 4096
-
-_SPACED = re.compile(rb'\s*\{\s*"[^"\\]*": ')
-"""The beginning of a JSON object that is not compact, as vLLM's are."""
-
-
-class DeploymentNames:
-    """Rewrites `model` and `system_fingerprint` in the answers of one deployment."""
-
-    def __init__(self, name: str, model: str) -> None:
-        """The deployment's name, and the engine's name for its model."""
-        self._names = name, model
-        own = dump(name)
-        self._engine_model, self._model = b'"model":' + dump(model), b'"model":' + own
-        self._fingerprint = b'"system_fingerprint":"'
-        self._own_fingerprint = self._fingerprint + own[1:-1] + b"-"
-        self._spaced = [
-            (engines.replace(b":", b": ", 1), ours.replace(b":", b": ", 1))
-            for engines, ours in ((self._engine_model, self._model), (self._fingerprint, self._own_fingerprint))
-        ]
-
-    def in_events(self, frames: bytes) -> bytes:
-        """Whole frames of an event stream with the deployment's names."""
-        frames = frames.replace(self._engine_model, self._model).replace(self._fingerprint, self._own_fingerprint)
-        if frames.find(b'": "') >= 0:  # a server other than vLLM may put spaces into its JSON
-            for engines, ours in self._spaced:
-                frames = frames.replace(engines, ours)
-        return frames
-
-    def in_answer(self, body: bytes) -> bytes:
-        """A whole answer with the deployment's names. Members of inner objects, like a tool's input, stay."""
-        if _SPACED.match(body):
-            body = dump(from_json(body))
-        if not self._names_outside(body) and body.count(self._engine_model) > 1:
-            answer, (name, model) = from_json(body), self._names
-            if answer.get("model") == model:
-                answer["model"] = name
-            body = dump(answer)
-        else:
-            body = body.replace(self._engine_model, self._model, 1)
-        return body.replace(self._fingerprint, self._own_fingerprint, 1)
-
-    def in_long_answer(self, body: bytes) -> Sequence[bytes | memoryview]:
-        """`in_answer` in pieces: copying megabytes takes milliseconds, and so does searching them, which is done in
-        pieces so that other threads can run."""
-        if not self._names_outside(body):
-            return [self.in_answer(body)]
-        model, fingerprint = body.find(self._engine_model), _found(body, self._fingerprint)
-        renamed = [(model, self._engine_model, self._model)]
-        if fingerprint >= 0:
-            renamed.append((fingerprint, self._fingerprint, self._own_fingerprint))
-        rest, done = memoryview(body), 0
-        pieces: list[bytes | memoryview] = []
-        for at, old, new in sorted(renamed):
-            pieces += [rest[done:at], new]
-            done = at + len(old)
-        return [*pieces, rest[done:]]
-
-    def _names_outside(self, body: bytes) -> bool:
-        """Whether the answer's own name comes before any nested object, as nearly always: then it is the first."""
-        at = body.find(self._engine_model, 0, _HEAD)
-        return at >= 0 and body.count(b"{", 0, at) == 1 and body.find(b"[", 0, at) < 0
-
-
-class EventNames:
-    """Does what `DeploymentNames.in_events` does, for one stream with its `check`: of events that differ in a text
-    alone, what surrounds it is searched once."""
-
-    def __init__(self, names: DeploymentNames, check: EventCheck | None) -> None:
-        self._names, self._check = names, check
-        self._learned: Learned | None = None
-        self._before = self._after = b""
-
-    def renamed(self, frames: bytes, *, are_checked: bool) -> bytes:
-        """Whole frames with the deployment's names. `are_checked`: they are what the check has seen last."""
-        check = self._check
-        if check is None or not are_checked or check.varying is None:
-            return self._names.in_events(frames)
-        if check.learned is not self._learned and not self._learn(check.learned):
-            return self._names.in_events(frames)
-        return self._before + check.varying + self._after
-
-    def _learn(self, learned: Learned) -> bool:
-        """Whether no name is in the part that varies. No name begins or ends in a text without quotes."""
-        before, between, after = map(self._names.in_events, learned[:3])
-        if between != learned[1]:
-            return False
-        self._learned, self._before, self._after = learned, before, after
-        return True
-
-
-@lru_cache(_MOST)
-def _names(name: str, model: str) -> DeploymentNames:
-    return DeploymentNames(name, model)
-
-
-def names_of(target: Target) -> DeploymentNames:
-    """The names for the answers of this deployment."""
-    return _names(target.name, target.model)
-
-
-def _found(body: bytes, what: bytes) -> int:
-    """`body.find(what)`, for a `what` with an underscore."""
-    for start in range(0, len(body), _PIECE):
-        end = start + _PIECE + len(what) - 1
-        # Embeddings, the longest answers, have no underscore among their numbers, and a single byte is found ten times
-        # as fast.
-        if body.find(b"_", start, end) >= 0 and (at := body.find(what, start, end)) >= 0:
-            return at
-    return -1
-
 
 # Each chunk is passed on in the callback that receives it: the request's task only waits for the end, or for a client
 # that reads slowly.
@@ -460,12 +344,12 @@ class Forwarder(msgspec.Struct, frozen=True):
 
     async def _counted(self, target: Target, request: EngineRequest, error: ContextExceeded) -> ContextExceeded:
         """The error with the prompt's length, if the engine tells that."""
-        question = None if error.is_exact else self.call.translation.counting(request)
-        if question is None:
+        counting = None if error.is_exact else self.call.translation.counting(request)
+        if counting is None:
             return error
         try:
             async with until(self.deadline):
-                (answer,) = await self._lookup(target, [question])
+                (answer,) = await self._lookup(target, [counting])
             with malformed_answers():
                 length = counted(from_json(answer))
         except ContextExceeded as longer:

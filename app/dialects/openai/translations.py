@@ -1,13 +1,10 @@
 """Each operation's request and answer: from the client's body to the engine request, and back.
 
-- Response objects, whole and in streams, where vLLM's differ from OpenAI's.
-- OpenAI's former form of tools, `functions` and `function_call`, which vLLM does not have.
-- The tools of a request that vLLM can offer to a model: those that the client runs.
-- The items of a Responses input that vLLM can put into a prompt: messages, calls of functions, results, reasoning.
+Also response objects, whole and in streams, where vLLM's differ from OpenAI's.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
@@ -33,11 +30,19 @@ from app.dialects.common.requests import (
     settle_format,
     with_single_call,
 )
-from app.dialects.common.streams import PassthroughStream, StreamedItems, StreamFormat, read_chunk
+from app.dialects.common.streams import PassthroughStream, StreamedItems, StreamFormat
 from app.dialects.openai import azure_ml, cohere, fields, scoring
 from app.dialects.openai import fields as vllm_fields
 from app.dialects.openai.errors import CHUNKS, COMPLETIONS, EVENTS
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
+from app.dialects.openai.tools import (
+    replace_functions,
+    settle_chat_tools,
+    settle_items,
+    settle_tools,
+    stream_frame,
+    whole_answer,
+)
 from app.errors import BadRequest, SwitchyardError
 from app.sse import encode
 
@@ -138,316 +143,6 @@ def _cut(done: bytes) -> bytes:
         return b""
     event = from_json(done.partition(b"\ndata: ")[2])
     return encode(dump({**event, "item": {**event["item"], "status": "incomplete"}}), type=event["type"])
-
-
-# The engine gets tools, of which the model may make one call, and the client gets that call in the former form.
-# Contract: OpenAI's API reference, "Create chat completion", the fields that it calls deprecated.
-
-_TOOL_CALLS = b'"tool_calls"'
-
-
-def replace_functions(body: dict[str, Any]) -> bool:
-    """Puts tools in the place of a checked chat body's functions, in its messages too; returns whether it had any."""
-    body["messages"] = _messages(body["messages"])
-    functions, choice = body.pop("functions", None), body.pop("function_call", None)
-    if not functions:
-        return False
-    body["tools"] = [{"type": "function", "function": function} for function in functions]
-    body["parallel_tool_calls"] = False
-    if choice is not None:
-        body["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": choice}
-    return True
-
-
-def _messages(messages: list[Any]) -> list[Any]:
-    """The messages with tool calls for function calls. A result belongs to the last call, or stands alone."""
-    replaced, call_id = [], ""
-    for number, message in enumerate(messages):
-        if "function_call" in message:
-            call_id = f"call_{number}"
-            call = {"id": call_id, "type": "function", "function": message["function_call"]}
-            message = {**_without_member(message, "function_call"), "tool_calls": [call]}
-        elif message["role"] == "function":
-            message = {**message, "role": "tool", "tool_call_id": call_id or f"call_{number}"}
-        replaced.append(message)
-    return replaced
-
-
-def whole_answer(answer: bytes) -> bytes:
-    """A whole chat completion with the former form of its calls."""
-    completion = from_json(answer)
-    completion["choices"] = [_choice(choice, "message") for choice in completion["choices"]]
-    return dump(completion)
-
-
-def stream_frame(frame: bytes) -> bytes:
-    """A stream's frame with the former form of its calls."""
-    if _TOOL_CALLS not in frame:
-        return frame
-    chunk = read_chunk(frame)
-    return encode(dump({**chunk, "choices": [_choice(choice, "delta") for choice in chunk["choices"]]}))
-
-
-def _choice(choice: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """A choice whose message, or delta, has the first of its tool calls as `function_call`."""
-    calls = choice[part].get("tool_calls") or []
-    message = _without_member(choice[part], "tool_calls")
-    for call in calls:
-        if call.get("index", 0) == 0:
-            message["function_call"] = {name: call["function"][name] for name in _MEMBERS if name in call["function"]}
-            break
-    ended = choice.get("finish_reason")
-    return {**choice, part: message, "finish_reason": "function_call" if ended == "tool_calls" else ended}
-
-
-_MEMBERS = ("name", "arguments")
-
-
-def _without_member(message: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in message.items() if key != name}
-
-
-# OpenAI also has tools that its own servers run (`web_search`, `mcp`, `code_interpreter` …). vLLM would accept them,
-# tell the model nothing, and repeat them in the answer. Here a request gets an error, if it relies on one, or the
-# answer's `tools` list what was in force. Contract: OpenAI's API reference, `tools` and `tool_choice`.
-
-_RUN_BY_CLIENTS = frozenset({"function", "namespace"})
-
-_OTHERS = frozenset(
-    "apply_patch code_interpreter computer computer_use computer_use_preview custom file_search image_generation "
-    "local_shell mcp programmatic_tool_calling shell tool_search web_search web_search_2025_08_26 web_search_preview "
-    "web_search_preview_2025_03_11".split()
-)
-"""OpenAI's other types of tools. Any type but these and those above is a slip, which is never left out."""
-
-
-def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
-    """Leaves in a Responses body the tools that this server has, and a `tool_choice` among them.
-
-    `drop`: tools that it does not have are left out if the request has functions too, and its `tool_choice` does not
-    demand one of them. Raises BadRequest otherwise.
-    """
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if isinstance(tools, list):
-        _check_types(tools, "tools", _RUN_BY_CLIENTS | _OTHERS)
-        own = [tool for tool in tools if _type(tool) in _RUN_BY_CLIENTS]
-        if len(own) < len(tools) and not (drop and own):
-            number = next(number for number, tool in enumerate(tools) if _type(tool) not in _RUN_BY_CLIENTS)
-            raise _unsupported(f"tools[{number}]", _type(tools[number]))
-        body["tools"] = own
-    if isinstance(choice, Mapping):
-        kind = choice.get("type")
-        if kind == "allowed_tools":
-            _allow(body, choice, drop=drop)
-        elif kind != "function":
-            raise _unsupported("tool_choice", str(kind))
-
-
-def settle_chat_tools(body: dict[str, Any]) -> None:
-    """The same for a chat body, whose functions vLLM checks, and where an empty list is no tools. Raises BadRequest."""
-    if body.get("tools") == []:
-        del body["tools"]
-        body.pop("tool_choice", None)  # "auto" or "none"
-    _check_types(body.get("tools") or (), "tools", {"function"} | _OTHERS)
-    for number, tool in enumerate(body.get("tools") or ()):
-        if _type(tool) != "function":
-            raise _unsupported(f"tools[{number}]", _type(tool))
-    choice = body.get("tool_choice")
-    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-        _allow(body, choice, drop=False)
-
-
-def _allow(body: dict[str, Any], choice: Mapping[str, Any], *, drop: bool) -> None:
-    """Leaves the allowed tools, with the mode as `tool_choice`: chats have both in an object, Responses have not, and
-    clients confuse the two. `drop`: allowed tools that this server does not have are left out, unless none is left.
-    """
-    path, nested = "tool_choice", choice.get("allowed_tools")
-    if isinstance(nested, Mapping):
-        path, choice = "tool_choice.allowed_tools", nested
-    mode, allowed = choice.get("mode"), choice.get("tools")
-    if mode not in ("auto", "required"):
-        raise BadRequest(f"{path}.mode: must be 'auto' or 'required'", param=f"{path}.mode")
-    path = f"{path}.tools"
-    if not isinstance(allowed, list) or not allowed:
-        raise BadRequest(f"{path}: must be a list of tools", param=path)
-    _check_types(allowed, path, _RUN_BY_CLIENTS | _OTHERS, default="function")
-    own = [tool for tool in allowed if _type(tool) in _RUN_BY_CLIENTS]
-    if len(own) < len(allowed) and not (drop and own):
-        number = next(number for number, tool in enumerate(allowed) if _type(tool) not in _RUN_BY_CLIENTS)
-        raise _unsupported(f"{path}[{number}]", _type(allowed[number]))
-    offered: Sequence[Any] = body.get("tools") or []
-    named = {_name(tool): tool for tool in offered}
-    for number, tool in enumerate(allowed):
-        if _type(tool) in _RUN_BY_CLIENTS and _name(tool) not in named:
-            raise BadRequest(f"{path}[{number}]: `tools` has no such tool", param=f"{path}[{number}]")
-    names = {_name(tool) for tool in own}
-    body["tools"] = [tool for tool in offered if _name(tool) in names]
-    body["tool_choice"] = mode
-
-
-def _check_types(tools: Sequence[Any], path: str, known: AbstractSet[str], *, default: str | None = None) -> None:
-    """Raises BadRequest, with the type that was meant, for a tool of a type that nobody has. `default`: the type of
-    those without one, which else are refused."""
-    for number, tool in enumerate(tools):
-        if not isinstance(tool, Mapping):
-            raise BadRequest(f"{path}[{number}]: must be an object", param=f"{path}[{number}]")
-        where, kind = f"{path}[{number}].type", tool.get("type", default)
-        if kind is None:
-            raise BadRequest(f"{where}: Field required", param=where, code="missing_required_parameter")
-        if not isinstance(kind, str) or kind not in known:
-            name = str(kind)[:64]
-            raise BadRequest(f"{where}: there are no tools of type '{name}'{nearest(name, known)}", param=where)
-
-
-def _type(tool: Any) -> str:
-    return str(tool.get("type", "function")) if isinstance(tool, Mapping) else "function"  # vLLM's to reject
-
-
-def _name(tool: Any) -> str | None:
-    """A tool's name, in the form of chats or of responses."""
-    if not isinstance(tool, Mapping):
-        return None
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
-    return name if isinstance(name, str) else None
-
-
-def _unsupported(path: str, kind: str) -> BadRequest:
-    return BadRequest(
-        f"{path}: '{kind[:64]}' is not supported; this server has only functions, which the client runs",
-        param=path,
-        code="unsupported_tool",
-    )
-
-
-# OpenAI's servers know more. Calls of other tools that the client runs become calls of functions, and their results
-# results. What vLLM does not know fails in it with a 500: here it is left out where it tells the model nothing, as
-# tools are (`tools.settle_tools`), or refused by name. Contract: OpenAI's API reference, `input`; vLLM 0.29,
-# `entrypoints/openai/responses/utils.py`.
-
-_ROLES = frozenset({"assistant", "developer", "system", "user"})
-
-_CALLS: Mapping[str, tuple[str, str | None]] = {
-    "apply_patch_call": ("operation", "apply_patch"),
-    "custom_tool_call": ("input", None),
-    "local_shell_call": ("action", "local_shell"),
-    "shell_call": ("action", "shell"),
-}
-"""Calls of tools that the client runs: the field with what the tool gets, and its name, unless the item has that."""
-
-_RESULTS = frozenset(f"{call}_output" for call in _CALLS)
-
-_LEFT_OUT = frozenset({"mcp_list_tools", "web_search_call"})
-"""What servers' tools were asked; what came of it is in the message that follows."""
-
-_INSTEAD: Mapping[str, str] = {
-    "compaction": "only OpenAI's servers can decrypt it; send the conversation's items",
-    "item_reference": "items are not stored; send the item itself. Clients do so with `store: false`; for Vercel's AI "
-    "SDK that is `providerOptions: {openai: {store: false}}`",
-}
-
-
-def settle_items(body: dict[str, Any], *, drop: bool) -> None:
-    """Leaves in a Responses body whose `input` is a list the items that vLLM has.
-
-    `drop`: items of servers' tools that tell the model nothing are left out. Raises BadRequest.
-    """
-    settled = (_settled(item, f"input[{number}]", drop=drop) for number, item in enumerate(body["input"]))
-    body["input"] = [item for item in settled if item is not None]
-    if not body["input"]:
-        raise BadRequest("input: has no item that tells the model anything", param="input")
-
-
-def _settled(item: Any, path: str, *, drop: bool) -> dict[str, Any] | None:
-    if not isinstance(item, dict):
-        raise BadRequest(f"{path}: must be an object", param=path)
-    kind = item.get("type", "message" if "role" in item or "id" not in item else "item_reference")
-    if kind == "message":
-        return _message(item, path)
-    if kind == "reasoning":
-        return _reasoning(item)
-    if kind == "function_call":
-        _require(item, path, "call_id", "name", "arguments")
-        return item
-    if kind == "function_call_output":
-        return _with_known_parts(item, "output", path)
-    if not isinstance(kind, str):
-        raise BadRequest(f"{path}.type: must be a string", param=f"{path}.type")
-    if kind in _CALLS:
-        return _function_call(item, path, *_CALLS[kind])
-    if kind in _RESULTS:
-        return _function_output(item, path)
-    if kind in _LEFT_OUT and drop:
-        return None
-    instead = _INSTEAD.get(kind, "send messages, calls of functions and their outputs")
-    raise BadRequest(f"{path}: items of type '{kind[:64]}' are not supported; {instead}", param=path)
-
-
-def _message(item: dict[str, Any], path: str) -> dict[str, Any]:
-    """A message; the model's has one text, as vLLM reads only the first one."""
-    role, content = item.get("role"), item.get("content")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise BadRequest(f"{path}.role: must be one of {', '.join(sorted(_ROLES))}", param=f"{path}.role")
-    if role != "assistant" or not isinstance(content, list):
-        return _with_known_parts(item, "content", path)
-    texts: list[str] = []
-    for number, part in enumerate(content):
-        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
-        if not isinstance(text, str):
-            where = f"{path}.content[{number}]"
-            raise BadRequest(f"{where}: only texts are supported in a message of the model", param=where)
-        texts.append(text)
-    is_one_text = len(content) == 1 and "text" in content[0]
-    return item if is_one_text else {**item, "content": "".join(texts)}
-
-
-def _with_known_parts(item: dict[str, Any], field: str, path: str) -> dict[str, Any]:
-    """The item, whose `field` is a text or a list of parts. Raises BadRequest for parts that vLLM would leave out."""
-    content = item.get(field)
-    if not isinstance(content, str | list):
-        raise BadRequest(f"{path}.{field}: must be a text or a list", param=f"{path}.{field}")
-    for number, part in enumerate(content if isinstance(content, list) else ()):
-        kind = part.get("type") if isinstance(part, dict) else None
-        where = f"{path}.{field}[{number}]"
-        if kind == "input_file" or (kind == "input_image" and not part.get("image_url")):
-            message = f"{where}: this server stores no files; send the text, or an image's URL as `image_url`"
-            raise BadRequest(message, param=where)
-    return item
-
-
-def _reasoning(item: dict[str, Any]) -> dict[str, Any] | None:
-    """Reasoning; None if only OpenAI's servers can decrypt it."""
-    if not item.get("content") and not item.get("summary"):
-        return None
-    return {name: value for name, value in item.items() if name != "encrypted_content"}
-
-
-def _function_call(item: Mapping[str, Any], path: str, field: str, name: str | None) -> dict[str, Any]:
-    _require(item, path, "call_id", *(() if name else ("name",)))
-    if field not in item:
-        raise BadRequest(f"{path}.{field}: Field required", param=f"{path}.{field}")
-    arguments = dump({field: item[field]}).decode()
-    return {
-        "type": "function_call",
-        "call_id": item["call_id"],
-        "name": name or item["name"],
-        "arguments": arguments,
-    }
-
-
-def _function_output(item: dict[str, Any], path: str) -> dict[str, Any]:
-    output = item.get("output", item.get("status", ""))
-    if item["type"] == "custom_tool_call_output":
-        _with_known_parts(item, "output", path)
-    elif not isinstance(output, str):
-        output = dump(output).decode()
-    return {"type": "function_call_output", "call_id": item.get("call_id", item.get("id")), "output": output}
-
-
-def _require(item: Mapping[str, Any], path: str, *fields: str) -> None:
-    for field in fields:
-        if not isinstance(item.get(field), str):
-            raise BadRequest(f"{path}.{field}: must be a string", param=f"{path}.{field}")
 
 
 AnyRequest = TypeVar("AnyRequest", bound=fields.Request)

@@ -30,8 +30,8 @@ from app.experiments.analysis.cells import (
     within,
 )
 from app.experiments.analysis.feedback import MaturedExposures
-from app.experiments.analysis.guardrails import FEW
 from app.experiments.analysis.metrics import RESPONSE_RATE, Facts, Measure, Values, numbers_of, values_of
+from app.experiments.analysis.rare_events import FEW
 from app.experiments.contract.report import ArmDistribution, Distribution
 from app.experiments.statistics.look import (
     NO_SLACK,

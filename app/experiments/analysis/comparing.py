@@ -23,8 +23,8 @@ import numpy as np
 from app.errors import Conflict
 from app.experiments.analysis.aggregates import AnyLook, Collected
 from app.experiments.analysis.arrays import Ints
-from app.experiments.analysis.guardrails import FEW, RareEvents
 from app.experiments.analysis.metrics import Measure
+from app.experiments.analysis.rare_events import FEW, RareEvents
 from app.experiments.contract.report import (
     ArmValue,
     Better,

@@ -7,7 +7,6 @@ treatment alone, and act only while control itself keeps them.
 
 - Events of units: the evidence about a treatment's rate against control's.
 - Absolute limits: an event may happen to at most a given share of the treatment's exposures.
-- Proportions with so few known events that only the exact test is informative.
 """
 
 import math
@@ -21,7 +20,7 @@ from app.config.experiments import Experiment, Guardrail
 from app.experiments.analysis.arms import Arms, Placement
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped
 from app.experiments.analysis.at_risk import AtRisk, Units
-from app.experiments.analysis.metrics import STREAMS_ONLY, Values, happened, late_events, limits_of
+from app.experiments.analysis.metrics import STREAMS_ONLY, happened, late_events, limits_of
 from app.experiments.contract.report import Effect, GuardrailStatus
 from app.experiments.statistics.events import (
     LN_SECOND,
@@ -617,45 +616,3 @@ class Guardrails:
         number, counts = np.full(len(unit), -1, np.int64), self._units.kept(unit)
         number[counts] = self._units.add(unit[counts], placed.weights[counts], placed.arm[counts], drawn[counts])
         return number
-
-
-FEW = 10
-"""The fewest events per arm for an interval from the look: with fewer it would be too narrow."""
-
-_MAX_UNITS = 1_000_000
-"""Units of an arm that has many events while the other one stays below `FEW`; later ones are not counted."""
-
-
-class RareEvents:
-    """Rare events of one proportion, for one treatment. Forgotten once both arms have enough events."""
-
-    def __init__(self, treatment: int) -> None:
-        self._treatment = treatment
-        self._events: UnitEvents | None = UnitEvents(treatment)
-        self._requests = [0, 0]
-
-    def add(self, values: Values, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8]) -> None:
-        """Analysed requests. `weights` and `arm` as in `Arms`."""
-        hit = values.x > 0
-        self._requests[0] += int((hit & (arm == 0)).sum())
-        self._requests[1] += int((hit & (arm == self._treatment)).sum())
-        if min(self._requests) >= FEW:
-            self._events = None
-        elif self._events is not None and max(self._events.units) < _MAX_UNITS:
-            self._events.add(unit[hit], at[hit], weights[hit], arm[hit])
-
-    @property
-    def applies(self) -> bool:
-        """Whether the exact test is to be used."""
-        return self._events is not None
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Requests with the event: control's and the treatment's."""
-        return self._requests[0], self._requests[1]
-
-    def effect(self, sets: Ints, alpha: float) -> tuple[Effect, float]:
-        """The lift of the rate with its confidence sequence, and ln of the e-value. `sets` as in `Arms.weights`."""
-        if self._events is None:
-            raise ValueError("there are enough events for a look")
-        return self._events.lift(sets, alpha), self._events.difference(sets)

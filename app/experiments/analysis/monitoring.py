@@ -12,8 +12,9 @@ from app.config.experiments import Experiment
 from app.experiments.analysis.arms import Arms, Placement
 from app.experiments.analysis.arrays import Mask
 from app.experiments.analysis.comparing import AGAINST, Change, Comparator, effect_of
-from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch, RareEvents
+from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.metrics import Measure, Values, can_be_missing
+from app.experiments.analysis.rare_events import RareEvents
 from app.experiments.analysis.sample_ratio import SampleRatioWatch, TreatedWatch
 from app.experiments.analysis.traffic import Completeness, Load, Traffic
 from app.experiments.automation.state import Interventions

@@ -481,8 +481,8 @@ async def test_documents_are_ranked_for_a_query(playground: Playground, rig: Rig
     await expect(rows.nth(1)).to_have_text("a bank0.37501")
     await expect(card.locator("dd").nth(2)).to_have_text("40")
     (sent,) = rig.mini.requests
-    asked = {"model": "mini-model", "query": "a green frog", "documents": ["a bank", HOSTILE]}
-    assert sent == asked | {"truncate_prompt_tokens": -1}
+    typed = {"model": "mini-model", "query": "a green frog", "documents": ["a bank", HOSTILE]}
+    assert sent == typed | {"truncate_prompt_tokens": -1}
     assert await page.title() != "taken"
     await page.get_by_role("tab", name="Cohere").click()
     await expect(page.get_by_role("tabpanel")).to_contain_text("cohere.ClientV2(")

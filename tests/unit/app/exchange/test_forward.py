@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from app.aio import run_until_blocked
 from app.dialects.bodies import dump
 from app.engine.answers import EventCheck
-from app.exchange import forward
-from app.exchange.forward import DeploymentNames, EventNames
+from app.exchange import deployment_names
+from app.exchange.deployment_names import DeploymentNames, EventNames
 from app.sse import Decoder, encode
 
 NAMES = DeploymentNames("blue", "org/M-1")
@@ -82,7 +82,7 @@ def test_a_long_answer_in_pieces_is_the_same(text: str, piece: int, is_first: bo
     content = {"content": text, "system_fingerprint": "f"}
     body = dump({"model": "org/M-1", **content} if is_first else {**content, "model": "org/M-1"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward, "_PIECE", piece)
+        patch.setattr(deployment_names, "_PIECE", piece)
         assert b"".join(NAMES.in_long_answer(body)) == NAMES.in_answer(body)
 
 

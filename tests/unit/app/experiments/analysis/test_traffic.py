@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 
 from app.experiments.analysis.arms import Arms
-from app.experiments.analysis.guardrails import FEW, RareEvents
 from app.experiments.analysis.metrics import Values
+from app.experiments.analysis.rare_events import FEW, RareEvents
 from app.experiments.analysis.traffic import Completeness, Load, Traffic
 from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
