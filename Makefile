@@ -143,7 +143,7 @@ test-nightly: $(TESTING)  ## the fast layer with cases that are new in every run
 test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: at most 10 minutes
 	@$(BIN)/python -m pytest tests/simulation --timeout 1800
 
-simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=2000 for more runs
+simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=2000 for more than 500 runs
 	@$(BIN)/python -m tests.simulation docs/experiments-measured.md $(RUNS)
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
