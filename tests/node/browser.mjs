@@ -21,7 +21,10 @@ async function chat(url, stream) {
 const browser = await launch();
 try {
   const results = {};
-  for (const [name, address] of [["allowed", allowed], ["other", other]]) {
+  for (const [name, address] of [
+    ["allowed", allowed],
+    ["other", other],
+  ]) {
     const page = await browser.newPage();
     await page.goto(address);
     results[name] = await page.evaluate(chat, url, false);

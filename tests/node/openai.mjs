@@ -23,5 +23,7 @@ results.azure_response = ask({}).then((answer) => answer.output_text);
 const said = ({ type, delta, response }) => [type, delta ?? response?.output[0]?.content[0].text ?? null];
 results.azure_response_stream = collected(ask({ stream: true })).then((events) => events.map(said));
 const below = new AzureOpenAI({ ...azure, endpoint: url, deployment: "green" });
-results.azure_deployment_response = below.responses.create({ model: "green", input: "hi" }).then((it) => it.output_text);
+results.azure_deployment_response = below.responses
+  .create({ model: "green", input: "hi" })
+  .then((it) => it.output_text);
 await report(results);

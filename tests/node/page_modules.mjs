@@ -39,8 +39,32 @@ const FUNCTIONS = {
   answer(startedAt, events) {
     const answer = new Answer(startedAt);
     for (const [at, data] of events) answer.read(typeof data === "string" ? data : JSON.stringify(data), at);
-    const { text, pieces, reasoning, tools, finish, usage, failure, tokens, firstTokenMs, tokensPerSecond, hasProbabilities } = answer;
-    return { text, pieces, reasoning, tools, finish, usage, failure, tokens, firstTokenMs, tokensPerSecond, hasProbabilities };
+    const {
+      text,
+      pieces,
+      reasoning,
+      tools,
+      finish,
+      usage,
+      failure,
+      tokens,
+      firstTokenMs,
+      tokensPerSecond,
+      hasProbabilities,
+    } = answer;
+    return {
+      text,
+      pieces,
+      reasoning,
+      tools,
+      finish,
+      usage,
+      failure,
+      tokens,
+      firstTokenMs,
+      tokensPerSecond,
+      hasProbabilities,
+    };
   },
 };
 

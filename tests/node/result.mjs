@@ -8,7 +8,10 @@ export async function report(results) {
 
 /** What an SDK call throws: the class of the error and some of its properties. */
 export async function thrown(call, ...properties) {
-  const error = await call.then(() => null, (error) => error);
+  const error = await call.then(
+    () => null,
+    (error) => error,
+  );
   return error && [error.constructor.name, ...properties.map((name) => error[name])];
 }
 

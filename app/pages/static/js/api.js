@@ -50,11 +50,14 @@ export class Api {
     this.useKey(token);
     this.#isToken = true;
     if (lifetime_s === null) return;
-    this.#ends = setTimeout(() => {
-      this.useKey(null);
-      this.#lapsed = "Your sign-in has expired. Please sign in again.";
-      this.#lost(this.#lapsed);
-    }, Math.min(Math.max(1000 * lifetime_s, 0), MOST_MS));
+    this.#ends = setTimeout(
+      () => {
+        this.useKey(null);
+        this.#lapsed = "Your sign-in has expired. Please sign in again.";
+        this.#lost(this.#lapsed);
+      },
+      Math.min(Math.max(1000 * lifetime_s, 0), MOST_MS),
+    );
   }
 
   /** Whether the credential is a token of a sign-in with the issuer. */
@@ -80,7 +83,9 @@ export class Api {
   /** The same, with the `etag` of the answer. */
   async write(method, path, body, headers = {}) {
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
-    return decoded(await this.fetch(path, { method, headers: { "content-type": "application/json", ...headers }, ...content }));
+    return decoded(
+      await this.fetch(path, { method, headers: { "content-type": "application/json", ...headers }, ...content }),
+    );
   }
 
   /** A Response with a status below 400, for streams. `timeout: null` waits for as long as it takes. */
@@ -100,9 +105,16 @@ export class Api {
         });
       } catch (error) {
         if (signal?.aborted) throw error;
-        throw new ApiError(0, error.name === "TimeoutError" ? "The server did not answer in time" : "The server cannot be reached");
+        throw new ApiError(
+          0,
+          error.name === "TimeoutError" ? "The server did not answer in time" : "The server cannot be reached",
+        );
       }
-      if (response.status === 401 && (this.#key !== used || (await this.ask(await this.#whyAsk(used, response.clone()))))) continue;
+      if (
+        response.status === 401 &&
+        (this.#key !== used || (await this.ask(await this.#whyAsk(used, response.clone()))))
+      )
+        continue;
       if (response.status >= 400) throw await refusal(response);
       return response;
     }
@@ -138,6 +150,7 @@ async function refusal(response) {
     // Not every answer is JSON: a proxy's is a page.
   }
   const error = body?.error ?? {};
-  const message = typeof error.message === "string" ? error.message : (body?.message ?? `The server answered ${response.status}`);
+  const message =
+    typeof error.message === "string" ? error.message : (body?.message ?? `The server answered ${response.status}`);
   return new ApiError(response.status, message, { param: error.param ?? null, code: error.code ?? null, body });
 }

@@ -40,11 +40,13 @@ function set(element, name, value) {
   if (name === "on") for (const [type, handler] of Object.entries(value)) listen(element, type, handler);
   else if (name === "key") keys.set(element, String(value));
   else if (name === "opaque") element.toggleAttribute("data-opaque", Boolean(value));
-  else if (name === "style") for (const [property, it] of Object.entries(value)) element.style.setProperty(property, it);
+  else if (name === "style")
+    for (const [property, it] of Object.entries(value)) element.style.setProperty(property, it);
   else if (AS_PROPERTY.has(name)) {
     element[name] = value ?? "";
     if (name === "value") element.setAttribute("data-controlled", "");
-  } else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  } else if (value !== null && value !== undefined && value !== false)
+    element.setAttribute(name, value === true ? "" : value);
 }
 
 function listen(element, type, handler) {
@@ -63,7 +65,9 @@ function flat(children) {
  * survive a redraw.
  */
 export function morph(root, ...children) {
-  const wanted = flat(children).map((it) => (it instanceof Node ? (standIns.get(it) ?? it) : document.createTextNode(String(it))));
+  const wanted = flat(children).map((it) =>
+    it instanceof Node ? (standIns.get(it) ?? it) : document.createTextNode(String(it)),
+  );
   const named = new Set(wanted.filter((it) => keys.has(it)).map((it) => keys.get(it)));
   const keyed = new Map();
   for (const child of [...root.childNodes]) {
@@ -107,7 +111,8 @@ export function morph(root, ...children) {
 function alike(old, child) {
   if (old === child) return true;
   // An opaque element is equal to itself only.
-  if (old.nodeType === Node.ELEMENT_NODE && (old.hasAttribute("data-opaque") || child.hasAttribute?.("data-opaque"))) return false;
+  if (old.nodeType === Node.ELEMENT_NODE && (old.hasAttribute("data-opaque") || child.hasAttribute?.("data-opaque")))
+    return false;
   return old.nodeType === child.nodeType && old.nodeName === child.nodeName;
 }
 
@@ -117,10 +122,12 @@ function update(old, child) {
     if (old.data !== child.data) old.data = child.data;
     return;
   }
-  for (const { name } of [...old.attributes]) if (!child.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name } of [...old.attributes])
+    if (!child.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   for (const { name, value } of child.attributes) {
     if (old.getAttribute(name) === value) continue;
-    if (name === "style") old.style.cssText = value; // the policy refuses the attribute
+    if (name === "style")
+      old.style.cssText = value; // the policy refuses the attribute
     else old.setAttribute(name, value);
   }
   const now = listeners.get(child) ?? {};
@@ -129,5 +136,6 @@ function update(old, child) {
   morph(old, ...child.childNodes);
   if ("disabled" in child) old.disabled = child.disabled;
   if (child.hasAttribute("data-controlled") && old.value !== child.value) old.value = child.value;
-  if (child.tagName === "INPUT" && old.checked !== child.checked && child.hasAttribute("data-controlled")) old.checked = child.checked;
+  if (child.tagName === "INPUT" && old.checked !== child.checked && child.hasAttribute("data-controlled"))
+    old.checked = child.checked;
 }

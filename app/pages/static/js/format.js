@@ -3,10 +3,19 @@
 import { h } from "./dom.js";
 
 const digits = (most) => new Intl.NumberFormat("en-GB", { maximumFractionDigits: most });
-const WHOLE = digits(0), ONE = digits(1), TWO = digits(2), SMALL = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 2 });
+const WHOLE = digits(0),
+  ONE = digits(1),
+  TWO = digits(2),
+  SMALL = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 2 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const FAR = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
+const FAR = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+});
 
 export function number(value) {
   if (value === null || value === undefined) return null;
@@ -60,7 +69,8 @@ export function unbroken(text) {
 /** Unix seconds as a time of day, with the date if it is not today, and the year if it is not this one. */
 export function moment(at) {
   if (at === null || at === undefined) return null;
-  const when = new Date(at * 1000), now = new Date();
+  const when = new Date(at * 1000),
+    now = new Date();
   if (when.toDateString() === now.toDateString()) return CLOCK.format(when);
   return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
 }
@@ -71,7 +81,12 @@ export function time(at) {
 }
 
 export function unknown() {
-  return h("span", { class: "none" }, h("span", { "aria-hidden": "true" }, "–"), h("span", { class: "unseen" }, "no value"));
+  return h(
+    "span",
+    { class: "none" },
+    h("span", { "aria-hidden": "true" }, "–"),
+    h("span", { class: "unseen" }, "no value"),
+  );
 }
 
 export function or(text) {
@@ -95,7 +110,9 @@ export function ticks(times) {
   let day = null;
   const isFine = times.length > 1 && times[1] - times[0] < 60;
   return times.map((at) => {
-    const when = new Date(at * 1000), name = DAY.format(when), isNew = name !== day;
+    const when = new Date(at * 1000),
+      name = DAY.format(when),
+      isNew = name !== day;
     day = name;
     const clock = (isFine ? CLOCK : HOUR).format(when);
     return isNew ? (clock.startsWith("00:00") ? name : `${clock}\n${name}`) : clock;

@@ -112,7 +112,10 @@ async function show() {
     else ended?.();
   } catch (error) {
     if (turn !== shown) return;
-    root.replaceChildren(h("h1", {}, "This page cannot be shown"), h("p", { class: "problem", role: "alert" }, error.message));
+    root.replaceChildren(
+      h("h1", {}, "This page cannot be shown"),
+      h("p", { class: "problem", role: "alert" }, error.message),
+    );
     main.replaceChildren(root);
   }
 }

@@ -7,11 +7,21 @@ const ICONS = { good: "✓", bad: "✕", warn: "!", info: "•", wait: "…" };
 
 /** Words with an icon, so that colour is never the only indicator. */
 export function mark(kind, ...words) {
-  return h("span", { class: `mark mark-${kind}` }, h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]), ...words);
+  return h(
+    "span",
+    { class: `mark mark-${kind}` },
+    h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]),
+    ...words,
+  );
 }
 
 export function notice(kind, ...content) {
-  return h("div", { class: `notice notice-${kind}` }, h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]), h("div", {}, ...content));
+  return h(
+    "div",
+    { class: `notice notice-${kind}` },
+    h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]),
+    h("div", {}, ...content),
+  );
 }
 
 /**
@@ -20,7 +30,13 @@ export function notice(kind, ...content) {
  */
 export function staleNotice(error, since) {
   const message = h("strong", {}, error.message.replace(/\.?$/, "."));
-  return notice("warn", message, since === null ? ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers.` : ` The data on this page is from ${moment(since)}.`);
+  return notice(
+    "warn",
+    message,
+    since === null
+      ? ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers.`
+      : ` The data on this page is from ${moment(since)}.`,
+  );
 }
 
 function lastAnswer(at) {
@@ -35,7 +51,11 @@ export function swatch(index) {
 
 /** A button that shows and hides the element with this `id`. */
 export function toggle(label, open, id, press) {
-  return h("button", { type: "button", "aria-expanded": String(open), "aria-controls": id, on: { click: press } }, label);
+  return h(
+    "button",
+    { type: "button", "aria-expanded": String(open), "aria-controls": id, on: { click: press } },
+    label,
+  );
 }
 
 export function table(caption, heads, rows, props = {}) {
@@ -46,7 +66,17 @@ export function table(caption, heads, rows, props = {}) {
       "table",
       { class: props.class },
       h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, heads.map((it) => h("th", { scope: "col", class: it.number ? "number" : null, title: it.title }, it.label ?? it)))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((it) =>
+            h("th", { scope: "col", class: it.number ? "number" : null, title: it.title }, it.label ?? it),
+          ),
+        ),
+      ),
       h("tbody", {}, rows),
     ),
   );
@@ -54,7 +84,11 @@ export function table(caption, heads, rows, props = {}) {
 
 /** A cell; narrow screens show `label` next to it. */
 export function cell(label, content, { number = false, header = false } = {}) {
-  return h(header ? "th" : "td", { scope: header ? "row" : null, "data-label": header ? null : label, class: number ? "number" : null }, h("div", {}, content));
+  return h(
+    header ? "th" : "td",
+    { scope: header ? "row" : null, "data-label": header ? null : label, class: number ? "number" : null },
+    h("div", {}, content),
+  );
 }
 
 /**
@@ -64,7 +98,13 @@ export function cell(label, content, { number = false, header = false } = {}) {
 export function askForReason({ title, explain, label, danger = false, typed = null, act }) {
   return new Promise((resolve) => {
     let done = false;
-    const name = h("input", { type: "text", id: "typed-name", required: true, autocomplete: "off", spellcheck: "false" });
+    const name = h("input", {
+      type: "text",
+      id: "typed-name",
+      required: true,
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     const reason = h("input", { type: "text", id: "reason", required: true, maxlength: "300", autocomplete: "off" });
     const problem = h("p", { class: "problem", role: "alert" });
     const button = h("button", { type: "submit", class: danger ? "danger" : "primary" }, label);
@@ -98,9 +138,18 @@ export function askForReason({ title, explain, label, danger = false, typed = nu
       h("p", { class: "hint" }, "It is recorded with the change."),
       typed === null ? null : [h("label", { for: "typed-name" }, `Type ${typed} to confirm`), name],
       problem,
-      h("div", { class: "actions" }, button, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")),
+      h(
+        "div",
+        { class: "actions" },
+        button,
+        h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel"),
+      ),
     );
-    const dialog = h("dialog", { "aria-labelledby": "dialog-title", on: { close: () => (dialog.remove(), resolve(done)) } }, form);
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": "dialog-title", on: { close: () => (dialog.remove(), resolve(done)) } },
+      form,
+    );
     document.body.append(dialog);
     dialog.showModal();
     reason.focus();

@@ -4,7 +4,8 @@
  */
 export function poll(task, { every = 2000, failed = () => {} } = {}) {
   const ended = new AbortController();
-  let timer, running = false;
+  let timer,
+    running = false;
 
   async function run() {
     clearTimeout(timer);

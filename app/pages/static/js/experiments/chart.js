@@ -1,7 +1,7 @@
 // The confidence sequence over time: its band, zero, the minimal effect, plan changes, and when the verdict came.
 
 import { h } from "../dom.js";
-import { moment, ticks } from "../format.js";
+import { count, moment, ticks } from "../format.js";
 import { ends } from "./interval.js";
 import { plotter } from "./plotter.js";
 import { amount, effectInWords, verdictInWords } from "./words.js";
@@ -16,12 +16,19 @@ export function chart() {
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
   const latch = h("span", { class: "latched" }); // an element rather than ink: it has a label, and is above the band
   const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
-  let Plot = null, ended = false;
-  let plot = null, shown = null, marks = [], minimal = 0, axisEnds = { low: -0.1, high: 0.1 };
+  let Plot = null,
+    ended = false;
+  let plot = null,
+    shown = null,
+    marks = [],
+    minimal = 0,
+    axisEnds = { low: -0.1, high: 0.1 };
 
   const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
   const width = () => Math.max(240, Math.floor(place.clientWidth));
-  const resize = new ResizeObserver(() => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }));
+  const resize = new ResizeObserver(
+    () => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }),
+  );
   resize.observe(place);
   const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((it) => matchMedia(it));
   const repaint = () => shown && Plot && build(...shown);
@@ -35,13 +42,15 @@ export function chart() {
   for (const it of schemes) it.addEventListener("change", repaint);
 
   function underlay(u) {
-    const { ctx } = u, { left, top, width: w, height: h_ } = u.bbox;
+    const { ctx } = u,
+      { left, top, width: w, height: h_ } = u.bbox;
     ctx.save();
     ctx.beginPath();
     ctx.rect(left, top, w, h_);
     ctx.clip();
     ctx.fillStyle = color("--mei");
-    const up = u.valToPos(minimal, "y", true), down = u.valToPos(-minimal, "y", true);
+    const up = u.valToPos(minimal, "y", true),
+      down = u.valToPos(-minimal, "y", true);
     ctx.fillRect(left, up, w, down - up);
     ctx.strokeStyle = color("--line-strong");
     ctx.lineWidth = devicePixelRatio;
@@ -66,8 +75,11 @@ export function chart() {
   }
 
   function point({ cursor: { idx } }) {
-    const [comparison, points] = shown ?? [], it = points?.[idx];
-    readout.textContent = it ? `${moment(it.at)}: ${amount(it.effect.estimate, comparison.scale)}, ${between(it, comparison)}` : "";
+    const [comparison, points] = shown ?? [],
+      it = points?.[idx];
+    readout.textContent = it
+      ? `${moment(it.at)}: ${amount(it.effect.estimate, comparison.scale)}, ${between(it, comparison)}`
+      : "";
   }
 
   function build(comparison, points, plans) {
@@ -76,7 +88,12 @@ export function chart() {
     minimal = comparison.minimal_effect;
     axisEnds = endsOf(comparison, points);
     marks = plans;
-    const axis = { stroke: color("--text-2"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") }, font: "12px system-ui, sans-serif" };
+    const axis = {
+      stroke: color("--text-2"),
+      grid: { stroke: color("--line"), width: 1 },
+      ticks: { stroke: color("--line") },
+      font: "12px system-ui, sans-serif",
+    };
     const bound = { width: 1, stroke: color("--accent"), points: { show: false } };
     plot = new Plot(
       {
@@ -85,8 +102,16 @@ export function chart() {
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: { range: () => [axisEnds.low, axisEnds.high] } },
-        axes: [{ ...axis, size: 46, space: 70, values: (_, times) => ticks(times) }, { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) }],
-        series: [{}, { ...bound, label: "upper" }, { ...bound, label: "lower" }, { label: "estimate", width: 2, stroke: color("--accent"), points: { show: points.length < 3 } }],
+        axes: [
+          { ...axis, size: 46, space: 70, values: (_, times) => ticks(times) },
+          { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) },
+        ],
+        series: [
+          {},
+          { ...bound, label: "upper" },
+          { ...bound, label: "lower" },
+          { label: "estimate", width: 2, stroke: color("--accent"), points: { show: points.length < 3 } },
+        ],
         bands: [{ series: [1, 2], fill: color("--band") }],
         hooks: { drawClear: [underlay], draw: [placeLatch], setCursor: [point] },
       },
@@ -102,8 +127,14 @@ export function chart() {
       const usable = points.filter((it) => it.effect.lower !== null && it.effect.upper !== null);
       words.textContent = inWords(comparison, usable, plans);
       place.hidden = usable.length === 0;
-      const isSame = shown !== null && shown[0].metric === comparison.metric && shown[0].treatment === comparison.treatment;
-      const isOld = isSame && shown[0].since === comparison.since && shown[1].length === usable.length && shown[1].at(-1)?.at === usable.at(-1)?.at && String(shown[2]) === String(plans);
+      const isSame =
+        shown !== null && shown[0].metric === comparison.metric && shown[0].treatment === comparison.treatment;
+      const isOld =
+        isSame &&
+        shown[0].since === comparison.since &&
+        shown[1].length === usable.length &&
+        shown[1].at(-1)?.at === usable.at(-1)?.at &&
+        String(shown[2]) === String(plans);
       if (usable.length === 0 || (isOld && plot)) return;
       const again = isSame && plot !== null;
       shown = [comparison, usable, plans];
@@ -125,11 +156,20 @@ export function chart() {
 }
 
 function data(points) {
-  return [points.map((it) => it.at), points.map((it) => it.effect.upper), points.map((it) => it.effect.lower), points.map((it) => it.effect.estimate)];
+  return [
+    points.map((it) => it.at),
+    points.map((it) => it.effect.upper),
+    points.map((it) => it.effect.lower),
+    points.map((it) => it.effect.estimate),
+  ];
 }
 
 function endsOf({ minimal_effect: minimal, scale }, points) {
-  return ends(points.map((it) => it.effect), minimal, scale);
+  return ends(
+    points.map((it) => it.effect),
+    minimal,
+    scale,
+  );
 }
 
 function line(ctx, x1, y1, x2, y2) {
@@ -141,10 +181,21 @@ function line(ctx, x1, y1, x2, y2) {
 
 function inWords(comparison, points, plans) {
   if (points.length === 0) return "There is no interval yet.";
-  const first = points[0], last = points.at(-1);
+  const first = points[0],
+    last = points.at(-1);
   const within = plans.filter((it) => it >= first.at && it <= last.at).length;
-  const held = comparison.since && !comparison.doubt ? ` The verdict “${verdictInWords(comparison.verdict)}” has held since ${moment(comparison.since)}${comparison.since >= first.at && comparison.since <= last.at ? " (solid line)" : ""}.` : "";
-  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It started ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
+  const { since, doubt, verdict } = comparison;
+  const isDrawn = since >= first.at && since <= last.at;
+  return [
+    `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}.`,
+    `It started ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.`,
+    within > 0 && `The traffic changed ${count(within, "time", "times")} (dashed lines).`,
+    since &&
+      !doubt &&
+      `The verdict “${verdictInWords(verdict)}” has held since ${moment(since)}${isDrawn ? " (solid line)" : ""}.`,
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
 function between({ effect }, { scale }) {

@@ -11,7 +11,13 @@ export function actions(summary) {
   if (!acting || acting.state === "stopped") return [];
   const paused = acting.state === "paused";
   return [
-    paused ? (acting.cause === "file" ? null : "resume") : acting.next_share !== null && acting.next_share !== undefined ? "advance" : null,
+    paused
+      ? acting.cause === "file"
+        ? null
+        : "resume"
+      : acting.next_share !== null && acting.next_share !== undefined
+        ? "advance"
+        : null,
     paused ? null : "pause",
     "rollback",
     "promote",
@@ -19,7 +25,14 @@ export function actions(summary) {
   ].filter(Boolean);
 }
 
-export const LABELS = { resume: "Resume", advance: "Advance", pause: "Pause", rollback: "Roll back", promote: "Promote", stop: "Stop" };
+export const LABELS = {
+  resume: "Resume",
+  advance: "Advance",
+  pause: "Pause",
+  rollback: "Roll back",
+  promote: "Promote",
+  stop: "Stop",
+};
 
 const DOUBTS = {
   do_not_ship: "is worse, or exceeds a guardrail: the report says not to ship it",
@@ -46,7 +59,13 @@ export async function decide(action, summary, etag, treatment, { api }) {
   const doubts = action === "promote" ? doubt(summary, treatment) : null;
   return askForReason({
     title: `${LABELS[action]}: ${name}`,
-    explain: h("div", {}, doubts ? notice("bad", doubts) : null, h("p", {}, inWords(action, summary, treatment)), await dryRun(path, { action, reason: "dry run", ...named }, api)),
+    explain: h(
+      "div",
+      {},
+      doubts ? notice("bad", doubts) : null,
+      h("p", {}, inWords(action, summary, treatment)),
+      await dryRun(path, { action, reason: "dry run", ...named }, api),
+    ),
     label: LABELS[action],
     danger: action === "rollback" || action === "stop" || doubts !== null,
     typed: doubts === null ? null : treatment,
@@ -54,7 +73,7 @@ export async function decide(action, summary, etag, treatment, { api }) {
       try {
         await api.send("POST", path, { action, reason, ...named }, { "if-match": etag });
       } catch (error) {
-        if (error.status === 412) throw new Error(goneOn(error.body?.current?.acting));
+        if (error.status === 412) throw new Error(goneOn(error.body?.current?.acting), { cause: error });
         throw error;
       }
     },
@@ -63,13 +82,18 @@ export async function decide(action, summary, etag, treatment, { api }) {
 
 function goneOn(acting) {
   const now = acting ? ` It is ${acting.state} now, with ${acting.share}\u00a0% on treatments.` : "";
-  return `The experiment has changed since you opened this.${now} Close this dialog, look at the current state and decide again.`;
+  return (
+    `The experiment has changed since you opened this.${now} ` +
+    "Close this dialog, look at the current state and decide again."
+  );
 }
 
 function inWords(action, { acting, control, treatments }, treatment) {
   return {
     resume: "The ramp continues by its own rules.",
-    advance: `The treatments get ${acting.next_share}\u00a0% of the traffic instead of ${acting.share}\u00a0%, without waiting for the step's conditions.`,
+    advance:
+      `The treatments get ${acting.next_share}\u00a0% of the traffic instead of ${acting.share}\u00a0%, ` +
+      "without waiting for the step's conditions.",
     pause: "Nothing advances until a manager resumes it. The traffic stays as it is.",
     rollback: `${control} gets the traffic of ${list(treatments)}, and the ramp pauses.`,
     promote: `${treatment} gets all the traffic that the holdout leaves, and the experiment ends.`,
@@ -82,7 +106,9 @@ async function dryRun(path, decision, api) {
   try {
     const { before, after, stopped, moves } = await api.send("POST", `${path}?dry_run=true`, decision);
     return [
-      stopped.length ? h("p", {}, h("strong", {}, list(stopped)), " gets no traffic from now on, even before the plan changes.") : null,
+      stopped.length
+        ? h("p", {}, h("strong", {}, list(stopped)), " gets no traffic from now on, even before the plan changes.")
+        : null,
       movesInWords(before, { after: { weights: after }, moves }),
     ];
   } catch (error) {

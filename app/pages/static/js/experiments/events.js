@@ -8,13 +8,19 @@ const WAIT_MS = 3000;
  */
 export function follow(api, since, receive) {
   const ended = new AbortController();
-  let last = null, stream = null, wake = () => {};
+  let last = null,
+    stream = null,
+    wake = () => {};
 
   async function read() {
     const headers = last === null ? {} : { "last-event-id": last };
     stream = new AbortController();
     const signal = AbortSignal.any([ended.signal, stream.signal]);
-    const response = await api.fetch(`/api/events${last === null ? `?since=${since}` : ""}`, { headers, signal, timeout: null });
+    const response = await api.fetch(`/api/events${last === null ? `?since=${since}` : ""}`, {
+      headers,
+      signal,
+      timeout: null,
+    });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let waiting = "";
     for (;;) {

@@ -11,17 +11,32 @@ const APART = 12; // labels closer than this many percent of the axis would touc
 /** The axis of relative effects: round numbers around every estimate, and every interval within reason. */
 export function reach(effects) {
   const minimal = Math.max(...effects.map((it) => it.minimal_effect), 0.001);
-  const widest = Math.max(...effects.flatMap((it) => [Math.abs(it.effect.lower ?? 0), Math.abs(it.effect.upper ?? 0), 1.5 * it.minimal_effect]), 0);
+  const widest = Math.max(
+    ...effects.flatMap((it) => [
+      Math.abs(it.effect.lower ?? 0),
+      Math.abs(it.effect.upper ?? 0),
+      1.5 * it.minimal_effect,
+    ]),
+    0,
+  );
   const farthest = Math.max(...effects.map((it) => Math.abs(it.effect.estimate ?? 0)), 0);
-  const high = rounded(Math.max(Math.min(widest * 1.05, Math.max(CLIPPED * 4 * minimal, 0.25)), farthest * 1.05) || 0.1);
+  const high = rounded(
+    Math.max(Math.min(widest * 1.05, Math.max(CLIPPED * 4 * minimal, 0.25)), farthest * 1.05) || 0.1,
+  );
   return { low: Math.max(-high, LEAST), high };
 }
 
-/** The ends of a chart's axis: all estimates, the minimal effect, and the intervals but for the first and widest ones. */
+/** The ends of a chart's axis: all estimates, the minimal effect, and the intervals but the first and widest ones. */
 export function ends(effects, minimal, scale) {
   const later = effects.slice(Math.floor(effects.length / 6));
-  const shown = [-1.4 * minimal, 1.4 * minimal, ...effects.map((it) => it.estimate), ...later.flatMap((it) => [it.lower, it.upper])];
-  const low = -rounded(-1.05 * Math.min(...shown)), high = rounded(1.05 * Math.max(...shown));
+  const shown = [
+    -1.4 * minimal,
+    1.4 * minimal,
+    ...effects.map((it) => it.estimate),
+    ...later.flatMap((it) => [it.lower, it.upper]),
+  ];
+  const low = -rounded(-1.05 * Math.min(...shown)),
+    high = rounded(1.05 * Math.max(...shown));
   return { low: scale === "relative" ? Math.max(low, LEAST) : low, high };
 }
 
@@ -37,17 +52,28 @@ const place = (value, { low, high }) => Math.min(100, Math.max(0, (100 * (value 
 export function interval(it, span, words = true) {
   const { lower, upper, estimate } = it.effect;
   const known = lower !== null && upper !== null && lower !== undefined && upper !== undefined;
-  const left = known ? place(lower, span) : 0, right = known ? place(upper, span) : 0;
+  const left = known ? place(lower, span) : 0,
+    right = known ? place(upper, span) : 0;
   return h(
     "div",
     { class: "interval" },
     h(
       "div",
       { class: "track", "aria-hidden": "true" },
-      h("span", { class: "minimal", style: { left: `${place(-it.minimal_effect, span)}%`, right: `${100 - place(it.minimal_effect, span)}%` } }),
+      h("span", {
+        class: "minimal",
+        style: { left: `${place(-it.minimal_effect, span)}%`, right: `${100 - place(it.minimal_effect, span)}%` },
+      }),
       h("span", { class: "zero", style: { left: `${place(0, span)}%` } }),
-      known ? h("span", { class: `sequence ${lower < span.low ? "cut-left" : ""} ${upper > span.high ? "cut-right" : ""}`, style: { left: `${left}%`, width: `${Math.max(right - left, 0.8)}%` } }) : null,
-      known && estimate !== null ? h("span", { class: "estimate", style: { left: `${place(estimate, span)}%` } }) : null,
+      known
+        ? h("span", {
+            class: `sequence ${lower < span.low ? "cut-left" : ""} ${upper > span.high ? "cut-right" : ""}`,
+            style: { left: `${left}%`, width: `${Math.max(right - left, 0.8)}%` },
+          })
+        : null,
+      known && estimate !== null
+        ? h("span", { class: "estimate", style: { left: `${place(estimate, span)}%` } })
+        : null,
     ),
     words ? h("span", { class: "unseen" }, effectInWords(it)) : null,
   );
@@ -55,5 +81,15 @@ export function interval(it, span, words = true) {
 
 export function axis(span, scale) {
   const left = span.low === -span.high ? [span.low, span.low / 2] : place(0, span) > APART ? [span.low] : [];
-  return h("div", { class: "axis", "aria-hidden": "true" }, [...left, 0, span.high / 2, span.high].map((it) => h("span", { style: { left: `${place(it, span)}%` } }, scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale))));
+  return h(
+    "div",
+    { class: "axis", "aria-hidden": "true" },
+    [...left, 0, span.high / 2, span.high].map((it) =>
+      h(
+        "span",
+        { style: { left: `${place(it, span)}%` } },
+        scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale),
+      ),
+    ),
+  );
 }

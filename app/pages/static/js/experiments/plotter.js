@@ -5,7 +5,10 @@ let loaded = null;
 /** Resolves to uPlot's class. Rejects if its file cannot be fetched; the next call tries again. */
 export function plotter() {
   speakPlainly();
-  loaded ??= Promise.all([element("link", { rel: "stylesheet", href: "/ui/static/uPlot.min.css" }), element("script", { src: "/ui/static/uPlot.iife.js" })]).then(
+  loaded ??= Promise.all([
+    element("link", { rel: "stylesheet", href: "/ui/static/uPlot.min.css" }),
+    element("script", { src: "/ui/static/uPlot.iife.js" }),
+  ]).then(
     () => globalThis.uPlot,
     (error) => {
       loaded = null;
@@ -15,8 +18,10 @@ export function plotter() {
   return loaded;
 }
 
-/** uPlot formats numbers in the browser's language as it loads. Some browsers name theirs in a form that `Intl` refuses,
-    such as "en-US@posix" after LANG=C, and then it would not load: it gets the language of this console's own numbers. */
+/**
+ * uPlot formats numbers in the browser's language as it loads. Some browsers name theirs in a form that `Intl` refuses,
+ * such as "en-US@posix" after LANG=C, and then it would not load: it gets the language of this console's own numbers.
+ */
 function speakPlainly() {
   try {
     new Intl.NumberFormat(navigator.language);

@@ -10,8 +10,21 @@ const DECISIONS = {
   keep_going: ["wait", "Keep going"],
   invalid: ["bad", "Not to be trusted"],
 };
-const VERDICTS = { better: ["good", "better"], worse: ["bad", "worse"], different: ["warn", "different"], equivalent: ["info", "no difference that matters"], undecided: ["wait", "undecided"], too_early: ["wait", "too few units so far"], invalid: ["bad", "invalid"] };
-const STATES = { running: ["good", "running"], paused: ["warn", "paused"], stopped: ["info", "stopped"], draft: ["info", "draft"] };
+const VERDICTS = {
+  better: ["good", "better"],
+  worse: ["bad", "worse"],
+  different: ["warn", "different"],
+  equivalent: ["info", "no difference that matters"],
+  undecided: ["wait", "undecided"],
+  too_early: ["wait", "too few units so far"],
+  invalid: ["bad", "invalid"],
+};
+const STATES = {
+  running: ["good", "running"],
+  paused: ["warn", "paused"],
+  stopped: ["info", "stopped"],
+  draft: ["info", "draft"],
+};
 
 export const METRICS = {
   ttft: "First token",
@@ -61,7 +74,11 @@ export function amount(value, scale) {
 /** "−7.7 %, between −13.4 % and −1.7 %; lower is better; ±5 % or less does not matter" */
 export function effectInWords({ effect, scale, minimal_effect: minimal, better }) {
   if (effect.estimate === null || effect.estimate === undefined) return "no interval yet";
-  const between = effect.lower === null || effect.upper === null ? "" : `, between ${amount(effect.lower, scale)} and ${amount(effect.upper, scale)}`;
+  const between =
+    effect.lower === null || effect.upper === null
+      ? ""
+      : `, between ${amount(effect.lower, scale)} and ${amount(effect.upper, scale)}`;
   const what = better === "neither" ? "" : `; ${better} is better`;
-  return `${amount(effect.estimate, scale)}${between}${what}; ±${scale === "relative" ? signedPercent(minimal).slice(1) : minimal} or less does not matter`;
+  const most = scale === "relative" ? signedPercent(minimal).slice(1) : minimal;
+  return `${amount(effect.estimate, scale)}${between}${what}; ±${most} or less does not matter`;
 }

@@ -4,7 +4,15 @@ import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js"
 import { distribution, legend } from "../experiments/distributions.js";
 import { follow } from "../experiments/events.js";
 import { axis, interval, reach } from "../experiments/interval.js";
-import { amount, decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
+import {
+  amount,
+  decision,
+  effectInWords,
+  metricName,
+  sentence,
+  state as stateMark,
+  verdict,
+} from "../experiments/words.js";
 import { duration, list, moment, number, or, percent, seconds, time, unbroken, whole } from "../format.js";
 import { cell, mark, notice, staleNotice, swatch, table } from "../parts.js";
 
@@ -14,16 +22,37 @@ const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
-const ATTRIBUTES = { dialect: "Dialect", prompt_bytes: "First prompt", stream: "First answer", hour: "First hour", group: "Group" };
+const ATTRIBUTES = {
+  dialect: "Dialect",
+  prompt_bytes: "First prompt",
+  stream: "First answer",
+  hour: "First hour",
+  group: "Group",
+};
 const SHARES = new Set(["proportion"]);
 
 export async function mount(root, context) {
   const { api, poll, announce, names } = context;
   const name = names[0];
   const path = `/api/experiments/${encodeURIComponent(name)}`;
-  const state = { summary: null, etag: null, report: null, due: 0, at: null, problem: null, missing: false, chosen: null, points: [], plans: [], events: [], why: null, said: null };
+  const state = {
+    summary: null,
+    etag: null,
+    report: null,
+    due: 0,
+    at: null,
+    problem: null,
+    missing: false,
+    chosen: null,
+    points: [],
+    plans: [],
+    events: [],
+    why: null,
+    said: null,
+  };
   const plot = chart();
-  let frame = null, following = null;
+  let frame = null,
+    following = null;
 
   async function read(signal) {
     try {
@@ -61,7 +90,9 @@ export async function mount(root, context) {
       state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
       const { endpoints } = await api.get("/api/overview", { signal });
       const decides = endpoints.some((it) => it.endpoint === endpoint && it.may_operate);
-      state.why = decides ? null : `Only managers and the operators of ${endpoint} decide on its experiments; your key can view them.`;
+      state.why = decides
+        ? null
+        : `Only managers and the operators of ${endpoint} decide on its experiments; your key can view them.`;
     } catch {
       // They are marks in a chart and a hint: the page is correct without them.
     }
@@ -73,7 +104,8 @@ export async function mount(root, context) {
   }
 
   function receive(event) {
-    const isOurs = event.experiment === name || (event.experiment === undefined && event.endpoint === state.summary?.endpoint);
+    const isOurs =
+      event.experiment === name || (event.experiment === undefined && event.endpoint === state.summary?.endpoint);
     if (!isOurs || state.events.some((it) => it.id === event.id)) return;
     state.events = [event, ...state.events].slice(0, EVENTS_SHOWN);
     frame ??= requestAnimationFrame(() => ((frame = null), draw()));
@@ -93,15 +125,39 @@ export async function mount(root, context) {
     morph(
       root,
       h("p", { class: "crumbs" }, h("a", { href: "#/experiments" }, "Experiments")),
-      h("div", { class: "headline" }, h("h1", {}, name), summary ? [stateMark(summary), report ? decision(report) : null] : null),
-      state.problem ? (state.missing ? notice("bad", state.problem.message) : staleNotice(state.problem, state.at)) : null,
+      h(
+        "div",
+        { class: "headline" },
+        h("h1", {}, name),
+        summary ? [stateMark(summary), report ? decision(report) : null] : null,
+      ),
+      state.problem
+        ? state.missing
+          ? notice("bad", state.problem.message)
+          : staleNotice(state.problem, state.at)
+        : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
-      summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Loading …")) : [h("p", { class: "verdict" }, sentence(report?.headline ?? summary.headline, armsOf(summary))), report ? report.details.map((it) => h("p", {}, sentence(it, armsOf(summary)))) : null, whatNext(summary, report), howToStart(summary), buttons(summary)],
-      report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing has been recorded for this experiment.") : null,
+      summary === null
+        ? state.problem
+          ? null
+          : h("p", { class: "hint" }, "Loading …")
+        : [
+            h("p", { class: "verdict" }, sentence(report?.headline ?? summary.headline, armsOf(summary))),
+            report ? report.details.map((it) => h("p", {}, sentence(it, armsOf(summary)))) : null,
+            whatNext(summary, report),
+            howToStart(summary),
+            buttons(summary),
+          ],
+      report
+        ? evidence(report)
+        : summary
+          ? notice("info", "There is no evidence yet: nothing has been recorded for this experiment.")
+          : null,
       summary ? events() : null,
     );
     const comparison = chosen();
-    if (comparison) plot.draw(comparison, upToNow(state.points, comparison, report), state.plans.map((it) => it.since).reverse());
+    if (comparison)
+      plot.draw(comparison, upToNow(state.points, comparison, report), state.plans.map((it) => it.since).reverse());
   }
 
   function whatNext(summary, report) {
@@ -119,29 +175,73 @@ export async function mount(root, context) {
 
   function ramp(acting) {
     const share = Math.max(0, Math.min(100, acting.share));
-    return h("div", { class: "ramp" }, h("div", { class: "share-bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share}\u00a0% of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share}\u00a0%`}.`));
+    const next = (acting.next_share ?? null) === null ? "" : `; the next step is ${acting.next_share}\u00a0%`;
+    return h(
+      "div",
+      { class: "ramp" },
+      h(
+        "div",
+        { class: "share-bar", "aria-hidden": "true" },
+        h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }),
+        h("span", { class: "rest", style: { "flex-grow": String(100 - share) } }),
+      ),
+      h("p", { class: "hint small" }, `Treatments have ${share}\u00a0% of the traffic${next}.`),
+    );
   }
 
   /** The configuration to write in the file, for an experiment that the file keeps from running. */
   function howToStart({ experiment, state: declared, acting }) {
     if (declared === "running" || acting?.state === "stopped") return null;
-    const effect = { draft: "It is a draft: it records and compares nothing.", paused: "Its configuration pauses it.", stopped: "Its configuration has stopped it." }[declared];
+    const effect = {
+      draft: "It is a draft: it records and compares nothing.",
+      paused: "Its configuration pauses it.",
+      stopped: "Its configuration has stopped it.",
+    }[declared];
     return notice(
       "info",
-      h("p", {}, h("strong", {}, effect), " To start it, give its section of the configuration file this state, and deliver the file:"),
+      h(
+        "p",
+        {},
+        h("strong", {}, effect),
+        " To start it, give its section of the configuration file this state, and deliver the file:",
+      ),
       h("pre", { tabindex: "0", "aria-label": "YAML" }, `experiments:\n  ${experiment}:\n    state: running`),
     );
   }
 
   function buttons(summary) {
     const possible = actions(summary);
-    if (possible.length === 0) return summary.acting ? h("p", { class: "hint" }, "It has stopped: to test further, declare another experiment in the configuration file.") : null;
+    if (possible.length === 0)
+      return summary.acting
+        ? h(
+            "p",
+            { class: "hint" },
+            "It has stopped: to test further, declare another experiment in the configuration file.",
+          )
+        : null;
     if (state.why !== null) return h("p", { class: "hint" }, state.why);
-    return h("div", { class: "actions" }, possible.map((it, index) => (it === "promote" && summary.treatments.length > 1 ? summary.treatments.map((arm) => button(it, index, arm, `${LABELS[it]} ${arm}`)) : button(it, index, summary.treatments[0], LABELS[it]))));
+    return h(
+      "div",
+      { class: "actions" },
+      possible.map((it, index) =>
+        it === "promote" && summary.treatments.length > 1
+          ? summary.treatments.map((arm) => button(it, index, arm, `${LABELS[it]} ${arm}`))
+          : button(it, index, summary.treatments[0], LABELS[it]),
+      ),
+    );
   }
 
   function button(action, index, treatment, label) {
-    return h("button", { type: "button", key: label, class: action === "rollback" ? "danger" : index === 0 && !hasFailed(state.summary) ? "primary" : null, on: { click: () => press(action, treatment) } }, label);
+    return h(
+      "button",
+      {
+        type: "button",
+        key: label,
+        class: action === "rollback" ? "danger" : index === 0 && !hasFailed(state.summary) ? "primary" : null,
+        on: { click: () => press(action, treatment) },
+      },
+      label,
+    );
   }
 
   function evidence(report) {
@@ -149,20 +249,154 @@ export async function mount(root, context) {
     const arms = armsOf(report);
     const options = [...report.primary, ...report.secondary];
     return [
-      h("section", { "aria-labelledby": "over-time", key: "over-time" }, h("div", { class: "headline" }, h("h2", { id: "over-time" }, "The effect over time"), options.length > 1 ? h("select", { "aria-label": "Metric", value: comparison ? keyOf(comparison) : "", on: { change: async (event) => ((state.chosen = event.target.value), (state.points = []), draw(), await readHistory(), draw()) } }, options.map((it) => h("option", { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) }, `${metricName(it.metric)}, ${it.treatment}`))) : null), plot.element),
-      report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", unbroken(it.text), " ", h("span", { class: "hint" }, time(it.at))))) : null,
+      h(
+        "section",
+        { "aria-labelledby": "over-time", key: "over-time" },
+        h(
+          "div",
+          { class: "headline" },
+          h("h2", { id: "over-time" }, "The effect over time"),
+          options.length > 1
+            ? h(
+                "select",
+                {
+                  "aria-label": "Metric",
+                  value: comparison ? keyOf(comparison) : "",
+                  on: {
+                    change: async (event) => (
+                      (state.chosen = event.target.value),
+                      (state.points = []),
+                      draw(),
+                      await readHistory(),
+                      draw()
+                    ),
+                  },
+                },
+                options.map((it) =>
+                  h(
+                    "option",
+                    { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) },
+                    `${metricName(it.metric)}, ${it.treatment}`,
+                  ),
+                ),
+              )
+            : null,
+        ),
+        plot.element,
+      ),
+      report.alarms.length
+        ? h(
+            "section",
+            { key: "alarms" },
+            h("h2", {}, "Alarms"),
+            report.alarms.map((it) => notice("bad", unbroken(it.text), " ", h("span", { class: "hint" }, time(it.at)))),
+          )
+        : null,
       h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
-      report.subgroups?.effects.length ? h("section", { key: "subgroups" }, h("h2", {}, "For whom the effect differs"), h("p", { class: "hint" }, `By each unit's first request. All changes hold together, with ${number(100 * (1 - report.subgroups.alpha))} % certainty. A subgroup differs from all others if the interval of the difference excludes zero; of those that are said to, at most ${number(100 * report.subgroups.alpha)} % do not, in the mean.`), subgroups(report)) : null,
-      report.distributions?.length ? h("section", { key: "distributions", "aria-labelledby": "distributions" }, h("h2", { id: "distributions" }, "Distributions"), h("p", { class: "hint" }, "The share of each arm's requests at or below each value; the dots mark p50 and p95. These curves are not adjusted, and no verdict is based on them."), legend(arms), h("div", { class: "distributions" }, report.distributions.map((it) => distribution(it, arms)))) : null,
-      h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Detectable by now", "On an alarm"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
+      report.subgroups?.effects.length
+        ? h(
+            "section",
+            { key: "subgroups" },
+            h("h2", {}, "For whom the effect differs"),
+            h(
+              "p",
+              { class: "hint" },
+              "By each unit's first request. All changes hold together, with ",
+              `${number(100 * (1 - report.subgroups.alpha))} % certainty. A subgroup differs from all others if the `,
+              "interval of the difference excludes zero; of those that are said to, at most ",
+              `${number(100 * report.subgroups.alpha)} % do not, in the mean.`,
+            ),
+            subgroups(report),
+          )
+        : null,
+      report.distributions?.length
+        ? h(
+            "section",
+            { key: "distributions", "aria-labelledby": "distributions" },
+            h("h2", { id: "distributions" }, "Distributions"),
+            h(
+              "p",
+              { class: "hint" },
+              "The share of each arm's requests at or below each value; the dots mark p50 and p95. " +
+                "These curves are not adjusted, and no verdict is based on them.",
+            ),
+            legend(arms),
+            h(
+              "div",
+              { class: "distributions" },
+              report.distributions.map((it) => distribution(it, arms)),
+            ),
+          )
+        : null,
+      h(
+        "section",
+        { key: "guardrails" },
+        h("h2", {}, "Guardrails"),
+        report.guardrails.length
+          ? table(
+              "Guardrails",
+              [
+                "Event",
+                "State",
+                "Limit",
+                ...arms.map((it) => ({ label: it, number: true })),
+                "Detectable by now",
+                "On an alarm",
+              ],
+              report.guardrails.map((it) => guardrail(it, arms)),
+              { class: "stacked" },
+            )
+          : h("p", { class: "hint" }, "None is declared."),
+      ),
       h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
-      report.warnings.length ? h("section", { key: "warnings" }, h("h2", {}, "Warnings"), h("ul", {}, report.warnings.map((it) => h("li", {}, it)))) : null,
-      report.service.length ? h("section", { key: "service" }, h("h2", {}, "About the service"), h("ul", {}, report.service.map((it) => h("li", {}, it)))) : null,
+      report.warnings.length
+        ? h(
+            "section",
+            { key: "warnings" },
+            h("h2", {}, "Warnings"),
+            h(
+              "ul",
+              {},
+              report.warnings.map((it) => h("li", {}, it)),
+            ),
+          )
+        : null,
+      report.service.length
+        ? h(
+            "section",
+            { key: "service" },
+            h("h2", {}, "About the service"),
+            h(
+              "ul",
+              {},
+              report.service.map((it) => h("li", {}, it)),
+            ),
+          )
+        : null,
     ];
   }
 
   function events() {
-    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, state.report ? "None since the start." : "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, unbroken(it.text))))));
+    return h(
+      "section",
+      { key: "events" },
+      h("h2", {}, "Events"),
+      state.events.length === 0
+        ? h("p", { class: "hint" }, state.report ? "None since the start." : "None in the last week.")
+        : h(
+            "ol",
+            { class: "events" },
+            state.events.map((it) =>
+              h(
+                "li",
+                { key: it.id },
+                h("span", { class: "hint" }, time(it.at)),
+                h("span", { class: "tag" }, it.kind),
+                h("span", {}, unbroken(it.text)),
+              ),
+            ),
+          ),
+    );
   }
 
   draw();
@@ -179,7 +413,9 @@ const armsOf = ({ control, treatments }) => [control, ...treatments];
 
 /** The looks of the past, and the present interval. */
 function upToNow(points, { effect }, { at }) {
-  return effect.lower === null || effect.upper === null ? points : [...points.filter((it) => it.at < at), { at, effect }];
+  return effect.lower === null || effect.upper === null
+    ? points
+    : [...points.filter((it) => it.at < at), { at, effect }];
 }
 
 const keyOf = (it) => JSON.stringify([it.metric, it.treatment]);
@@ -190,16 +426,53 @@ function metrics(report, arms) {
   const several = report.treatments.length > 1;
   return table(
     "Metrics",
-    ["Metric", "Verdict", { label: ["Effect", axis(span, "relative")] }, "In words", ...arms.map((it, index) => ({ label: [swatch(index), it], number: true }))],
+    [
+      "Metric",
+      "Verdict",
+      { label: ["Effect", axis(span, "relative")] },
+      "In words",
+      ...arms.map((it, index) => ({ label: [swatch(index), it], number: true })),
+    ],
     rows.map((it) =>
       h(
         "tr",
         { key: keyOf(it) },
-        cell("", [metricName(it.metric), it.role === "primary" ? h("span", { class: "tag" }, "decides") : null, several ? h("div", { class: "hint small" }, it.treatment) : null], { header: true }),
-        cell("Verdict", [verdict(it.verdict), it.since && !it.doubt ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.doubt ? h("div", { class: "hint small" }, it.doubt) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : ""}`) : null]),
+        cell(
+          "",
+          [
+            metricName(it.metric),
+            it.role === "primary" ? h("span", { class: "tag" }, "decides") : null,
+            several ? h("div", { class: "hint small" }, it.treatment) : null,
+          ],
+          { header: true },
+        ),
+        cell("Verdict", [
+          verdict(it.verdict),
+          it.since && !it.doubt ? h("div", { class: "hint small" }, "since ", time(it.since)) : null,
+          it.doubt ? h("div", { class: "hint small" }, it.doubt) : null,
+          it.units_needed
+            ? h(
+                "div",
+                { class: "hint small" },
+                `about ${whole(it.units_needed)} more units`,
+                it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : null,
+              )
+            : null,
+        ]),
         cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
-        cell("In words", h("span", { class: "small" }, it.reason && it.effect.estimate === null ? it.reason : `${it.doubt ? `of ${it.measured_on}: ` : ""}${effectInWords(it)}`)),
-        arms.map((arm) => cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true })),
+        cell(
+          "In words",
+          h(
+            "span",
+            { class: "small" },
+            it.reason && it.effect.estimate === null
+              ? it.reason
+              : `${it.doubt ? `of ${it.measured_on}: ` : ""}${effectInWords(it)}`,
+          ),
+        ),
+        arms.map((arm) =>
+          cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true }),
+        ),
       ),
     ),
     { class: "stacked list" },
@@ -207,16 +480,27 @@ function metrics(report, arms) {
 }
 
 function subgroups(report) {
-  const between = ({ lower, upper }, scale) => (lower === null || upper === null ? or(null) : `${amount(lower, scale)} to ${amount(upper, scale)}`);
+  const between = ({ lower, upper }, scale) =>
+    lower === null || upper === null ? or(null) : `${amount(lower, scale)} to ${amount(upper, scale)}`;
   return table(
     "For whom the effect differs",
-    ["Subgroup", "Metric", "Differs", { label: "Change", number: true }, { label: "Between", number: true }, { label: "Against all others", number: true }],
+    [
+      "Subgroup",
+      "Metric",
+      "Differs",
+      { label: "Change", number: true },
+      { label: "Between", number: true },
+      { label: "Against all others", number: true },
+    ],
     report.subgroups.effects.map((it) =>
       h(
         "tr",
         { key: `${it.metric} ${it.treatment} ${it.attribute} ${it.name}` },
         cell("", `${ATTRIBUTES[it.attribute]}: ${it.name}`, { header: true }),
-        cell("Metric", [metricName(it.metric), report.treatments.length > 1 ? h("div", { class: "hint small" }, it.treatment) : null]),
+        cell("Metric", [
+          metricName(it.metric),
+          report.treatments.length > 1 ? h("div", { class: "hint small" }, it.treatment) : null,
+        ]),
         cell("Differs", it.differs ? mark("warn", "differs") : mark("wait", "not known to")),
         cell("Change", or(it.effect.estimate === null ? null : amount(it.effect.estimate, it.scale)), { number: true }),
         cell("Between", between(it.effect, it.scale), { number: true }),
@@ -238,28 +522,91 @@ function guardrail(it, arms) {
     "tr",
     { key: `${it.event}/${it.treatment}` },
     cell("", it.event, { header: true }),
-    cell("State", it.alarm ? [mark("bad", "alarm"), it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null] : it.unhealthy ? mark("warn", "control is unhealthy") : mark("good", "quiet")),
+    cell(
+      "State",
+      it.alarm
+        ? [
+            mark("bad", "alarm"),
+            it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null,
+          ]
+        : it.unhealthy
+          ? mark("warn", "control is unhealthy")
+          : mark("good", "quiet"),
+    ),
     cell("Limit", it.limit),
-    arms.map((arm) => cell(arm, [or(whole(it.events[arm])), arm in (it.requests ?? {}) ? h("div", { class: "hint small" }, `${whole(it.requests[arm])} of ${whole(it.of_requests[arm])} requests`) : null], { number: true })),
+    arms.map((arm) =>
+      cell(
+        arm,
+        [
+          or(whole(it.events[arm])),
+          arm in (it.requests ?? {})
+            ? h("div", { class: "hint small" }, `${whole(it.requests[arm])} of ${whole(it.of_requests[arm])} requests`)
+            : null,
+        ],
+        { number: true },
+      ),
+    ),
     cell("Detectable by now", it.detectable ? `${number(it.detectable)} times control's rate` : or(null)),
     cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[it.action] ?? it.action),
   );
 }
 
 function sampleRatio(report, arms) {
-  const found = report.sample_ratio;
+  const { sample_ratio: found, started_at: started } = report;
+  const requests = Object.values(report.requests).reduce((a, b) => a + b, 0);
+  const forced = arms.map((arm) => `${whole(report.forced[arm] ?? 0)} on ${arm}`);
   return [
-    h("p", {}, found.alarm ? mark("bad", "Sample-ratio mismatch: the unit counts contradict the weights, so no verdict can be trusted.") : mark("good", "As configured: the unit counts match the weights.")),
-    found.attribution.length ? h("ul", {}, found.attribution.map((it) => h("li", {}, it))) : null,
+    h(
+      "p",
+      {},
+      found.alarm
+        ? mark("bad", "Sample-ratio mismatch: the unit counts contradict the weights, so no verdict can be trusted.")
+        : mark("good", "As configured: the unit counts match the weights."),
+    ),
+    found.attribution.length
+      ? h(
+          "ul",
+          {},
+          found.attribution.map((it) => h("li", {}, it)),
+        )
+      : null,
     table(
       "Units by plan",
       ["Plan", ...arms.map((it, index) => ({ label: [swatch(index), it], number: true }))],
       found.plans.map((it) => {
-        const total = arms.reduce((sum, arm) => sum + (it.units[arm] ?? 0), 0), weight = arms.reduce((sum, arm) => sum + (it.weights[arm] ?? 0), 0);
-        return h("tr", { key: it.plan }, cell("", it.plan, { header: true }), arms.map((arm) => cell(arm, [whole(it.units[arm] ?? 0), total && weight ? h("div", { class: "hint small" }, `${percent((it.units[arm] ?? 0) / total)}, ${percent((it.weights[arm] ?? 0) / weight)} configured`) : null], { number: true })));
+        const total = arms.reduce((sum, arm) => sum + (it.units[arm] ?? 0), 0),
+          weight = arms.reduce((sum, arm) => sum + (it.weights[arm] ?? 0), 0);
+        return h(
+          "tr",
+          { key: it.plan },
+          cell("", it.plan, { header: true }),
+          arms.map((arm) =>
+            cell(
+              arm,
+              [
+                whole(it.units[arm] ?? 0),
+                total && weight
+                  ? h(
+                      "div",
+                      { class: "hint small" },
+                      `${percent((it.units[arm] ?? 0) / total)}, `,
+                      `${percent((it.weights[arm] ?? 0) / weight)} configured`,
+                    )
+                  : null,
+              ],
+              { number: true },
+            ),
+          ),
+        );
       }),
       { class: "stacked" },
     ),
-    h("p", { class: "hint small" }, `${whole(Object.values(report.requests).reduce((a, b) => a + b, 0))} requests since ${moment(report.started_at) ?? "the start"} (${duration(report.at - (report.started_at ?? report.at))}). Forced by clients, and not counted: ${list(arms.map((arm) => `${whole(report.forced[arm] ?? 0)} on ${arm}`))}.`),
+    h(
+      "p",
+      { class: "hint small" },
+      `${whole(requests)} requests since ${moment(started) ?? "the start"} `,
+      `(${duration(report.at - (started ?? report.at))}). `,
+      `Forced by clients, and not counted: ${list(forced)}.`,
+    ),
   ];
 }

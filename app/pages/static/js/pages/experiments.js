@@ -7,7 +7,17 @@ import { cell, mark, notice, staleNotice, table } from "../parts.js";
 
 export const title = "Experiments";
 
-const ALARMS = { sample_ratio: "sample ratio", guardrail: "guardrail", rows_lost: "rows lost", incomplete: "ledger incomplete", completeness: "completeness", endpoint_unhealthy: "endpoint unhealthy", aa: "A/A", effect_changed: "effect changed", returns: "requests per unit" };
+const ALARMS = {
+  sample_ratio: "sample ratio",
+  guardrail: "guardrail",
+  rows_lost: "rows lost",
+  incomplete: "ledger incomplete",
+  completeness: "completeness",
+  endpoint_unhealthy: "endpoint unhealthy",
+  aa: "A/A",
+  effect_changed: "effect changed",
+  returns: "requests per unit",
+};
 
 export async function mount(root, context) {
   const { api, poll } = context;
@@ -20,12 +30,37 @@ export async function mount(root, context) {
     const span = reach(effects);
     morph(
       root,
-      h("div", { class: "headline" }, h("h1", {}, declaring ? "Declare an experiment" : title), h("a", { class: "button", href: declaring ? "#/experiments" : "#/experiments?new" }, declaring ? "All experiments" : "Declare an experiment")),
+      h(
+        "div",
+        { class: "headline" },
+        h("h1", {}, declaring ? "Declare an experiment" : title),
+        h(
+          "a",
+          { class: "button", href: declaring ? "#/experiments" : "#/experiments?new" },
+          declaring ? "All experiments" : "Declare an experiment",
+        ),
+      ),
       declaring,
-      declaring ? null : h("p", { class: "hint" }, found === null ? (state.problem ? "" : "Loading …") : summary(found)),
+      declaring
+        ? null
+        : h("p", { class: "hint" }, found === null ? (state.problem ? "" : "Loading …") : summary(found)),
       state.problem ? staleNotice(state.problem, state.at) : null,
-      declaring || !found?.length ? null : table("Experiments", heads(span, effects), [...found].sort((a, b) => rank(a) - rank(b)).map((it) => row(it, span)), { class: "stacked list" }),
-      declaring || found?.length !== 0 ? null : notice("info", h("strong", {}, "No experiment is declared."), " An experiment compares deployments of an endpoint on its own traffic, and can move the traffic by its verdicts."),
+      declaring || !found?.length
+        ? null
+        : table(
+            "Experiments",
+            heads(span, effects),
+            [...found].sort((a, b) => rank(a) - rank(b)).map((it) => row(it, span)),
+            { class: "stacked list" },
+          ),
+      declaring || found?.length !== 0
+        ? null
+        : notice(
+            "info",
+            h("strong", {}, "No experiment is declared."),
+            " An experiment compares deployments of an endpoint on its own traffic, ",
+            "and can move the traffic by its verdicts.",
+          ),
     );
   }
 
@@ -47,7 +82,10 @@ export async function mount(root, context) {
 
 function summary(found) {
   const running = found.filter((it) => (it.acting?.state ?? it.state) === "running").length;
-  return `${count(found.length, "experiment", "experiments")}, ${running} running. Intervals are valid whenever you look.`;
+  return (
+    `${count(found.length, "experiment", "experiments")}, ${running} running. ` +
+    "Intervals are valid whenever you look."
+  );
 }
 
 /** Running experiments come first, then paused ones. */
@@ -57,7 +95,11 @@ function heads(span, effects) {
   return [
     "Experiment",
     "Verdict",
-    { label: effects.length ? ["Effect on the primary metric, with its confidence sequence", axis(span, "relative")] : "Effect on the primary metric" },
+    {
+      label: effects.length
+        ? ["Effect on the primary metric, with its confidence sequence", axis(span, "relative")]
+        : "Effect on the primary metric",
+    },
     { label: "Units", number: true },
     "Ramp",
     "Guardrails and split",
@@ -69,11 +111,32 @@ function row(it, span) {
   return h(
     "tr",
     { key: it.experiment },
-    cell("", [h("a", { href: `#/experiments/${encodeURIComponent(it.experiment)}` }, it.experiment), h("div", { class: "hint" }, sentence(`${it.endpoint}: ${list(it.treatments)} against ${it.control}`, [it.control, ...it.treatments]))], { header: true }),
-    cell("Verdict", [h("div", {}, decision(it)), h("p", { class: "small hint" }, sentence(it.headline.replace(`${it.experiment} on ${it.endpoint}: `, ""), [it.control, ...it.treatments]))]),
+    cell(
+      "",
+      [
+        h("a", { href: `#/experiments/${encodeURIComponent(it.experiment)}` }, it.experiment),
+        h(
+          "div",
+          { class: "hint" },
+          sentence(`${it.endpoint}: ${list(it.treatments)} against ${it.control}`, [it.control, ...it.treatments]),
+        ),
+      ],
+      { header: true },
+    ),
+    cell("Verdict", [
+      h("div", {}, decision(it)),
+      h(
+        "p",
+        { class: "small hint" },
+        sentence(it.headline.replace(`${it.experiment} on ${it.endpoint}: `, ""), [it.control, ...it.treatments]),
+      ),
+    ]),
     cell("Effect", it.primary?.length ? it.primary.map((line) => effect(line, span, it)) : or(null)),
     cell("Units", units ? whole(units) : or(null), { number: true }),
-    cell("Ramp", [h("div", {}, stateMark(it)), it.acting && it.mode === "ab" ? h("div", { class: "small hint" }, ramp(it.acting)) : null]),
+    cell("Ramp", [
+      h("div", {}, stateMark(it)),
+      it.acting && it.mode === "ab" ? h("div", { class: "small hint" }, ramp(it.acting)) : null,
+    ]),
     cell("Checks", checks(it)),
   );
 }
@@ -82,7 +145,14 @@ function effect(line, span, { treatments }) {
   return h(
     "div",
     { class: "effect-line" },
-    h("div", { class: "small" }, metricName(line.metric), treatments.length > 1 ? `, ${line.treatment}` : "", " ", verdict(line.verdict)),
+    h(
+      "div",
+      { class: "small" },
+      metricName(line.metric),
+      treatments.length > 1 ? `, ${line.treatment}` : "",
+      " ",
+      verdict(line.verdict),
+    ),
     line.scale === "relative" ? interval(line, span) : h("p", { class: "small" }, effectInWords(line)),
   );
 }

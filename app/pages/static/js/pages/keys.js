@@ -37,15 +37,33 @@ function about(me) {
   return [
     h("p", { class: "lead" }, name, " ", rights(me)),
     h("h2", {}, "Your endpoints"),
-    me.endpoints.length ? h("div", { class: "endpoints" }, me.endpoints.map((it) => endpoint(it))) : h("p", { class: "empty" }, "You have access to no endpoint on this server."),
-    me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}. Usage counts in full for its minute and fades out over the next one.`),
+    me.endpoints.length
+      ? h(
+          "div",
+          { class: "endpoints" },
+          me.endpoints.map((it) => endpoint(it)),
+        )
+      : h("p", { class: "empty" }, "You have access to no endpoint on this server."),
+    me.endpoints.some((it) => it.limits.length) &&
+      h(
+        "p",
+        { class: "hint" },
+        `Limits are counted ${me.limits_counted}. Usage counts in full for its minute and fades out over the next one.`,
+      ),
   ];
 }
 
 function rights({ manages, anonymous, operates, views }) {
-  if (manages) return anonymous ? "This server has no keys: anyone who can reach it can use and change everything." : "You are a manager: you can change traffic and decide on experiments.";
+  if (manages)
+    return anonymous
+      ? "This server has no keys: anyone who can reach it can use and change everything."
+      : "You are a manager: you can change traffic and decide on experiments.";
   const reads = views ? " You are a viewer: you can see everyone's usage." : "";
-  if (operates.length) return `You are an operator of ${list(operates)}: you can change the traffic there and decide on the experiments.${reads}`;
+  if (operates.length)
+    return (
+      `You are an operator of ${list(operates)}: ` +
+      `you can change the traffic there and decide on the experiments.${reads}`
+    );
   return `You can use the endpoints listed here; only managers and operators change traffic.${reads}`;
 }
 
@@ -53,14 +71,33 @@ function endpoint({ endpoint: name, tasks, deployments, limits }) {
   return h(
     "article",
     { class: "answer", key: name, "aria-label": name },
-    h("header", {}, h("h3", {}, name), h("a", { href: `#/playground?endpoint=${encodeURIComponent(name)}`, class: "state" }, "Try it")),
-    h("p", { class: "hint" }, `${tasks.join(", ")} · ${deployments.map((it) => `${it.deployment} ${it.weight}\u00a0%`).join(", ")}`),
+    h(
+      "header",
+      {},
+      h("h3", {}, name),
+      h("a", { href: `#/playground?endpoint=${encodeURIComponent(name)}`, class: "state" }, "Try it"),
+    ),
+    h(
+      "p",
+      { class: "hint" },
+      `${tasks.join(", ")} · ${deployments.map((it) => `${it.deployment} ${it.weight}\u00a0%`).join(", ")}`,
+    ),
     limits.length ? h("ul", { class: "limits" }, limits.map(limit)) : h("p", {}, "No limits."),
   );
 }
 
 function limit({ kind, limit: most, used, remaining, resets_in_s }) {
-  if (remaining === null) return h("li", { key: kind }, h("span", {}, KINDS[kind]), h("span", { class: "hint" }, `limit ${number(most)}; the remainder is unknown, because the limit store does not answer`));
+  if (remaining === null)
+    return h(
+      "li",
+      { key: kind },
+      h("span", {}, KINDS[kind]),
+      h(
+        "span",
+        { class: "hint" },
+        `limit ${number(most)}; the remainder is unknown, because the limit store does not answer`,
+      ),
+    );
   const share = most ? Math.min(1, used / most) : 0;
   const level = share >= 1 ? "bad" : share >= 0.8 ? "warn" : "good";
   const resets = resets_in_s ? `, full again in ${Math.ceil(resets_in_s)}\u00a0s` : "";
@@ -68,7 +105,11 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
     "li",
     { key: kind },
     h("span", {}, KINDS[kind]),
-    h("span", { class: `bar ${level}`, "aria-hidden": "true" }, h("span", { style: { width: `${(100 * share).toFixed(1)}%` } })),
+    h(
+      "span",
+      { class: `bar ${level}`, "aria-hidden": "true" },
+      h("span", { style: { width: `${(100 * share).toFixed(1)}%` } }),
+    ),
     h("span", { class: "hint" }, `${number(remaining)} of ${number(most)} left${resets}`),
   );
 }
@@ -76,7 +117,10 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
 function everybody({ since, callers, view, keys }) {
   const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
   const row = (it) => {
-    const values = [...[it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map(number), moment(it.last_at)];
+    const values = [
+      ...[it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map(number),
+      moment(it.last_at),
+    ];
     return h(
       "tr",
       { key: JSON.stringify([it.caller, it.endpoint]) },
@@ -89,13 +133,34 @@ function everybody({ since, callers, view, keys }) {
     h("h2", {}, "Usage by caller"),
     h("p", { class: "hint" }, `Since ${moment(since)}, counted by ${view}.`),
     callers.length
-      ? table("Usage by caller", ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))], callers.map(row), { class: "stacked" })
+      ? table(
+          "Usage by caller",
+          ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))],
+          callers.map(row),
+          { class: "stacked" },
+        )
       : h("p", { class: "empty" }, "No calls yet."),
-    ...(keys.length ? [h("h2", {}, "Keys of callers"), table("Keys of callers", ["Key", "Ends", "Last used", "Previous secret"], keys.map(keyRow), { class: "stacked" })] : []),
+    ...(keys.length
+      ? [
+          h("h2", {}, "Keys of callers"),
+          table("Keys of callers", ["Key", "Ends", "Last used", "Previous secret"], keys.map(keyRow), {
+            class: "stacked",
+          }),
+        ]
+      : []),
   ];
 }
 
 function keyRow({ caller, expires, last_used, previous }) {
-  const old = previous ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used) ?? "never"}` : "none";
-  return h("tr", { key: caller }, cell("", caller, { header: true }), cell("Ends", moment(expires) ?? "never"), cell("Last used", moment(last_used) ?? "never"), cell("Previous secret", old));
+  const old = previous
+    ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used) ?? "never"}`
+    : "none";
+  return h(
+    "tr",
+    { key: caller },
+    cell("", caller, { header: true }),
+    cell("Ends", moment(expires) ?? "never"),
+    cell("Last used", moment(last_used) ?? "never"),
+    cell("Previous secret", old),
+  );
 }

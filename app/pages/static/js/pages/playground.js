@@ -17,18 +17,31 @@ let typed = {};
 
 export async function mount(root, context) {
   const { api, announce } = context;
-  root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
+  root.append(
+    h("h1", {}, title),
+    h(
+      "p",
+      { class: "hint" },
+      "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them.",
+    ),
+  );
   const me = await api.get("/api/me");
   const endpoints = me.endpoints.filter((it) => it.tasks.some((task) => TASKS.includes(task)));
   if (!endpoints.length) {
-    const what = me.endpoints.length ? "Your endpoints have no task that the playground shows." : "You have access to no endpoint on this server.";
+    const what = me.endpoints.length
+      ? "Your endpoints have no task that the playground shows."
+      : "You have access to no endpoint on this server.";
     root.append(h("p", { class: "empty" }, what));
     return () => {};
   }
   const results = h("section", { class: "answers", "aria-label": "Answers" });
   const compared = h("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
   const code = codePanel(context);
-  const form = new Form(endpoints, { ...typed, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
+  const form = new Form(
+    endpoints,
+    { ...typed, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) },
+    { changed, run, stop },
+  );
   root.append(form.element, results, compared, code.element);
   let running = null;
   changed();
@@ -45,7 +58,8 @@ export async function mount(root, context) {
     let requests;
     try {
       if (!chosen.length) throw new FormError("deployments", "Choose a deployment");
-      if (!values.prompt.trim()) throw new FormError("prompt", values.task === "rerank" ? "Write a query" : "Write a prompt");
+      if (!values.prompt.trim())
+        throw new FormError("prompt", values.task === "rerank" ? "Write a query" : "Write a prompt");
       requests = chosen.map((deployment) => request({ ...values, deployment: deployment.deployment }));
     } catch (error) {
       if (!(error instanceof FormError)) throw error;

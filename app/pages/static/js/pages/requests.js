@@ -37,12 +37,27 @@ const FLAGS = {
 export async function mount(root, context) {
   const { api, announce } = context;
   const ended = new AbortController();
-  const id = h("input", { id: "request-id", name: "id", class: "mono", autocomplete: "off", spellcheck: "false", value: context.parameters.id ?? "", placeholder: "chatcmpl-… or the header x-request-id" });
+  const id = h("input", {
+    id: "request-id",
+    name: "id",
+    class: "mono",
+    autocomplete: "off",
+    spellcheck: "false",
+    value: context.parameters.id ?? "",
+    placeholder: "chatcmpl-… or the header x-request-id",
+  });
   const found = h("div", { class: "found" });
   let turn = 0;
   root.append(
     h("h1", {}, title),
-    h("p", { class: "hint" }, "Find a request by the id in its answer or in the header x-request-id: one of your own, or for managers anyone's. Only recorded requests are found: those of endpoints with a running experiment, a mirror, or ", h("code", {}, "ledger: always"), "."),
+    h(
+      "p",
+      { class: "hint" },
+      "Find a request by the id in its answer or in the header x-request-id: one of your own, or for managers ",
+      "anyone's. Only recorded requests are found: those of endpoints with a running experiment, a mirror, or ",
+      h("code", {}, "ledger: always"),
+      ".",
+    ),
     h(
       "form",
       { class: "search", role: "search", on: { submit: (event) => (event.preventDefault(), look()) } },
@@ -62,14 +77,18 @@ export async function mount(root, context) {
     const own = ++turn;
     found.replaceChildren(h("p", { class: "hint" }, "Looking …"));
     try {
-      const [{ exposures }, me] = await Promise.all([exposuresOf(wanted, looks), api.get("/api/me", { signal: ended.signal })]);
+      const [{ exposures }, me] = await Promise.all([
+        exposuresOf(wanted, looks),
+        api.get("/api/me", { signal: ended.signal }),
+      ]);
       if (own !== turn) return;
       found.replaceChildren(...exposures.map((it) => card(it, wanted, me, context)));
       announce(exposures.length === 1 ? "One request found" : `${exposures.length} requests found`);
     } catch (error) {
       if (ended.signal.aborted || own !== turn) return;
       found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-      if (error.status === 404) found.append(h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
+      if (error.status === 404)
+        found.append(h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
     }
   }
 
@@ -94,14 +113,32 @@ function card(exposure, id, me, context) {
   const failed = exposure.error !== "none";
   const pairs = [
     ["Deployment", served ?? "none: no deployment answered"],
-    ["Why", `${REASONS[exposure.reason] ?? exposure.reason}${failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : ""}${served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : ""}`],
+    [
+      "Why",
+      [
+        REASONS[exposure.reason] ?? exposure.reason,
+        failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : "",
+        served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : "",
+      ].join(""),
+    ],
     ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
     ["Attempts", String(exposure.attempts)],
     ["First token", exposure.ttft_s === null ? "–" : seconds(1000 * exposure.ttft_s)],
     ["Duration", seconds(1000 * exposure.duration_s)],
-    ["Between tokens", exposure.itl_mean_s === null ? "–" : `${seconds(1000 * exposure.itl_mean_s)} on average, at most ${seconds(1000 * (exposure.itl_max_s ?? exposure.itl_mean_s))}`],
+    [
+      "Between tokens",
+      exposure.itl_mean_s === null
+        ? "–"
+        : `${seconds(1000 * exposure.itl_mean_s)} on average, ` +
+          `at most ${seconds(1000 * (exposure.itl_max_s ?? exposure.itl_mean_s))}`,
+    ],
     ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
-    ["Plan", `${plan.id}: ${Object.entries(plan.weights).map(([name, weight]) => `${name} ${weight}\u00a0%`).join(", ")}`],
+    [
+      "Plan",
+      `${plan.id}: ${Object.entries(plan.weights)
+        .map(([name, weight]) => `${name} ${weight}\u00a0%`)
+        .join(", ")}`,
+    ],
     ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
     ["Arrived", moment(exposure.at)],
     ["Feedback", scores(exposure.feedback)],
@@ -111,10 +148,27 @@ function card(exposure, id, me, context) {
   return h(
     "article",
     { class: "answer request", "aria-label": `Request at ${plan.endpoint}` },
-    h("header", {}, h("h2", {}, plan.endpoint), h("span", { class: `state ${bad ? "bad" : "good"}` }, exposure.status >= 400 ? "failed" : failed ? "answered after a failure" : "answered")),
-    h("dl", { class: "pairs" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    h(
+      "header",
+      {},
+      h("h2", {}, plan.endpoint),
+      h(
+        "span",
+        { class: `state ${bad ? "bad" : "good"}` },
+        exposure.status >= 400 ? "failed" : failed ? "answered after a failure" : "answered",
+      ),
+    ),
+    h(
+      "dl",
+      { class: "pairs" },
+      pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+    ),
     exposure.flags.includes("forced")
-      ? h("p", { class: "hint" }, "A thumb would not count: experiments use only requests whose deployment the traffic split chose.")
+      ? h(
+          "p",
+          { class: "hint" },
+          "A thumb would not count: experiments use only requests whose deployment the traffic split chose.",
+        )
       : feedback(endpoint?.feedback ?? [], id, exposure.feedback ?? {}, context),
   );
 }
@@ -125,7 +179,11 @@ function count(tokens) {
 
 function scores(given) {
   if (given === null) return "unknown: the ledger's directory cannot be read";
-  return Object.entries(given).map(([metric, value]) => `${metric} ${value}`).join(", ") || "none yet";
+  return (
+    Object.entries(given)
+      .map(([metric, value]) => `${metric} ${value}`)
+      .join(", ") || "none yet"
+  );
 }
 
 /** Thumbs for each boolean feedback metric of a running experiment. */
@@ -140,8 +198,13 @@ function feedback(declared, id, given, { api, announce }) {
       const give = async (value) => {
         try {
           const { accepted, pending } = await api.send("POST", "/api/feedback", { request_id: id, metric, value });
-          for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
-          said.textContent = !accepted ? "No experiment takes this score any more." : pending ? "Recorded; it counts once the request is known." : "Recorded.";
+          for (const button of buttons)
+            button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+          said.textContent = !accepted
+            ? "No experiment takes this score any more."
+            : pending
+              ? "Recorded; it counts once the request is known."
+              : "Recorded.";
         } catch (error) {
           said.textContent = error.message;
           announce(error.message);
@@ -150,7 +213,20 @@ function feedback(declared, id, given, { api, announce }) {
       const buttons = [
         [true, "up"],
         [false, "down"],
-      ].map(([value, way]) => h("button", { type: "button", class: way, "aria-pressed": String(given[metric] === Number(value)), "data-value": String(value), "aria-label": `${metric}: thumb ${way}`, on: { click: () => give(value) } }, svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB }))));
+      ].map(([value, way]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: way,
+            "aria-pressed": String(given[metric] === Number(value)),
+            "data-value": String(value),
+            "aria-label": `${metric}: thumb ${way}`,
+            on: { click: () => give(value) },
+          },
+          svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB })),
+        ),
+      );
       return h("p", {}, h("strong", {}, metric), " ", buttons, " ", said);
     }),
   );

@@ -13,8 +13,16 @@ const heads = () => [
   { label: "Observed", number: true, title: "Share of the requests that the split assigned" },
   { label: "Requests/s", number: true },
   { label: "Errors", number: true, title: "Failures that the client did not cause" },
-  { label: ["First token", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Streams only: median and 95th percentile" },
-  { label: ["Between tokens", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Streams only: median and 95th percentile" },
+  {
+    label: ["First token", h("br"), h("span", { class: "small" }, "p50 / p95")],
+    number: true,
+    title: "Streams only: median and 95th percentile",
+  },
+  {
+    label: ["Between tokens", h("br"), h("span", { class: "small" }, "p50 / p95")],
+    number: true,
+    title: "Streams only: median and 95th percentile",
+  },
   { label: "Tokens/s", number: true },
   { label: "In flight", number: true },
   "State",
@@ -30,7 +38,8 @@ export async function mount(root, context) {
     if (now?.kind === kind) state.panels.delete(endpoint.endpoint);
     else state.panels.set(endpoint.endpoint, { kind, element: panel(endpoint, kind) });
     draw();
-    if (state.panels.has(endpoint.endpoint)) state.panels.get(endpoint.endpoint).element.querySelector("input, button")?.focus({ preventScroll: true });
+    if (state.panels.has(endpoint.endpoint))
+      state.panels.get(endpoint.endpoint).element.querySelector("input, button")?.focus({ preventScroll: true });
   }
 
   function panel(endpoint, kind) {
@@ -62,20 +71,54 @@ export async function mount(root, context) {
         "header",
         {},
         h("h2", { id: `endpoint/${name}` }, name),
-        h("p", { class: "hint about" }, [list(endpoint.tasks), endpoint.sticky ? `sticky ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "not sticky", `plan ${endpoint.plan}`].join(" · ")),
-        h("div", { class: "figures" }, figure(number(endpoint.requests_per_s), "requests/s"), figure(whole(endpoint.queued), "queued")),
+        h(
+          "p",
+          { class: "hint about" },
+          [
+            list(endpoint.tasks),
+            endpoint.sticky ? `sticky ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "not sticky",
+            `plan ${endpoint.plan}`,
+          ].join(" · "),
+        ),
+        h(
+          "div",
+          { class: "figures" },
+          figure(number(endpoint.requests_per_s), "requests/s"),
+          figure(whole(endpoint.queued), "queued"),
+        ),
       ),
       h("p", { class: "lead" }, sentence(endpoint)),
-      endpoint.experiment ? h("p", {}, mark("info", "The experiment "), h("a", { href: `#/experiments/${encodeURIComponent(endpoint.experiment)}` }, endpoint.experiment), " compares these deployments.") : null,
+      endpoint.experiment
+        ? h(
+            "p",
+            {},
+            mark("info", "The experiment "),
+            h("a", { href: `#/experiments/${encodeURIComponent(endpoint.experiment)}` }, endpoint.experiment),
+            " compares these deployments.",
+          )
+        : null,
       bars(endpoint),
       table(`Deployments of ${name}`, heads(), endpoint.deployments.map(row), { class: "stacked" }),
       h(
         "div",
         { class: "actions" },
-        mayChange(endpoint) && endpoint.deployments.length > 1 ? h("button", { type: "button", id: `change/${name}`, "aria-expanded": String(open_?.kind === "change"), on: { click: press("change") } }, "Change the split") : null,
+        mayChange(endpoint) && endpoint.deployments.length > 1
+          ? h(
+              "button",
+              {
+                type: "button",
+                id: `change/${name}`,
+                "aria-expanded": String(open_?.kind === "change"),
+                on: { click: press("change") },
+              },
+              "Change the split",
+            )
+          : null,
         toggle("Plans and rollback", open_?.kind === "history", `panel/${name}`, press("history")),
         toggle("Explain a key", open_?.kind === "explain", `panel/${name}`, press("explain")),
-        state.overview.why_not === null && !endpoint.may_operate ? h("span", { class: "hint" }, "Only managers and its operators change its traffic.") : null,
+        state.overview.why_not === null && !endpoint.may_operate
+          ? h("span", { class: "hint" }, "Only managers and its operators change its traffic.")
+          : null,
       ),
       h("div", { id: `panel/${name}`, key: "panel" }, open_?.element),
     );
@@ -121,9 +164,20 @@ function scope({ routers, window_s: window }) {
 function sentence(endpoint) {
   const rows = endpoint.deployments;
   const troubled = rows.filter((it) => it.breaker === "open" || it.stopped);
-  if (troubled.length) return mark("bad", `${list(troubled.map((it) => it.deployment))} ${troubled.length > 1 ? "are" : "is"} out of service.`);
+  if (troubled.length)
+    return mark(
+      "bad",
+      `${list(troubled.map((it) => it.deployment))} ${troubled.length > 1 ? "are" : "is"} out of service.`,
+    );
   const failing = rows.filter((it) => it.errors > 0);
-  if (failing.length) return mark("warn", failing.map((it) => `${count(it.errors, "request", "requests")} of ${whole(it.requests)} failed on ${it.deployment}`).join("; "), ".");
+  if (failing.length)
+    return mark(
+      "warn",
+      failing
+        .map((it) => `${count(it.errors, "request", "requests")} of ${whole(it.requests)} failed on ${it.deployment}`)
+        .join("; "),
+      ".",
+    );
   if (!rows.some((it) => it.requests > 0)) return mark("wait", "No requests in this period.");
   return mark("good", "All answered. ", deviation(rows));
 }
@@ -131,7 +185,9 @@ function sentence(endpoint) {
 function deviation(rows) {
   const drawn = rows.filter((it) => it.role === "traffic" && it.share !== null);
   if (drawn.length < 2) return "";
-  const worst = drawn.reduce((a, b) => (Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a));
+  const worst = drawn.reduce((a, b) =>
+    Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a,
+  );
   return `${worst.deployment} got ${percent(worst.share)} of the requests; ${worst.weight}\u00a0% is configured.`;
 }
 
@@ -142,17 +198,55 @@ function figure(value, label) {
 function bars(endpoint) {
   const rows = endpoint.deployments.filter((it) => it.role === "traffic");
   const bar = (label, share) =>
-    h("div", { class: "split" }, h("span", { class: "hint" }, label), h("div", { class: "share-bar", "aria-hidden": "true" }, rows.map((it, index) => (share(it) > 0 ? h("span", { class: `part arm-${(index % 6) + 1}`, key: it.deployment, style: { "flex-grow": String(share(it)) } }, share(it) >= 12 ? it.deployment : "") : null))));
-  return h("div", { class: "splits" }, bar("Configured", (it) => it.weight), rows.some((it) => it.share !== null) ? bar("Observed", (it) => (it.share ?? 0) * 100) : null);
+    h(
+      "div",
+      { class: "split" },
+      h("span", { class: "hint" }, label),
+      h(
+        "div",
+        { class: "share-bar", "aria-hidden": "true" },
+        rows.map((it, index) =>
+          share(it) > 0
+            ? h(
+                "span",
+                { class: `part arm-${(index % 6) + 1}`, key: it.deployment, style: { "flex-grow": String(share(it)) } },
+                share(it) >= 12 ? it.deployment : "",
+              )
+            : null,
+        ),
+      ),
+    );
+  return h(
+    "div",
+    { class: "splits" },
+    bar("Configured", (it) => it.weight),
+    rows.some((it) => it.share !== null) ? bar("Observed", (it) => (it.share ?? 0) * 100) : null,
+  );
 }
 
 function row(it, index) {
   return h(
     "tr",
     { key: it.deployment },
-    cell("", [it.role === "traffic" ? swatch(index) : null, it.deployment, it.role === "traffic" ? null : h("span", { class: "tag" }, it.role), it.model === it.deployment ? null : h("div", { class: "hint small" }, it.model)], { header: true }),
+    cell(
+      "",
+      [
+        it.role === "traffic" ? swatch(index) : null,
+        it.deployment,
+        it.role === "traffic" ? null : h("span", { class: "tag" }, it.role),
+        it.model === it.deployment ? null : h("div", { class: "hint small" }, it.model),
+      ],
+      { header: true },
+    ),
     cell("Configured", it.role === "traffic" ? `${it.weight}\u00a0%` : or(null), { number: true }),
-    cell("Observed", [or(percent(it.share)), it.diverted > 0 ? h("div", {}, mark("warn", `${whole(it.diverted)} diverted here`)) : null], { number: true }),
+    cell(
+      "Observed",
+      [
+        or(percent(it.share)),
+        it.diverted > 0 ? h("div", {}, mark("warn", `${whole(it.diverted)} diverted here`)) : null,
+      ],
+      { number: true },
+    ),
     cell("Requests/s", or(number(it.requests_per_s)), { number: true }),
     cell("Errors", errors(it), { number: true }),
     cell("First token", times(it.first_token_s), { number: true }),
@@ -180,7 +274,8 @@ function states(it) {
   if (it.replicas !== null) {
     const { RUNNING: running = 0, ...others } = it.replicas;
     found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
-    for (const [state, number_] of Object.entries(others)) found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));
+    for (const [state, number_] of Object.entries(others))
+      found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));
   }
   return found.length ? found : mark("good", "in service");
 }

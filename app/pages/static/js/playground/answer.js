@@ -89,7 +89,9 @@ function tokensOf(logprobs) {
     return logprobs.content.map((it) => ({
       token: it.token,
       logprob: it.logprob,
-      others: (it.top_logprobs ?? []).filter((other) => other.token !== it.token).map(({ token, logprob }) => ({ token, logprob })),
+      others: (it.top_logprobs ?? [])
+        .filter((other) => other.token !== it.token)
+        .map(({ token, logprob }) => ({ token, logprob })),
     }));
   return (logprobs?.tokens ?? []).map((token, index) => ({
     token,
@@ -102,7 +104,8 @@ function tokensOf(logprobs) {
 
 /** A piece for each token if together they are the text; otherwise one, since a token may be half a character. */
 function pieces(text, tokens) {
-  if (tokens.length > 1 && tokens.map((it) => it.token).join("") === text) return tokens.map((it) => ({ text: it.token, tokens: [it] }));
+  if (tokens.length > 1 && tokens.map((it) => it.token).join("") === text)
+    return tokens.map((it) => ({ text: it.token, tokens: [it] }));
   return [{ text, tokens }];
 }
 

@@ -15,7 +15,11 @@ const FINISHES = {
 const REQUEST_ID = "x-request-id";
 
 export function seconds(ms) {
-  return ms === null ? "–" : ms < 1000 ? `${Math.round(ms)}\u00a0ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)}\u00a0s`;
+  return ms === null
+    ? "–"
+    : ms < 1000
+      ? `${Math.round(ms)}\u00a0ms`
+      : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)}\u00a0s`;
 }
 
 export class AnyCard {
@@ -32,7 +36,13 @@ export class AnyCard {
     this.element = h(
       "article",
       { class: "answer", "aria-labelledby": id, "aria-busy": "true" },
-      h("header", {}, h("h2", { id }, deployment), h("span", { class: "hint" }, `${weight}\u00a0% of traffic`), this.state),
+      h(
+        "header",
+        {},
+        h("h2", { id }, deployment),
+        h("span", { class: "hint" }, `${weight}\u00a0% of traffic`),
+        this.state,
+      ),
       this.facts,
       this.body,
       this.problem,
@@ -43,7 +53,13 @@ export class AnyCard {
   /** Sends the request and shows the answer. Never rejects: the card shows failures. */
   async run(api, request, signal) {
     try {
-      const options = { method: request.method, headers: { "content-type": "application/json", ...request.headers }, body: JSON.stringify(request.body), signal, timeout: null };
+      const options = {
+        method: request.method,
+        headers: { "content-type": "application/json", ...request.headers },
+        body: JSON.stringify(request.body),
+        signal,
+        timeout: null,
+      };
       this.started = performance.now();
       this.draw();
       const response = await api.fetch(request.path, options);
@@ -66,7 +82,11 @@ export class AnyCard {
   }
 
   link(id) {
-    if (id) this.foot.replaceChildren("Request ", h("a", { href: `#/requests?id=${encodeURIComponent(id)}`, class: "mono" }, id));
+    if (id)
+      this.foot.replaceChildren(
+        "Request ",
+        h("a", { href: `#/requests?id=${encodeURIComponent(id)}`, class: "mono" }, id),
+      );
   }
 
   fact(...pairs) {
@@ -100,7 +120,8 @@ export class Card extends AnyCard {
       this.thoughts.hidden = false;
       this.reasoning.textContent = answer.reasoning;
     }
-    if (answer?.tools.length) this.tools.replaceChildren(...answer.tools.map((it) => h("pre", {}, `${it.name}(${it.arguments})`)));
+    if (answer?.tools.length)
+      this.tools.replaceChildren(...answer.tools.map((it) => h("pre", {}, `${it.name}(${it.arguments})`)));
     if (answer && answer.firstTokenMs !== null && answer.finish === null) this.state.textContent = "streaming";
     const speed = answer?.tokensPerSecond ?? null;
     this.fact(
@@ -123,7 +144,9 @@ export class Card extends AnyCard {
     const finish = stopped ?? FINISHES[answer.finish] ?? answer.finish;
     this.state.textContent = finish;
     this.state.className = `state ${!stopped && ["stop", "tool_calls"].includes(answer.finish) ? "good" : "warn"}`;
-    this.words = stopped ? `${this.name}: stopped.` : `${this.name}: ${finish}, ${answer.tokens} tokens, the first after ${seconds(answer.firstTokenMs)}.`;
+    this.words = stopped
+      ? `${this.name}: stopped.`
+      : `${this.name}: ${finish}, ${answer.tokens} tokens, the first after ${seconds(answer.firstTokenMs)}.`;
   }
 }
 
@@ -151,7 +174,11 @@ export class VectorCard extends AnyCard {
     }
     const vectors = this.answer.data.map((it) => it.embedding);
     const sizes = [...new Set(vectors.map((it) => it.length))].join(", ");
-    this.fact(["Dimension", sizes], ["Time", seconds(this.ms)], ["Tokens", String(this.answer.usage?.prompt_tokens ?? "–")]);
+    this.fact(
+      ["Dimension", sizes],
+      ["Time", seconds(this.ms)],
+      ["Tokens", String(this.answer.usage?.prompt_tokens ?? "–")],
+    );
     this.state.textContent = "finished";
     this.state.className = "state good";
     const number = (value) => (value === null ? "–" : value.toFixed(3));
@@ -163,13 +190,33 @@ export class VectorCard extends AnyCard {
         h(
           "table",
           {},
-          h("caption", {}, several ? "The cosine between each two inputs, and each vector's length" : "The vector's length"),
-          h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Input"), h("th", { scope: "col" }, "Norm"), several && vectors.map((_, index) => h("th", { scope: "col" }, `cos ${index + 1}`)))),
+          h(
+            "caption",
+            {},
+            several ? "The cosine between each two inputs, and each vector's length" : "The vector's length",
+          ),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              h("th", { scope: "col" }, "Input"),
+              h("th", { scope: "col" }, "Norm"),
+              several && vectors.map((_, index) => h("th", { scope: "col" }, `cos ${index + 1}`)),
+            ),
+          ),
           h(
             "tbody",
             {},
             vectors.map((vector, row) =>
-              h("tr", {}, h("th", { scope: "row", class: "input" }, `${row + 1}. ${this.inputs[row]}`), h("td", {}, number(norm(vector))), several && vectors.map((other) => h("td", {}, number(cosine(vector, other))))),
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row", class: "input" }, `${row + 1}. ${this.inputs[row]}`),
+                h("td", {}, number(norm(vector))),
+                several && vectors.map((other) => h("td", {}, number(cosine(vector, other)))),
+              ),
             ),
           ),
         ),

@@ -12,15 +12,28 @@ export function codePanel({ announce }) {
   let [chosen, deployment, values, deployments] = ["curl", null, null, []];
   const code = h("code", {});
   const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Program", on: { keydown: move } });
-  const select = h("select", { id: "code-deployment", on: { change: () => ((deployment = select.value || null), draw()) } });
+  const select = h("select", {
+    id: "code-deployment",
+    on: { change: () => ((deployment = select.value || null), draw()) },
+  });
   const copy = h("button", { type: "button", on: { click: copied } }, "Copy");
   const pre = h("pre", { tabindex: 0, role: "tabpanel", "aria-label": "Program" }, code);
   const element = h(
     "section",
     { class: "as-code", "aria-label": "As code" },
     h("h2", {}, "As code"),
-    h("p", { class: "hint" }, "The exact request that this form sends, for this server. The key is read from the environment variable SWITCHYARD_API_KEY."),
-    h("div", { class: "where" }, h("div", { class: "field" }, h("label", { for: "code-deployment" }, "Deployment"), select), copy),
+    h(
+      "p",
+      { class: "hint" },
+      "The exact request that this form sends, for this server. " +
+        "The key is read from the environment variable SWITCHYARD_API_KEY.",
+    ),
+    h(
+      "div",
+      { class: "where" },
+      h("div", { class: "field" }, h("label", { for: "code-deployment" }, "Deployment"), select),
+      copy,
+    ),
     tabs,
     pre,
   );
@@ -39,7 +52,18 @@ export function codePanel({ announce }) {
     const programs = typeof all === "string" ? [] : all;
     tabs.replaceChildren(
       ...programs.map(({ id, title }) =>
-        h("button", { type: "button", role: "tab", id: `code-${id}`, "aria-selected": String(id === chosen), tabindex: id === chosen ? 0 : -1, on: { click: () => choose(id) } }, title),
+        h(
+          "button",
+          {
+            type: "button",
+            role: "tab",
+            id: `code-${id}`,
+            "aria-selected": String(id === chosen),
+            tabindex: id === chosen ? 0 : -1,
+            on: { click: () => choose(id) },
+          },
+          title,
+        ),
       ),
     );
     const program = programs.find((it) => it.id === chosen);
@@ -74,7 +98,10 @@ export function codePanel({ announce }) {
       if (nowDeployments !== deployments) {
         deployments = nowDeployments;
         deployment = deployments[0]?.deployment ?? null;
-        select.replaceChildren(...deployments.map((it) => h("option", { value: it.deployment }, it.deployment)), h("option", { value: "" }, AS_TRAFFIC_DECIDES));
+        select.replaceChildren(
+          ...deployments.map((it) => h("option", { value: it.deployment }, it.deployment)),
+          h("option", { value: "" }, AS_TRAFFIC_DECIDES),
+        );
       }
       values = nowValues;
       draw();
@@ -84,5 +111,8 @@ export function codePanel({ announce }) {
 
 /** An image is thousands of characters: the page shows its ends, and copies all of it. */
 function shortened(code) {
-  return code.replace(/(data:image\/[a-z+]+;base64,|"data": ")([A-Za-z0-9+/=]{120,})/g, (_, head, data) => `${head}${data.slice(0, 40)}…${data.slice(-8)}`);
+  return code.replace(
+    /(data:image\/[a-z+]+;base64,|"data": ")([A-Za-z0-9+/=]{120,})/g,
+    (_, head, data) => `${head}${data.slice(0, 40)}…${data.slice(-8)}`,
+  );
 }

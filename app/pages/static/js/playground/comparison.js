@@ -26,7 +26,8 @@ export function comparison(answers) {
     const same = pieces.every((it) => it.kind === "same");
     said.textContent = same
       ? `The answers of ${before.name} and ${after.name} are the same, word for word.`
-      : `${Math.round(100 * likeness(pieces))}\u00a0% of the words are the same. Struck out: only ${before.name}. Underlined: only ${after.name}.`;
+      : `${Math.round(100 * likeness(pieces))}\u00a0% of the words are the same. ` +
+        `Struck out: only ${before.name}. Underlined: only ${after.name}.`;
     text.replaceChildren(
       ...pieces.map(({ kind, text: words }) => {
         const [tag, mark] = MARKS[kind];
@@ -36,5 +37,10 @@ export function comparison(answers) {
   }
 
   draw();
-  return [h("h2", {}, "Difference"), answers.length > 2 && h("div", { class: "where" }, choice(0, "From"), choice(1, "To")), said, text].filter(Boolean);
+  return [
+    h("h2", {}, "Difference"),
+    answers.length > 2 && h("div", { class: "where" }, choice(0, "From"), choice(1, "To")),
+    said,
+    text,
+  ].filter(Boolean);
 }

@@ -1,7 +1,8 @@
 // The difference between two texts, word by word.
 
-const WORD =
-  /\s+|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]\p{M}*|(?:(?![\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}])[\p{L}\p{N}\p{M}_])+|[^]/gu;
+// Scripts that write no spaces: each character is a word.
+const UNSPACED = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]`;
+const WORD = new RegExp(String.raw`\s+|${UNSPACED}\p{M}*|(?:(?!${UNSPACED})[\p{L}\p{N}\p{M}_])+|[^]`, "gu");
 
 const MOST_EDITS = 2000; // the search takes time and memory with the square of this
 
@@ -28,7 +29,9 @@ export function diff(before, after) {
 /** The similarity of two texts: the share of their words, spaces apart, that stay the same; 1 for two empty texts. */
 export function likeness(pieces) {
   const count = (kinds) =>
-    pieces.filter((it) => kinds.includes(it.kind)).reduce((sum, it) => sum + words(it.text).filter((word) => word.trim()).length, 0);
+    pieces
+      .filter((it) => kinds.includes(it.kind))
+      .reduce((sum, it) => sum + words(it.text).filter((word) => word.trim()).length, 0);
   const [same, changed] = [count(["same"]), count(["removed", "added"])];
   return same + changed === 0 ? 1 : (2 * same) / (2 * same + changed);
 }

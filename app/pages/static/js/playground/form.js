@@ -4,7 +4,13 @@ import { h } from "../dom.js";
 import { TASKS } from "./request.js";
 
 const MOST_IMAGE_BYTES = 8 * 1024 * 1024;
-const TITLES = { chat: "Chat", completions: "Text completion", responses: "Response", embeddings: "Embeddings", rerank: "Reranking" };
+const TITLES = {
+  chat: "Chat",
+  completions: "Text completion",
+  responses: "Response",
+  embeddings: "Embeddings",
+  rerank: "Reranking",
+};
 /** The tasks that each field belongs to; the prompt belongs to all. */
 const FIELDS = {
   documents: ["rerank"],
@@ -13,7 +19,18 @@ const FIELDS = {
   schema: ["chat", "responses"],
   probabilities: ["chat", "completions"],
 };
-const EMPTY = { prompt: "", documents: "", system: "", temperature: "", seed: "", maxTokens: "256", tools: "", schema: "", image: null, probabilities: true };
+const EMPTY = {
+  prompt: "",
+  documents: "",
+  system: "",
+  temperature: "",
+  seed: "",
+  maxTokens: "256",
+  tools: "",
+  schema: "",
+  image: null,
+  probabilities: true,
+};
 
 /** `on`: the handlers `changed()`, `run()` and `stop()`. `endpoints`: from /api/me. */
 export class Form {
@@ -37,7 +54,11 @@ export class Form {
     const area = (props) => h("textarea", { spellcheck: "false", ...props });
     const refresh = { change: () => (this.#refresh(), on.changed()) };
 
-    this.#fields.endpoint = h("select", { id: "playground-endpoint", on: refresh }, endpoints.map((it) => h("option", { value: it.endpoint, selected: it.endpoint === start.endpoint }, it.endpoint)));
+    this.#fields.endpoint = h(
+      "select",
+      { id: "playground-endpoint", on: refresh },
+      endpoints.map((it) => h("option", { value: it.endpoint, selected: it.endpoint === start.endpoint }, it.endpoint)),
+    );
     this.#fields.task = h("select", { id: "playground-task", on: refresh });
     this.deploymentBoxes = h("fieldset", { class: "deployments" });
     this.problem = h("p", { class: "problem", role: "alert", id: "playground-problem", hidden: true });
@@ -59,9 +80,26 @@ export class Form {
           field("seed", input, "Seed", { inputmode: "numeric", placeholder: "none" }),
           field("maxTokens", input, "Max tokens", { inputmode: "numeric", placeholder: "no limit" }),
         ),
-        field("tools", area, "Tools (JSON list)", { rows: 3, placeholder: '[{"type": "function", "function": {"name": "…", "parameters": {…}}}]', class: "mono" }),
-        field("schema", area, "JSON schema of the answer", { rows: 3, placeholder: '{"type": "object", "properties": {…}}', class: "mono" }),
-        h("label", { class: "check field-probabilities" }, (this.#fields.probabilities = h("input", { type: "checkbox", checked: start.probabilities, on: { change: on.changed } })), " Ask for each token's probability"),
+        field("tools", area, "Tools (JSON list)", {
+          rows: 3,
+          placeholder: '[{"type": "function", "function": {"name": "…", "parameters": {…}}}]',
+          class: "mono",
+        }),
+        field("schema", area, "JSON schema of the answer", {
+          rows: 3,
+          placeholder: '{"type": "object", "properties": {…}}',
+          class: "mono",
+        }),
+        h(
+          "label",
+          { class: "check field-probabilities" },
+          (this.#fields.probabilities = h("input", {
+            type: "checkbox",
+            checked: start.probabilities,
+            on: { change: on.changed },
+          })),
+          " Ask for each token's probability",
+        ),
       ),
     );
     this.element = h(
@@ -90,7 +128,13 @@ export class Form {
       this.imageField,
       this.options,
       this.problem,
-      h("div", { class: "actions" }, this.runButton, this.stopButton, h("span", { class: "hint keys-hint" }, "Ctrl + Enter runs, Escape stops")),
+      h(
+        "div",
+        { class: "actions" },
+        this.runButton,
+        this.stopButton,
+        h("span", { class: "hint keys-hint" }, "Ctrl + Enter runs, Escape stops"),
+      ),
     );
     this.changed = on.changed;
     this.#refresh(start.task);
@@ -110,7 +154,11 @@ export class Form {
   values() {
     const text = (name) => this.#fields[name].value.toWellFormed();
     const chat = this.#fields.task.value === "chat";
-    const values = { endpoint: this.#fields.endpoint.value, task: this.#fields.task.value, image: chat && this.#takesImages ? this.#image : null };
+    const values = {
+      endpoint: this.#fields.endpoint.value,
+      task: this.#fields.task.value,
+      image: chat && this.#takesImages ? this.#image : null,
+    };
     for (const name of ["prompt", "documents", "temperature", "seed", "maxTokens"]) values[name] = text(name);
     for (const name of ["system", "tools", "schema"]) values[name] = text(name);
     return { ...values, probabilities: this.#fields.probabilities.checked, without: [...this.#without] };
@@ -120,7 +168,8 @@ export class Form {
   complain(error) {
     this.problem.hidden = error === null;
     this.problem.textContent = error?.message ?? "";
-    for (const [name, field] of Object.entries(this.#fields)) field.toggleAttribute("aria-invalid", error?.field === name);
+    for (const [name, field] of Object.entries(this.#fields))
+      field.toggleAttribute("aria-invalid", error?.field === name);
     const field = this.#fields[error?.field];
     if (field && this.options.contains(field)) this.options.open = true;
     field?.focus();
@@ -141,12 +190,24 @@ export class Form {
 
   #refresh(task = this.#fields.task.value) {
     const tasks = TASKS.filter((it) => this.#endpoint.tasks.includes(it));
-    this.#fields.task.replaceChildren(...tasks.map((it) => h("option", { value: it, selected: it === task }, TITLES[it])));
+    this.#fields.task.replaceChildren(
+      ...tasks.map((it) => h("option", { value: it, selected: it === task }, TITLES[it])),
+    );
     const now = this.#fields.task.value;
     this.deploymentBoxes.replaceChildren(
       h("legend", {}, "Deployments"),
       ...this.deployments().map(({ deployment, weight }) =>
-        h("label", { class: "check" }, h("input", { type: "checkbox", checked: !this.#without.has(deployment), on: { change: (event) => this.#choose(deployment, event.target.checked) } }), ` ${deployment} `, h("span", { class: "hint" }, `${weight}\u00a0%`)),
+        h(
+          "label",
+          { class: "check" },
+          h("input", {
+            type: "checkbox",
+            checked: !this.#without.has(deployment),
+            on: { change: (event) => this.#choose(deployment, event.target.checked) },
+          }),
+          ` ${deployment} `,
+          h("span", { class: "hint" }, `${weight}\u00a0%`),
+        ),
       ),
     );
     this.options.hidden = ["embeddings", "rerank"].includes(now);
@@ -165,7 +226,11 @@ export class Form {
   #imageField(on) {
     const preview = h("img", { class: "preview", alt: "The chosen image", hidden: true });
     const remove = h("button", { type: "button", class: "quiet", hidden: true }, "Remove");
-    const file = h("input", { type: "file", id: "playground-image", accept: "image/png,image/jpeg,image/webp,image/gif" });
+    const file = h("input", {
+      type: "file",
+      id: "playground-image",
+      accept: "image/png,image/jpeg,image/webp,image/gif",
+    });
     const show = (url) => {
       this.#image = url;
       if (url) preview.src = url;
@@ -191,7 +256,12 @@ export class Form {
     const named = this.#image !== null;
     if (named) preview.src = this.#image;
     preview.hidden = remove.hidden = !named;
-    return h("div", { class: "field field-image" }, h("label", { for: file.id }, "Image"), h("div", { class: "image-row" }, file, preview, remove));
+    return h(
+      "div",
+      { class: "field field-image" },
+      h("label", { for: file.id }, "Image"),
+      h("div", { class: "image-row" }, file, preview, remove),
+    );
   }
 }
 

@@ -25,7 +25,11 @@ export class RankCard extends AnyCard {
       return;
     }
     const { results, meta } = this.answer;
-    this.fact(["Documents", String(this.documents.length)], ["Time", seconds(this.ms)], ["Tokens", String(meta?.tokens?.input_tokens ?? "–")]);
+    this.fact(
+      ["Documents", String(this.documents.length)],
+      ["Time", seconds(this.ms)],
+      ["Tokens", String(meta?.tokens?.input_tokens ?? "–")],
+    );
     this.state.textContent = "finished";
     this.state.className = "state good";
     this.body.replaceChildren(
@@ -36,12 +40,28 @@ export class RankCard extends AnyCard {
           "table",
           {},
           h("caption", {}, "The documents, best match first"),
-          h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Document"), h("th", { scope: "col" }, "Score"), h("th", { scope: "col" }, "Line"))),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              h("th", { scope: "col" }, "Document"),
+              h("th", { scope: "col" }, "Score"),
+              h("th", { scope: "col" }, "Line"),
+            ),
+          ),
           h(
             "tbody",
             {},
             results.map(({ index, relevance_score: score }) =>
-              h("tr", {}, h("th", { scope: "row", class: "input" }, this.documents[index]), h("td", {}, score.toFixed(4)), h("td", {}, String(index + 1))),
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row", class: "input" }, this.documents[index]),
+                h("td", {}, score.toFixed(4)),
+                h("td", {}, String(index + 1)),
+              ),
             ),
           ),
         ),

@@ -30,12 +30,20 @@ export class FormError extends Error {
 export function request(form) {
   const headers = form.deployment ? { [DEPLOYMENT_HEADER]: form.deployment } : {};
   const bodies = { chat, completions, responses, embeddings, rerank };
-  return { method: "POST", path: PATHS[form.task], headers, body: { model: form.endpoint, ...bodies[form.task](form) } };
+  return {
+    method: "POST",
+    path: PATHS[form.task],
+    headers,
+    body: { model: form.endpoint, ...bodies[form.task](form) },
+  };
 }
 
 function chat(form) {
   const content = form.image
-    ? [{ type: "text", text: form.prompt }, { type: "image_url", image_url: { url: form.image } }]
+    ? [
+        { type: "text", text: form.prompt },
+        { type: "image_url", image_url: { url: form.image } },
+      ]
     : form.prompt;
   const messages = [{ role: "user", content }];
   if (form.system) messages.unshift({ role: "system", content: form.system });
@@ -52,7 +60,12 @@ function chat(form) {
 }
 
 function completions(form) {
-  return present({ prompt: form.prompt, ...sampling(form), logprobs: form.probabilities ? ALTERNATIVES : undefined, ...STREAMED });
+  return present({
+    prompt: form.prompt,
+    ...sampling(form),
+    logprobs: form.probabilities ? ALTERNATIVES : undefined,
+    ...STREAMED,
+  });
 }
 
 /** Tools and schemas are typed in the format of chats; responses take their inner objects. */
@@ -113,7 +126,10 @@ function number(form, field, title, { whole = false, least = -Infinity }) {
   if (typed === "") return undefined;
   const value = Number(typed);
   if (!Number.isFinite(value) || (whole && !Number.isSafeInteger(value)) || value < least)
-    throw new FormError(field, `${title} is ${whole ? "a whole number" : "a number"}${least > -Infinity ? ` from ${least}` : ""}`);
+    throw new FormError(
+      field,
+      `${title} is ${whole ? "a whole number" : "a number"}${least > -Infinity ? ` from ${least}` : ""}`,
+    );
   return value;
 }
 

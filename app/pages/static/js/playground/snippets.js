@@ -19,13 +19,22 @@ export function snippets(request, url) {
   return [
     { id: "curl", title: "curl", language: "sh", ...curl(request, url) },
     ...PYTHON.filter((it) => it[task] || !it.apart).map(({ id, title, ...tasks }) => {
-      const made = tasks[task]?.(request, url) ?? { code: `# The SDK of ${title} has no ${NOUNS[task]}.\n`, left: ["*"] };
+      const made = tasks[task]?.(request, url) ?? {
+        code: `# The SDK of ${title} has no ${NOUNS[task]}.\n`,
+        left: ["*"],
+      };
       return { id, title, language: "python", ...made };
     }),
   ];
 }
 
-const NOUNS = { chat: "chat", completions: "text completions", responses: "responses", embeddings: "embeddings", rerank: "reranking" };
+const NOUNS = {
+  chat: "chat",
+  completions: "text completions",
+  responses: "responses",
+  embeddings: "embeddings",
+  rerank: "reranking",
+};
 
 const TASKS = {
   "/v1/chat/completions": "chat",
@@ -47,7 +56,10 @@ function program(imports, lines, { left = [], notes = [] } = {}) {
 // --- curl ---
 
 function curl(request, url) {
-  const headers = ["Content-Type: application/json", ...Object.entries(request.headers).map(([name, value]) => `${name}: ${value}`)];
+  const headers = [
+    "Content-Type: application/json",
+    ...Object.entries(request.headers).map(([name, value]) => `${name}: ${value}`),
+  ];
   const lines = [
     `curl --no-buffer ${shellWord(url + request.path)}`,
     '  -H "Authorization: Bearer $SWITCHYARD_API_KEY"',
@@ -64,30 +76,42 @@ const headersOf = (request) => (Object.keys(request.headers).length ? request.he
 const without = (body, ...names) => Object.fromEntries(Object.entries(body).filter(([name]) => !names.includes(name)));
 const only = (body, ...names) => Object.fromEntries(Object.entries(body).filter(([name]) => names.includes(name)));
 const missing = (body, ...names) => names.filter((name) => name in body);
-const READ_CHAT = ["for chunk in stream:", "    for choice in chunk.choices:", '        print(choice.delta.content or choice.delta.tool_calls or "", end="", flush=True)'];
-const READ_TEXT = ["for chunk in stream:", "    for choice in chunk.choices:", '        print(choice.text, end="", flush=True)'];
+const READ_CHAT = [
+  "for chunk in stream:",
+  "    for choice in chunk.choices:",
+  '        print(choice.delta.content or choice.delta.tool_calls or "", end="", flush=True)',
+];
+const READ_TEXT = [
+  "for chunk in stream:",
+  "    for choice in chunk.choices:",
+  '        print(choice.text, end="", flush=True)',
+];
 const READ_VECTORS = ["for item in answer.data:", "    print(len(item.embedding), item.embedding[:4])"];
 
 function openai(method, read, result) {
-  return (request, url) =>
-    program(
+  return (request, url) => {
+    const asked = { ...request.body, extra_headers: headersOf(request) };
+    return program(
       ["import os", "", "from openai import OpenAI"],
       [
         `client = ${python(call("OpenAI", { base_url: `${url}/v1`, api_key: new Code(KEY) }))}`,
-        `${result} = ${python(call(`client.${method}.create`, { ...request.body, extra_headers: headersOf(request) }))}`,
+        `${result} = ${python(call(`client.${method}.create`, asked))}`,
         ...read,
       ],
     );
+  };
 }
 
 /** Fields without an argument of the SDK go into `extra_body`. */
 function openaiResponses(request, url) {
   const { seed, ...own } = request.body;
+  const extra_body = seed === undefined ? undefined : { seed };
+  const asked = { ...own, extra_body, extra_headers: headersOf(request) };
   return program(
     ["import os", "", "from openai import OpenAI"],
     [
       `client = ${python(call("OpenAI", { base_url: `${url}/v1`, api_key: new Code(KEY) }))}`,
-      `stream = ${python(call("client.responses.create", { ...own, extra_body: seed === undefined ? undefined : { seed }, extra_headers: headersOf(request) }))}`,
+      `stream = ${python(call("client.responses.create", asked))}`,
       "for event in stream:",
       '    if event.type == "response.output_text.delta":',
       '        print(event.delta, end="", flush=True)',
@@ -100,15 +124,24 @@ const azureUrl = (request, url) => `${url}/endpoints/${encodeURIComponent(reques
 
 function azureChat(request, url) {
   const { response_format, ...body } = request.body;
-  const schema = response_format && call("JsonSchemaFormat", only(response_format.json_schema, "name", "schema", "strict"));
+  const schema =
+    response_format && call("JsonSchemaFormat", only(response_format.json_schema, "name", "schema", "strict"));
   const own = only(body, "messages", "stream", "max_tokens", "temperature", "seed", "tools");
   const extras = without(body, "model", ...Object.keys(own));
+  const model_extras = Object.keys(extras).length ? extras : undefined;
+  const asked = { ...own, response_format: schema, model_extras, headers: headersOf(request) };
   const models = schema ? ["from azure.ai.inference.models import JsonSchemaFormat"] : [];
   return program(
-    ["import os", "", "from azure.ai.inference import ChatCompletionsClient", ...models, "from azure.core.credentials import AzureKeyCredential"],
+    [
+      "import os",
+      "",
+      "from azure.ai.inference import ChatCompletionsClient",
+      ...models,
+      "from azure.core.credentials import AzureKeyCredential",
+    ],
     [
       `client = ${python(call("ChatCompletionsClient", { endpoint: azureUrl(request, url), credential: AZURE_KEY }))}`,
-      `stream = ${python(call("client.complete", { ...own, response_format: schema, model_extras: Object.keys(extras).length ? extras : undefined, headers: headersOf(request) }))}`,
+      `stream = ${python(call("client.complete", asked))}`,
       ...READ_CHAT,
     ],
   );
@@ -116,7 +149,12 @@ function azureChat(request, url) {
 
 function azureEmbeddings(request, url) {
   return program(
-    ["import os", "", "from azure.ai.inference import EmbeddingsClient", "from azure.core.credentials import AzureKeyCredential"],
+    [
+      "import os",
+      "",
+      "from azure.ai.inference import EmbeddingsClient",
+      "from azure.core.credentials import AzureKeyCredential",
+    ],
     [
       `client = ${python(call("EmbeddingsClient", { endpoint: azureUrl(request, url), credential: AZURE_KEY }))}`,
       `answer = ${python(call("client.embed", { input: request.body.input, headers: headersOf(request) }))}`,
@@ -131,39 +169,69 @@ const DATABRICKS = (url) => `client = ${python(call("WorkspaceClient", { host: u
 function databricks(request, own, fields, answer) {
   const { model, ...body } = request.body;
   const left = missing(body, "stream", "stream_options");
-  const extras = { ...without(body, ...own, ...left), ...(deploymentOf(request) ? { model: deploymentOf(request) } : {}) };
-  const params = Object.fromEntries(Object.entries(extras).map(([name, value]) => [name, call("json.dumps", {}, value)]));
-  const asked = call("client.serving_endpoints.query", { ...fields(body), extra_params: Object.keys(params).length ? params : undefined }, model);
-  return { left, lines: [`answer = ${python(asked)}`, ...answer], json: Object.keys(params).length ? ["import json"] : [] };
+  const extras = {
+    ...without(body, ...own, ...left),
+    ...(deploymentOf(request) ? { model: deploymentOf(request) } : {}),
+  };
+  const params = Object.fromEntries(
+    Object.entries(extras).map(([name, value]) => [name, call("json.dumps", {}, value)]),
+  );
+  const asked = call(
+    "client.serving_endpoints.query",
+    { ...fields(body), extra_params: Object.keys(params).length ? params : undefined },
+    model,
+  );
+  return {
+    left,
+    lines: [`answer = ${python(asked)}`, ...answer],
+    json: Object.keys(params).length ? ["import json"] : [],
+  };
 }
 
 function databricksChat(request, url) {
   const messages = (body) =>
-    body.messages.map(({ role, content }) => call("ChatMessage", { role: new Code(`ChatMessageRole.${role.toUpperCase()}`), content }));
+    body.messages.map(({ role, content }) =>
+      call("ChatMessage", { role: new Code(`ChatMessageRole.${role.toUpperCase()}`), content }),
+    );
   const made = databricks(
     request,
     ["messages", "max_tokens", "temperature"],
     (body) => ({ messages: messages(body), ...only(body, "max_tokens", "temperature") }),
     ["print(answer.choices[0].message.content)"],
   );
-  const imports = [...made.json, "import os", "", "from databricks.sdk import WorkspaceClient", "from databricks.sdk.service.serving import ChatMessage, ChatMessageRole"];
+  const imports = [
+    ...made.json,
+    "import os",
+    "",
+    "from databricks.sdk import WorkspaceClient",
+    "from databricks.sdk.service.serving import ChatMessage, ChatMessageRole",
+  ];
   return program(imports, [DATABRICKS(url), ...made.lines], made);
 }
 
 function databricksCompletions(request, url) {
   const own = ["prompt", "max_tokens", "temperature"];
   const made = databricks(request, own, (body) => only(body, ...own), ["print(answer.choices[0].text)"]);
-  return program([...made.json, "import os", "", "from databricks.sdk import WorkspaceClient"], [DATABRICKS(url), ...made.lines], made);
+  return program(
+    [...made.json, "import os", "", "from databricks.sdk import WorkspaceClient"],
+    [DATABRICKS(url), ...made.lines],
+    made,
+  );
 }
 
 function databricksEmbeddings(request, url) {
   const made = databricks(request, ["input"], (body) => only(body, "input"), READ_VECTORS);
-  return program([...made.json, "import os", "", "from databricks.sdk import WorkspaceClient"], [DATABRICKS(url), ...made.lines], made);
+  return program(
+    [...made.json, "import os", "", "from databricks.sdk import WorkspaceClient"],
+    [DATABRICKS(url), ...made.lines],
+    made,
+  );
 }
 
 function huggingFace(request, url) {
   const base = `${url}/tgi/${encodeURIComponent(request.body.model)}`;
-  return `client = ${python(call("InferenceClient", { base_url: base, api_key: new Code(KEY), headers: headersOf(request) }))}`;
+  const client = call("InferenceClient", { base_url: base, api_key: new Code(KEY), headers: headersOf(request) });
+  return `client = ${python(client)}`;
 }
 
 const HUGGING_FACE = ["import os", "", "from huggingface_hub import InferenceClient"];
@@ -172,13 +240,27 @@ const HUGGING_FACE = ["import os", "", "from huggingface_hub import InferenceCli
 function tgiChat(request, url) {
   const schema = request.body.response_format?.json_schema.schema;
   const left = schema && !schema.properties ? ["response_format (TGI's schemas have `properties`)"] : [];
-  const asked = call("client.chat_completion", without(request.body, "model", ...(left.length ? ["response_format"] : [])));
+  const asked = call(
+    "client.chat_completion",
+    without(request.body, "model", ...(left.length ? ["response_format"] : [])),
+  );
   return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...READ_CHAT], { left });
 }
 
 function tgiCompletions(request, url) {
   const { prompt, max_tokens, temperature, seed, logprobs } = request.body;
-  const asked = call("client.text_generation", { max_new_tokens: max_tokens, temperature: temperature || undefined, do_sample: temperature === 0 ? false : undefined, seed, stream: true, details: true }, prompt);
+  const asked = call(
+    "client.text_generation",
+    {
+      max_new_tokens: max_tokens,
+      temperature: temperature || undefined,
+      do_sample: temperature === 0 ? false : undefined,
+      seed,
+      stream: true,
+      details: true,
+    },
+    prompt,
+  );
   const notes = logprobs === undefined ? [] : ["Every token comes with its log-probability: item.token.logprob."];
   const read = ["for item in stream:", '    print(item.token.text, end="", flush=True)'];
   return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...read], {
@@ -193,21 +275,46 @@ const friendliClient = (url) => `client = ${python(call("SyncFriendli", { token:
 function friendliChat(request, url) {
   const { response_format, ...body } = request.body;
   const left = response_format && body.tools ? ["response_format (Friendli has either tools or a schema)"] : [];
-  const schema = left.length || !response_format ? undefined : { type: "json_schema", json_schema: only(response_format.json_schema, "schema") };
-  const notes = "temperature" in body ? [] : ["Friendli's default temperature is 1; the other dialects take the model's own."];
-  const asked = call("client.serverless.chat.complete", { ...body, response_format: schema, http_headers: headersOf(request) });
-  return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.delta.content")], { left, notes });
+  const schema =
+    left.length || !response_format
+      ? undefined
+      : { type: "json_schema", json_schema: only(response_format.json_schema, "schema") };
+  const notes =
+    "temperature" in body ? [] : ["Friendli's default temperature is 1; the other dialects take the model's own."];
+  const asked = call("client.serverless.chat.complete", {
+    ...body,
+    response_format: schema,
+    http_headers: headersOf(request),
+  });
+  return program(
+    FRIENDLI,
+    [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.delta.content")],
+    { left, notes },
+  );
 }
 
 function friendliCompletions(request, url) {
-  const asked = call("client.serverless.completions.complete", { serverless_completions_body: request.body, http_headers: headersOf(request) });
+  const asked = call("client.serverless.completions.complete", {
+    serverless_completions_body: request.body,
+    http_headers: headersOf(request),
+  });
   return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.text")]);
 }
 
 function friendliResponses(request, url) {
   const { input, seed, ...own } = request.body;
-  const asked = call("client.serverless.responses.responses", { ...own, input_: input, additional_properties: seed === undefined ? undefined : { seed }, http_headers: headersOf(request) });
-  const read = ["with stream as events:", "    for event in events:", '        if event.data.TYPE == "response.output_text.delta":', '            print(event.data.delta, end="", flush=True)'];
+  const asked = call("client.serverless.responses.responses", {
+    ...own,
+    input_: input,
+    additional_properties: seed === undefined ? undefined : { seed },
+    http_headers: headersOf(request),
+  });
+  const read = [
+    "with stream as events:",
+    "    for event in events:",
+    '        if event.data.TYPE == "response.output_text.delta":',
+    '            print(event.data.delta, end="", flush=True)',
+  ];
   return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...read]);
 }
 
@@ -220,7 +327,9 @@ const FRIENDLI_READ = (text) => [
 function anthropic(request, url) {
   const { model, messages, max_tokens, tools, response_format, stream, ...rest } = request.body;
   const system = messages.find((it) => it.role === "system")?.content;
-  const others = messages.filter((it) => it.role !== "system").map(({ role, content }) => ({ role, content: anthropicContent(content) }));
+  const others = messages
+    .filter((it) => it.role !== "system")
+    .map(({ role, content }) => ({ role, content: anthropicContent(content) }));
   const left = missing(request.body, "seed", "logprobs", "top_logprobs", "stream_options");
   const extras = without(rest, ...left);
   const asked = call("client.messages.create", {
@@ -228,16 +337,28 @@ function anthropic(request, url) {
     max_tokens: max_tokens ?? DEFAULT_MAX_TOKENS,
     system,
     messages: others,
-    tools: tools?.map(({ function: it }) => ({ name: it.name, description: it.description ?? "", input_schema: it.parameters ?? { type: "object" } })),
+    tools: tools?.map(({ function: it }) => ({
+      name: it.name,
+      description: it.description ?? "",
+      input_schema: it.parameters ?? { type: "object" },
+    })),
     output_config: response_format && { format: { type: "json_schema", schema: response_format.json_schema.schema } },
     stream,
     extra_body: Object.keys(extras).length ? extras : undefined,
     extra_headers: headersOf(request),
   });
-  const read = ["for event in stream:", '    if event.type == "content_block_delta" and event.delta.type == "text_delta":', '        print(event.delta.text, end="", flush=True)'];
+  const read = [
+    "for event in stream:",
+    '    if event.type == "content_block_delta" and event.delta.type == "text_delta":',
+    '        print(event.delta.text, end="", flush=True)',
+  ];
   return program(
     ["import os", "", "from anthropic import Anthropic"],
-    [`client = ${python(call("Anthropic", { base_url: url, api_key: new Code(KEY) }))}`, `stream = ${python(asked)}`, ...read],
+    [
+      `client = ${python(call("Anthropic", { base_url: url, api_key: new Code(KEY) }))}`,
+      `stream = ${python(asked)}`,
+      ...read,
+    ],
     { left, notes: max_tokens === undefined ? [`Anthropic's API requires max_tokens.`] : [] },
   );
 }
@@ -253,11 +374,12 @@ function anthropicContent(content) {
 
 function cohere(request, url) {
   const headers = headersOf(request);
+  const request_options = headers && { additional_headers: headers };
   return program(
     ["import os", "", "import cohere"],
     [
       `client = ${python(call("cohere.ClientV2", { api_key: new Code(KEY), base_url: url }))}`,
-      `answer = ${python(call("client.rerank", { ...request.body, request_options: headers && { additional_headers: headers } }))}`,
+      `answer = ${python(call("client.rerank", { ...request.body, request_options }))}`,
       "for result in answer.results:",
       "    print(result.index, result.relevance_score)",
     ],
@@ -266,11 +388,30 @@ function cohere(request, url) {
 
 /** `apart`: its programs are shown only for its own tasks. */
 const PYTHON = [
-  { id: "openai", title: "OpenAI", chat: openai("chat.completions", READ_CHAT, "stream"), completions: openai("completions", READ_TEXT, "stream"), responses: openaiResponses, embeddings: openai("embeddings", READ_VECTORS, "answer") },
+  {
+    id: "openai",
+    title: "OpenAI",
+    chat: openai("chat.completions", READ_CHAT, "stream"),
+    completions: openai("completions", READ_TEXT, "stream"),
+    responses: openaiResponses,
+    embeddings: openai("embeddings", READ_VECTORS, "answer"),
+  },
   { id: "azure", title: "Azure AI Inference", chat: azureChat, embeddings: azureEmbeddings },
-  { id: "databricks", title: "Databricks", chat: databricksChat, completions: databricksCompletions, embeddings: databricksEmbeddings },
+  {
+    id: "databricks",
+    title: "Databricks",
+    chat: databricksChat,
+    completions: databricksCompletions,
+    embeddings: databricksEmbeddings,
+  },
   { id: "tgi", title: "Hugging Face (TGI)", chat: tgiChat, completions: tgiCompletions },
-  { id: "friendli", title: "Friendli", chat: friendliChat, completions: friendliCompletions, responses: friendliResponses },
+  {
+    id: "friendli",
+    title: "Friendli",
+    chat: friendliChat,
+    completions: friendliCompletions,
+    responses: friendliResponses,
+  },
   { id: "anthropic", title: "Anthropic", chat: anthropic },
   { id: "cohere", title: "Cohere", apart: true, rerank: cohere },
 ];

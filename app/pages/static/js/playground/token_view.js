@@ -3,7 +3,9 @@
 import { h } from "../dom.js";
 import { percent } from "./answer.js";
 
-const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The most likely are plain; dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
+const NO_TOKEN =
+  "Point at a token, or move with the arrow keys, to see how likely it was. The most likely are plain; " +
+  "dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
 
 export class TokenView {
   #pieces = [];
@@ -13,7 +15,17 @@ export class TokenView {
   constructor(name) {
     this.text = h("div", { class: "answer-text", role: "group", "aria-label": `Answer of ${name}` });
     this.shown = h("p", { class: "token-facts", "aria-live": "polite", hidden: true }, NO_TOKEN);
-    this.shade = h("button", { type: "button", class: "quiet shade", "aria-pressed": "false", hidden: true, on: { click: () => this.#toggle() } }, "Token probabilities");
+    this.shade = h(
+      "button",
+      {
+        type: "button",
+        class: "quiet shade",
+        "aria-pressed": "false",
+        hidden: true,
+        on: { click: () => this.#toggle() },
+      },
+      "Token probabilities",
+    );
     this.elements = [this.text, this.shade, this.shown];
     this.text.addEventListener("keydown", (event) => this.#key(event));
     this.text.addEventListener("pointerover", (event) => this.#point(event.target));
@@ -37,7 +49,12 @@ export class TokenView {
     const probability = Math.exp(tokens.reduce((sum, it) => sum + (it.logprob ?? 0), 0));
     const doubt = probability >= 0.9 ? 0 : probability >= 0.5 ? 1 : probability >= 0.1 ? 2 : 3;
     const word = text.trimStart() || text;
-    return h("span", { class: `token doubt-${doubt}` }, text.slice(0, text.length - word.length), h("span", { class: "ink" }, word));
+    return h(
+      "span",
+      { class: `token doubt-${doubt}` },
+      text.slice(0, text.length - word.length),
+      h("span", { class: "ink" }, word),
+    );
   }
 
   #toggle() {
@@ -82,11 +99,23 @@ function facts({ tokens }) {
   return tokens.flatMap((it) => [
     h("strong", {}, visible(it.token)),
     ` ${it.logprob === null ? "without a probability" : percent(it.logprob)}`,
-    ...(it.others.length ? ["; instead ", ...it.others.flatMap((other, index) => [index ? ", " : "", h("span", { class: "mono" }, visible(other.token)), ` ${percent(other.logprob)}`])] : []),
+    ...(it.others.length
+      ? [
+          "; instead ",
+          ...it.others.flatMap((other, index) => [
+            index ? ", " : "",
+            h("span", { class: "mono" }, visible(other.token)),
+            ` ${percent(other.logprob)}`,
+          ]),
+        ]
+      : []),
     ". ",
   ]);
 }
 
 function visible(token) {
-  return `“${token.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(/^ +| +$/g, (it) => "·".repeat(it.length))}”`;
+  return `“${token
+    .replaceAll("\n", "↵")
+    .replaceAll("\t", "⇥")
+    .replaceAll(/^ +| +$/g, (it) => "·".repeat(it.length))}”`;
 }

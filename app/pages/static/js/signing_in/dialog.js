@@ -23,10 +23,18 @@ export async function askForKey(message) {
       "dialog",
       { "aria-labelledby": "sign-in-title", on: { close: () => (dialog.remove(), resolve(answer)) } },
       h("h2", { id: "sign-in-title" }, "Sign in"),
-      h("p", { class: message ? "problem" : "hint", role: message ? "alert" : null }, message || hint(credentials, oidc)),
+      h(
+        "p",
+        { class: message ? "problem" : "hint", role: message ? "alert" : null },
+        message || hint(credentials, oidc),
+      ),
       oidc ? withIssuer(oidc) : null,
       credentials
-        ? keyForm(oidc, (given) => ((answer = given), dialog.close()), () => dialog.close())
+        ? keyForm(
+            oidc,
+            (given) => ((answer = given), dialog.close()),
+            () => dialog.close(),
+          )
         : h("div", { class: "actions" }, h("button", { type: "button", on: { click: () => dialog.close() } }, "Close")),
     );
     document.body.append(dialog);
@@ -43,7 +51,11 @@ function hint(credentials, oidc) {
 function withIssuer(oidc) {
   const where = new URL(oidc.issuer).host;
   const problem = h("p", { class: "problem", role: "alert" });
-  const why = !oidc.token_endpoint ? `${where} does not answer this server at the moment, or does not offer what the console needs.` : !isSecureContext ? "To sign in with an issuer this page must be opened over https, or from the server's own machine." : null;
+  const why = !oidc.token_endpoint
+    ? `${where} does not answer this server at the moment, or does not offer what the console needs.`
+    : !isSecureContext
+      ? "To sign in with an issuer this page must be opened over https, or from the server's own machine."
+      : null;
   const button = h(
     "button",
     {
@@ -64,11 +76,28 @@ function withIssuer(oidc) {
     },
     `Sign in with ${where}`,
   );
-  return h("div", { class: "issuer" }, button, h("p", { class: "hint" }, why ?? "You will leave this page and return to it. What you have typed here will be lost."), problem);
+  return h(
+    "div",
+    { class: "issuer" },
+    button,
+    h(
+      "p",
+      { class: "hint" },
+      why ?? "You will leave this page and return to it. What you have typed here will be lost.",
+    ),
+    problem,
+  );
 }
 
 function keyForm(oidc, give, cancel) {
-  const key = h("input", { type: "password", id: "key", name: "key", autocomplete: "off", spellcheck: "false", required: true });
+  const key = h("input", {
+    type: "password",
+    id: "key",
+    name: "key",
+    autocomplete: "off",
+    spellcheck: "false",
+    required: true,
+  });
   const stored = h("input", { type: "checkbox", id: "stored" });
   return h(
     "form",
@@ -84,6 +113,11 @@ function keyForm(oidc, give, cancel) {
     key,
     h("label", { class: "check" }, stored, " Keep it until this tab is closed"),
     h("p", { class: "hint" }, "The key stays in this page. It is sent to this server only, with each request."),
-    h("div", { class: "actions" }, h("button", { type: "submit", class: oidc ? null : "primary" }, oidc ? "Use the key" : "Sign in"), h("button", { type: "button", on: { click: cancel } }, "Cancel")),
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "submit", class: oidc ? null : "primary" }, oidc ? "Use the key" : "Sign in"),
+      h("button", { type: "button", on: { click: cancel } }, "Cancel"),
+    ),
   );
 }

@@ -42,15 +42,28 @@ export function returned() {
 
 /** Exchanges the code for a token: `{token, lifetime_s}`. Throws SignInError. */
 export async function exchange(oidc, { fields, pending }) {
-  if (pending === null || fields.state !== pending.state) throw new SignInError("This sign-in was not started in this tab, or has already ended. Nothing was sent. Please sign in again.");
-  if (!oidc?.token_endpoint) throw new SignInError("The issuer cannot be reached at the moment. Please try again shortly.");
-  if (fields.iss !== undefined ? fields.iss !== oidc.issuer : oidc.names_itself) throw new SignInError("The answer to this sign-in does not come from the issuer that this server trusts. Nothing was sent.");
+  if (pending === null || fields.state !== pending.state)
+    throw new SignInError(
+      "This sign-in was not started in this tab, or has already ended. Nothing was sent. Please sign in again.",
+    );
+  if (!oidc?.token_endpoint)
+    throw new SignInError("The issuer cannot be reached at the moment. Please try again shortly.");
+  if (fields.iss !== undefined ? fields.iss !== oidc.issuer : oidc.names_itself)
+    throw new SignInError(
+      "The answer to this sign-in does not come from the issuer that this server trusts. Nothing was sent.",
+    );
   if (fields.error !== undefined) throw new SignInError(`The issuer did not sign you in: ${reason(fields)}`);
   const answer = await redeemed(oidc, fields.code, pending.verifier);
-  if (String(answer.token_type).toLowerCase() !== "bearer") throw new SignInError("The issuer's answer has no bearer token.");
+  if (String(answer.token_type).toLowerCase() !== "bearer")
+    throw new SignInError("The issuer's answer has no bearer token.");
   if (oidc.scope.split(" ").includes("openid")) checkIdentity(answer.id_token, oidc, pending.nonce);
-  const token = answer[oidc.token], claims = claimsOf(token);
-  if (claims === null) throw new SignInError(`The issuer's ${oidc.token.replace("_", " ")} is not a JWT, so this server cannot check it. Its operator can change \`access.oidc.console\`.`);
+  const token = answer[oidc.token],
+    claims = claimsOf(token);
+  if (claims === null)
+    throw new SignInError(
+      `The issuer's ${oidc.token.replace("_", " ")} is not a JWT, so this server cannot check it. ` +
+        "Its operator can change `access.oidc.console`.",
+    );
   return { token, lifetime_s: lifetime(oidc, answer, claims) };
 }
 
@@ -59,7 +72,13 @@ async function redeemed(oidc, code, verifier) {
   try {
     response = await fetch(oidc.token_endpoint, {
       method: "POST",
-      body: new URLSearchParams({ grant_type: "authorization_code", code, redirect_uri: redirectUri(), client_id: oidc.client_id, code_verifier: verifier }),
+      body: new URLSearchParams({
+        grant_type: "authorization_code",
+        code,
+        redirect_uri: redirectUri(),
+        client_id: oidc.client_id,
+        code_verifier: verifier,
+      }),
       credentials: "omit",
       redirect: "error",
       cache: "no-store",
@@ -67,7 +86,11 @@ async function redeemed(oidc, code, verifier) {
     });
     answer = await response.json();
   } catch {
-    if (response === undefined) throw new SignInError(`The issuer's token endpoint cannot be reached from this page. It must be up, and allow requests of ${location.origin}.`);
+    if (response === undefined)
+      throw new SignInError(
+        "The issuer's token endpoint cannot be reached from this page. " +
+          `It must be up, and allow requests of ${location.origin}.`,
+      );
     throw new SignInError(`The issuer's token endpoint answered ${response.status} without JSON.`);
   }
   if (!response.ok) throw new SignInError(`The issuer did not sign you in: ${reason(answer)}`);
@@ -78,9 +101,13 @@ async function redeemed(oidc, code, verifier) {
 function checkIdentity(token, oidc, nonce) {
   const claims = claimsOf(token);
   if (claims === null) throw new SignInError("The issuer's answer has no ID token.");
-  const isOurs = claims.iss === oidc.issuer && [claims.aud].flat().includes(oidc.client_id) && (claims.azp === undefined || claims.azp === oidc.client_id);
+  const isOurs =
+    claims.iss === oidc.issuer &&
+    [claims.aud].flat().includes(oidc.client_id) &&
+    (claims.azp === undefined || claims.azp === oidc.client_id);
   if (!isOurs) throw new SignInError("The issuer's ID token was issued to another client.");
-  if (claims.nonce !== nonce) throw new SignInError("The issuer's ID token belongs to another sign-in. Please sign in again.");
+  if (claims.nonce !== nonce)
+    throw new SignInError("The issuer's ID token belongs to another sign-in. Please sign in again.");
 }
 
 /** In seconds from now, null if unknown. Computed from the issuer's clock alone: this machine's may be wrong. */
@@ -94,7 +121,9 @@ function lifetime(oidc, answer, { exp, iat }) {
 function claimsOf(token) {
   if (typeof token !== "string" || token.split(".").length !== 3) return null;
   try {
-    const bytes = Uint8Array.from(atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")), (it) => it.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")), (it) =>
+      it.charCodeAt(0),
+    );
     return parsed(new TextDecoder().decode(bytes));
   } catch {
     return null;
@@ -117,4 +146,8 @@ function parsed(text) {
 
 const redirectUri = () => `${location.origin}/ui`;
 const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
-const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+const base64url = (bytes) =>
+  btoa(String.fromCharCode(...bytes))
+    .replaceAll("+", "-")
+    .replaceAll("/", "_")
+    .replaceAll("=", "");

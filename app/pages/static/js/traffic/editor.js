@@ -6,14 +6,30 @@ import { notice, swatch } from "../parts.js";
 import { changes, moved } from "../weights.js";
 import { movesInWords } from "./moves.js";
 
-const LENGTHS = [["", "until it is changed"], ["3600", duration(3600)], ["14400", duration(14400)], ["86400", "1 day"]];
+const LENGTHS = [
+  ["", "until it is changed"],
+  ["3600", duration(3600)],
+  ["14400", duration(14400)],
+  ["86400", "1 day"],
+];
 const PAUSE_MS = 250; // between the last movement of a slider and the dry run
 
 /** Returns the editor's element. Calls `done(text)` after a change, `done(null)` when the visitor cancels. */
 export function editor(endpoint, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
-  const state = { plan: null, etag: null, weights: {}, reason: "", ttl: "", dry: null, trying: false, problem: null, stale: null, busy: false };
+  const state = {
+    plan: null,
+    etag: null,
+    weights: {},
+    reason: "",
+    ttl: "",
+    dry: null,
+    trying: false,
+    problem: null,
+    stale: null,
+    busy: false,
+  };
   let timer;
 
   async function load() {
@@ -30,7 +46,11 @@ export function editor(endpoint, { api, announce }, done) {
   function body() {
     return {
       weights: state.weights,
-      overrides: state.plan.overrides.map(({ unit, deployment, until }) => ({ unit, deployment, ...(until === null ? {} : { until }) })),
+      overrides: state.plan.overrides.map(({ unit, deployment, until }) => ({
+        unit,
+        deployment,
+        ...(until === null ? {} : { until }),
+      })),
       ...(state.ttl ? { ttl_s: Number(state.ttl) } : {}),
       ...(state.reason.trim() ? { reason: state.reason.trim() } : {}),
     };
@@ -94,9 +114,30 @@ export function editor(endpoint, { api, announce }, done) {
       "div",
       { class: "slider", key: name },
       h("label", { for: `share/${id}` }, swatch(index), name),
-      h("input", { type: "range", id: `share/${id}`, min: "0", max: "100", step: "1", value: String(value), "aria-valuetext": `${value} percent`, on: { input: (event) => slide(name, event.target.value) } }),
-      h("input", { type: "number", "aria-label": `Percent for ${name}`, min: "0", max: "100", step: "1", value: String(value), on: { change: (event) => slide(name, event.target.value) } }),
-      h("span", { class: "was hint" }, state.plan.weights[name] === value ? "as now" : `now ${state.plan.weights[name] ?? 0}\u00a0%`),
+      h("input", {
+        type: "range",
+        id: `share/${id}`,
+        min: "0",
+        max: "100",
+        step: "1",
+        value: String(value),
+        "aria-valuetext": `${value} percent`,
+        on: { input: (event) => slide(name, event.target.value) },
+      }),
+      h("input", {
+        type: "number",
+        "aria-label": `Percent for ${name}`,
+        min: "0",
+        max: "100",
+        step: "1",
+        value: String(value),
+        on: { change: (event) => slide(name, event.target.value) },
+      }),
+      h(
+        "span",
+        { class: "was hint" },
+        state.plan.weights[name] === value ? "as now" : `now ${state.plan.weights[name] ?? 0}\u00a0%`,
+      ),
     );
   }
 
@@ -105,22 +146,40 @@ export function editor(endpoint, { api, announce }, done) {
     return notice(
       "warn",
       h("strong", {}, "The plan was changed while you were editing."),
-      h("p", {}, `The current plan is generation ${state.stale.generation ?? "?"}`, state.stale.by ? `, by ${state.stale.by}` : "", state.stale.reason ? ` (${state.stale.reason})` : "", ": ", Object.entries(present).map(([name, share]) => `${name} ${share}\u00a0%`).join(", "), "."),
+      h(
+        "p",
+        {},
+        `The current plan is generation ${state.stale.generation ?? "?"}`,
+        state.stale.by ? `, by ${state.stale.by}` : "",
+        state.stale.reason ? ` (${state.stale.reason})` : "",
+        ": ",
+        Object.entries(present)
+          .map(([name, share]) => `${name} ${share}\u00a0%`)
+          .join(", "),
+        ".",
+      ),
       h("button", { type: "button", on: { click: load } }, "Start over from it"),
     );
   }
 
   function draw() {
     if (state.plan === null) {
-      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Loading the plan …"), state.problem ? giveUp() : null);
+      morph(
+        root,
+        h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Loading the plan …"),
+        state.problem ? giveUp() : null,
+      );
       return;
     }
-    const isReady = isDifferent() && state.dry !== null && state.reason.trim() !== "" && !state.busy && state.stale === null;
+    const isReady =
+      isDifferent() && state.dry !== null && state.reason.trim() !== "" && !state.busy && state.stale === null;
     const names = Object.keys(state.plan.weights);
     morph(
       root,
       h("h3", {}, "Change the split"),
-      state.plan.overrides.length ? h("p", { class: "hint" }, `${state.plan.overrides.length} overrides stay as they are.`) : null,
+      state.plan.overrides.length
+        ? h("p", { class: "hint" }, `${state.plan.overrides.length} overrides stay as they are.`)
+        : null,
       h(
         "form",
         { on: { submit: apply } },
@@ -132,12 +191,33 @@ export function editor(endpoint, { api, announce }, done) {
           "div",
           { class: "fields" },
           h("label", { for: `why/${endpoint}` }, "Why?"),
-          h("input", { type: "text", id: `why/${endpoint}`, maxlength: "300", autocomplete: "off", required: true, value: state.reason, on: { input: (event) => ((state.reason = event.target.value), draw()) } }),
+          h("input", {
+            type: "text",
+            id: `why/${endpoint}`,
+            maxlength: "300",
+            autocomplete: "off",
+            required: true,
+            value: state.reason,
+            on: { input: (event) => ((state.reason = event.target.value), draw()) },
+          }),
           h("label", { for: `ttl/${endpoint}` }, "For how long?"),
-          h("select", { id: `ttl/${endpoint}`, value: state.ttl, on: { change: (event) => ((state.ttl = event.target.value), draw()) } }, LENGTHS.map(([value, label]) => h("option", { value, selected: value === state.ttl }, label))),
+          h(
+            "select",
+            {
+              id: `ttl/${endpoint}`,
+              value: state.ttl,
+              on: { change: (event) => ((state.ttl = event.target.value), draw()) },
+            },
+            LENGTHS.map(([value, label]) => h("option", { value, selected: value === state.ttl }, label)),
+          ),
         ),
         state.problem ? h("p", { class: "problem", role: "alert" }, state.problem) : null,
-        h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", disabled: !isReady }, "Change the split"), giveUp()),
+        h(
+          "div",
+          { class: "actions" },
+          h("button", { type: "submit", class: "primary", disabled: !isReady }, "Change the split"),
+          giveUp(),
+        ),
         h("p", { class: "hint" }, wanting()),
       ),
     );
@@ -151,7 +231,9 @@ export function editor(endpoint, { api, announce }, done) {
 
   function effect() {
     if (!isDifferent()) return h("p", { class: "hint" }, "Nothing: this is the current split.");
-    return state.dry === null ? h("p", { class: "hint" }, state.problem || state.stale ? "Unknown." : "Running the dry run …") : movesInWords(state.plan.weights, state.dry);
+    return state.dry === null
+      ? h("p", { class: "hint" }, state.problem || state.stale ? "Unknown." : "Running the dry run …")
+      : movesInWords(state.plan.weights, state.dry);
   }
 
   function giveUp() {

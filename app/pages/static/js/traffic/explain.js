@@ -6,10 +6,28 @@ import { cell, table } from "../parts.js";
 
 export function explain(endpoint, { api, announce }) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint.endpoint)}/assignment`;
-  const root = h("section", { class: "panel explain", "aria-label": `Explain a key of ${endpoint.endpoint}`, opaque: true });
-  const key = h("input", { type: "text", id: `key/${endpoint.endpoint}`, autocomplete: "off", spellcheck: "false", opaque: true });
-  const caller = h("input", { type: "text", id: `caller/${endpoint.endpoint}`, autocomplete: "off", spellcheck: "false", placeholder: "you", opaque: true });
-  let answer = null, problem = null;
+  const root = h("section", {
+    class: "panel explain",
+    "aria-label": `Explain a key of ${endpoint.endpoint}`,
+    opaque: true,
+  });
+  const key = h("input", {
+    type: "text",
+    id: `key/${endpoint.endpoint}`,
+    autocomplete: "off",
+    spellcheck: "false",
+    opaque: true,
+  });
+  const caller = h("input", {
+    type: "text",
+    id: `caller/${endpoint.endpoint}`,
+    autocomplete: "off",
+    spellcheck: "false",
+    placeholder: "you",
+    opaque: true,
+  });
+  let answer = null,
+    problem = null;
 
   async function ask(event) {
     event?.preventDefault();
@@ -30,7 +48,14 @@ export function explain(endpoint, { api, announce }) {
       root,
       h("h3", {}, "Explain a key"),
       endpoint.sticky
-        ? h("form", { class: "inline", on: { submit: ask } }, h("label", { for: key.id }, label(endpoint.sticky)), key, callers(endpoint.sticky, caller), h("button", { type: "submit" }, "Explain"))
+        ? h(
+            "form",
+            { class: "inline", on: { submit: ask } },
+            h("label", { for: key.id }, label(endpoint.sticky)),
+            key,
+            callers(endpoint.sticky, caller),
+            h("button", { type: "submit" }, "Explain"),
+          )
         : null,
       problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
       answer
@@ -41,7 +66,15 @@ export function explain(endpoint, { api, announce }) {
             table(
               "Scores of the deployments",
               ["Deployment", { label: "Share", number: true }, { label: "Score", number: true }],
-              answer.deployments.map((it) => h("tr", { key: it.deployment }, cell("", it.deployment, { header: true }), cell("Share", `${it.weight}\u00a0%`, { number: true }), cell("Score", or(number(it.score)), { number: true }))),
+              answer.deployments.map((it) =>
+                h(
+                  "tr",
+                  { key: it.deployment },
+                  cell("", it.deployment, { header: true }),
+                  cell("Share", `${it.weight}\u00a0%`, { number: true }),
+                  cell("Score", or(number(it.score)), { number: true }),
+                ),
+              ),
               { class: "stacked" },
             ),
           )

@@ -12,7 +12,9 @@ const SHOWN = 20;
 export function history(endpoint, mayChange, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel history", "aria-label": `Plans of ${endpoint}`, opaque: true });
-  let plans = null, problem = null, all = false;
+  let plans = null,
+    problem = null,
+    all = false;
 
   async function load() {
     try {
@@ -27,8 +29,15 @@ export function history(endpoint, mayChange, { api, announce }, done) {
     let present, dry;
     try {
       present = await api.read(path);
-      const weights = { ...Object.fromEntries(Object.keys(present.data.weights).map((it) => [it, 0])), ...plan.weights };
-      const overrides = present.data.overrides.map(({ unit, deployment, until }) => ({ unit, deployment, ...(until === null ? {} : { until }) }));
+      const weights = {
+        ...Object.fromEntries(Object.keys(present.data.weights).map((it) => [it, 0])),
+        ...plan.weights,
+      };
+      const overrides = present.data.overrides.map(({ unit, deployment, until }) => ({
+        unit,
+        deployment,
+        ...(until === null ? {} : { until }),
+      }));
       dry = await api.send("PUT", `${path}?dry_run=true`, { weights, overrides }, { "if-match": present.etag });
     } catch (error) {
       problem = error.message;
@@ -40,7 +49,8 @@ export function history(endpoint, mayChange, { api, announce }, done) {
       title: `Roll ${endpoint} back to generation ${plan.generation}`,
       explain: movesInWords(present.data.weights, dry),
       label: "Roll back",
-      act: (reason) => api.send("POST", `${path}/rollback`, { generation: plan.generation, reason }, { "if-match": present.etag }),
+      act: (reason) =>
+        api.send("POST", `${path}/rollback`, { generation: plan.generation, reason }, { "if-match": present.etag }),
     });
     if (isDone) done(`${endpoint} is back at the weights of generation ${plan.generation}.`);
   }
@@ -57,12 +67,33 @@ export function history(endpoint, mayChange, { api, announce }, done) {
         h("strong", {}, `Generation ${plan.generation}`),
         index === 0 ? h("span", { class: "tag" }, "in force") : null,
         h("span", { class: "hint" }, time(plan.since), " ", plan.by ? `by ${plan.by}` : "from a file"),
-        mayChange && index > 0 ? h("button", { type: "button", class: "small", "aria-label": `Roll back to this: generation ${plan.generation}`, on: { click: () => rollBack(plan) } }, "Roll back to this") : null,
+        mayChange && index > 0
+          ? h(
+              "button",
+              {
+                type: "button",
+                class: "small",
+                "aria-label": `Roll back to this: generation ${plan.generation}`,
+                on: { click: () => rollBack(plan) },
+              },
+              "Roll back to this",
+            )
+          : null,
       ),
       plan.reason ? h("p", {}, plan.reason) : null,
-      h("p", { class: "weights" }, Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share}\u00a0%`)))),
+      h(
+        "p",
+        { class: "weights" },
+        Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share}\u00a0%`))),
+      ),
       plan.expires === null ? null : h("p", {}, "Temporary: until ", time(plan.expires), "."),
-      before ? h("p", { class: "hint" }, different.length ? `Changed: ${different.join(", ")}` : "Nothing changed: it equals the plan before it.") : null,
+      before
+        ? h(
+            "p",
+            { class: "hint" },
+            different.length ? `Changed: ${different.join(", ")}` : "Nothing changed: it equals the plan before it.",
+          )
+        : null,
     );
   }
 
@@ -73,9 +104,13 @@ export function history(endpoint, mayChange, { api, announce }, done) {
       h("h3", {}, "Plans"),
       problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
       plans === null && !problem ? h("p", { class: "hint" }, "Loading …") : null,
-      plans?.length === 0 ? h("p", { class: "hint" }, "The experiment controller has not seen a plan of this endpoint yet.") : null,
+      plans?.length === 0
+        ? h("p", { class: "hint" }, "The experiment controller has not seen a plan of this endpoint yet.")
+        : null,
       h("ol", { class: "plans" }, shown.map(line)),
-      plans !== null && !all && plans.length > SHOWN ? h("button", { type: "button", on: { click: () => ((all = true), draw()) } }, `All ${plans.length}`) : null,
+      plans !== null && !all && plans.length > SHOWN
+        ? h("button", { type: "button", on: { click: () => ((all = true), draw()) } }, `All ${plans.length}`)
+        : null,
     );
   }
 

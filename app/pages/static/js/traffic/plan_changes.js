@@ -14,6 +14,7 @@ export function planChanges(before, plan) {
   if (before.expires !== null && plan.expires !== null && before.expires !== plan.expires) found.push("another end");
   for (const [from, to] of Object.entries(plan.withdrawn))
     if (before.withdrawn[from] !== to) found.push(`running conversations leave ${from} for ${to}`);
-  if (!found.length && before.content && before.content !== plan.content) found.push("the sticky key, the mirror, or which units have an override");
+  if (!found.length && before.content && before.content !== plan.content)
+    found.push("the sticky key, the mirror, or which units have an override");
   return found;
 }
