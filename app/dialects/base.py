@@ -235,7 +235,8 @@ class Dialect(Protocol):
     """Operation to the bodies it accepts, in the order of the documentation's table; others have no body."""
 
     unknown_fields: ClassVar[str]
-    """The treatment of unknown fields, for the docs."""
+    unknown_nested: ClassVar[str]
+    """The treatment of a request's unknown fields, and of those of the objects in it, for the docs."""
 
     def claims(self, route: Route, request: Request) -> bool:
         """Whether `request`, on a path that several dialects have, belongs to this one.

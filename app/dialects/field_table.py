@@ -5,16 +5,36 @@ python -m app.dialects.field_table docs/dialects
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.dialects.base import Dialect
+from app.dialects.nested_fields import IDLE
 from app.dialects.registry import DIALECTS
 from app.dialects.schemas import VLLM, FieldSupport, dialect_support
 
-SPELLING = "rejected, with the name that was meant"
-"""The support of what `app.dialects.spelling` refuses."""
+MISSPELT = "rejected, with the name that was meant"
+"""The support of nested fields that `app.dialects.nested_fields` takes for misspelt."""
+
+NO_EFFECT = "no effect, where they are accepted"
+
+_OBJECTS: Mapping[str, str] = {
+    "message": "messages",
+    "item": "items of an `input`",
+    "part": "parts and blocks",
+    "url": "`image_url`",
+    "call": "calls of tools",
+    "tool": "tools",
+    "function": "functions",
+    "format": "formats",
+    "json_schema": "`json_schema`",
+    "text": "`text`",
+    "reasoning": "`reasoning`",
+    "output_config": "`output_config`",
+    "stream_options": "`stream_options`",
+}
+"""What the docs call the kinds of objects with fields that change nothing."""
 
 BEGIN, END = "<!-- fields: begin (made by `make fields`) -->", "<!-- fields: end -->"
 
@@ -31,8 +51,8 @@ class Row:
         return f"| {self.operations} | {self.fields} | {self.support} |"
 
 
-def rows(support: FieldSupport, unknown_fields: str) -> Iterator[Row]:
-    """First what vLLM does itself, then the other fields by name, then unknown and misspelt ones."""
+def rows(support: FieldSupport, unknown_fields: str, unknown_nested: str) -> Iterator[Row]:
+    """First what vLLM does itself, then the other fields by name, then unknown ones, and those of nested objects."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for field in sorted({field for sentences in support.values() for field in sentences}):
         for sentence, same_in in _operations(field, support).items():
@@ -40,9 +60,15 @@ def rows(support: FieldSupport, unknown_fields: str) -> Iterator[Row]:
     # Stable: rows of the same rank stay in the order of their first fields.
     for (sentence, operations), fields in sorted(found.items(), key=lambda item: item[0][0] != VLLM):
         where = "all" if len(operations) == len(support) else ", ".join(operations)
-        yield Row(where, ", ".join(f"`{field}`" for field in fields), sentence)
+        yield Row(where, _listed(fields), sentence)
     yield Row("all", "any other", unknown_fields)
-    yield Row("all", "a misspelt field of a nested object", SPELLING)
+    yield Row("all", "; ".join(f"of {_OBJECTS[kind]}: {_listed(names)}" for kind, names in IDLE.items()), NO_EFFECT)
+    yield Row("all", "a misspelt field of a nested object", MISSPELT)
+    yield Row("all", "any other field of a nested object", unknown_nested)
+
+
+def _listed(fields: Iterable[str]) -> str:
+    return ", ".join(f"`{field}`" for field in fields)
 
 
 def _operations(field: str, support: FieldSupport) -> dict[str, list[str]]:
@@ -57,7 +83,8 @@ def _operations(field: str, support: FieldSupport) -> dict[str, list[str]]:
 def table(dialect: Dialect) -> str:
     """A Markdown table."""
     head = ["| requests | fields | support |", "| --- | --- | --- |"]
-    return "\n".join([*head, *map(str, rows(dialect_support(dialect.bodies), dialect.unknown_fields))])
+    support = dialect_support(dialect.bodies)
+    return "\n".join([*head, *map(str, rows(support, dialect.unknown_fields, dialect.unknown_nested))])
 
 
 def updated(text: str, dialect: Dialect) -> str:

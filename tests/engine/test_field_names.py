@@ -4,17 +4,43 @@ import json
 from typing import Any, get_args
 
 import pytest
+from anthropic.types.beta import (
+    BetaAssistantMessageParam,
+    BetaImageBlockParam,
+    BetaOutputConfigParam,
+    BetaRedactedThinkingBlockParam,
+    BetaSystemMessageParam,
+    BetaTextBlockParam,
+    BetaThinkingBlockParam,
+    BetaToolChoiceParam,
+    BetaToolParam,
+    BetaToolReferenceBlockParam,
+    BetaToolResultBlockParam,
+    BetaToolUseBlockParam,
+    BetaUserMessageParam,
+)
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionStreamOptionsParam
+from openai.types.shared_params import FunctionDefinition, ResponseFormatJSONSchema
+from openai.types.shared_params.response_format_json_schema import JSONSchema
 from pydantic import BaseModel
 from vllm.entrypoints.anthropic.protocol import (
+    AnthropicContentBlock,
     AnthropicCountTokensRequest,
+    AnthropicMessage,
     AnthropicMessagesRequest,
     AnthropicMessagesResponse,
+    AnthropicOutputConfig,
     AnthropicStreamEvent,
+    AnthropicTool,
+    AnthropicToolChoice,
 )
+from vllm.entrypoints.generate.base.protocol import FunctionDefinition as EngineFunctionDefinition
+from vllm.entrypoints.generate.base.protocol import JsonSchemaResponseFormat, ResponseFormat, StreamOptions
 from vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionRequest,
     ChatCompletionResponse,
     ChatCompletionStreamResponse,
+    ChatCompletionToolsParam,
 )
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest, CompletionResponse, CompletionStreamResponse
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, ResponsesResponse
@@ -34,11 +60,11 @@ from vllm.entrypoints.serve.tokenize.protocol import (
 )
 
 from app.dialects.anthropic import fields as anthropic
+from app.dialects.nested_fields import IDLE
 from app.dialects.openai import fields as openai
-from app.dialects.spelling import request_object
 from app.engine.answers import JSON, EventCheck, checked_answer
 from app.sse import encode
-from tests.support.clients.request_types import samples
+from tests.support.clients.request_types import fields_of, is_misspelt, samples
 
 pytestmark = pytest.mark.real
 
@@ -104,5 +130,45 @@ def test_every_member_of_vllms_events_is_known(path: str, form: type[BaseModel],
     "form", [AnthropicMessagesRequest, ChatCompletionRequest, ResponsesRequest, TokenizeChatRequest]
 )
 def test_no_field_of_vllms_types_is_a_misspelling(form: type[BaseModel]) -> None:
-    for body in samples(form):
-        request_object(json.dumps(body).encode())
+    assert not any(map(is_misspelt, samples(form)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "vendors", "engines", "done_here"),
+    [
+        (
+            "message",
+            [BetaUserMessageParam, BetaAssistantMessageParam, BetaSystemMessageParam],
+            AnthropicMessage,
+            "clear_at",
+        ),
+        ("tool", [BetaToolParam], AnthropicTool, "type"),
+        (
+            "part",
+            [
+                BetaImageBlockParam,
+                BetaRedactedThinkingBlockParam,
+                BetaTextBlockParam,
+                BetaThinkingBlockParam,
+                BetaToolReferenceBlockParam,
+                BetaToolResultBlockParam,
+                BetaToolUseBlockParam,
+            ],
+            AnthropicContentBlock,
+            "",
+        ),
+        ("choice", get_args(BetaToolChoiceParam), AnthropicToolChoice, ""),
+        ("output_config", [BetaOutputConfigParam], AnthropicOutputConfig, ""),
+        ("tool", [ChatCompletionFunctionToolParam], ChatCompletionToolsParam, ""),
+        ("function", [FunctionDefinition], EngineFunctionDefinition, ""),
+        ("format", [ResponseFormatJSONSchema], ResponseFormat, ""),
+        ("json_schema", [JSONSchema], JsonSchemaResponseFormat, ""),
+        ("stream_options", [ChatCompletionStreamOptionsParam], StreamOptions, ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_nested_field_of_the_vendors_is_vllms_or_listed_as_without_effect(
+    kind: str, vendors: list[Any], engines: type[BaseModel], done_here: str
+) -> None:
+    vendors_names = {name for form in vendors for name in fields_of(form)}
+    assert vendors_names - set(IDLE.get(kind, ())) - {done_here} <= fields_of(engines).keys()

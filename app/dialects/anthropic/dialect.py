@@ -26,8 +26,8 @@ from app.dialects.common.fields import REJECTED_BY_NAME
 from app.dialects.common.requests import DirectTranslation, description, drop_unasked, model_names
 from app.dialects.common.streams import PassthroughStream, StreamFormat
 from app.dialects.mounts import MOUNTS, addressed, is_below
+from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.schemas import Body
-from app.dialects.spelling import request_object
 from app.errors import BadRequest, ContextExceeded, NotFound, SwitchyardError
 from app.misspellings import question
 from app.sse import encode
@@ -272,7 +272,8 @@ def _checked(model: type[AnyRequest], body: dict[str, Any]) -> AnyRequest:
 
 
 def _sent(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name not in left_out}
+    sent = {name: value for name, value in body.items() if name not in left_out}
+    return {**sent, "messages": fields.in_force(body["messages"])}
 
 
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}
@@ -304,6 +305,7 @@ class Anthropic:
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {"messages": [Body(Messages)], "count_tokens": [Body(CountTokens)]}
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
+    unknown_nested: ClassVar[str] = UNREAD
 
     def claims(self, route: Route, request: Request) -> bool:
         # OpenAI has the same paths for its list.

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from app.dialects.common.fields import MODEL, RECORDS
+from app.dialects.common.fields import MODEL, RECORDS, check_without_prefix
 
 _BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking redacted_thinking".split())
 """The types of content blocks that vLLM models."""
@@ -78,14 +78,16 @@ class CountTokens(BaseModel):
     @model_validator(mode="after")
     def _has_what_this_server_has(self) -> Self:
         # vLLM names another place for these, or leaves them out.
+        check_without_prefix(self.messages)
         for number, message in enumerate(self.messages):
             _check_blocks(message, f"messages[{number}].content", _BLOCKS)
+            _check_clear_at(message, f"messages[{number}].clear_at")
         for number, tool in enumerate(self.tools or []):
             kind = tool.get("type") if isinstance(tool, dict) else None
-            if kind not in (None, "custom") and "input_schema" not in tool:
+            if kind not in (None, "custom"):
                 raise ValueError(
-                    f"tools[{number}]: '{str(kind)[:64]}' is not supported; this server has only tools with an "
-                    "`input_schema`, which the client runs"
+                    f"tools[{number}]: '{str(kind)[:64]}' is not supported; this server has only tools of type "
+                    "'custom', with an `input_schema`, which the client runs"
                 )
         edits = (self.context_management or {}).get("edits")
         for number, edit in enumerate(edits if isinstance(edits, list) else []):
@@ -150,6 +152,28 @@ def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
             raise ValueError(f"{where}.source: {_STORED}; send the image as `base64` or `url`")
         if kind == "tool_result":
             _check_blocks(block, f"{where}.content", _RESULTS)
+
+
+def _check_clear_at(message: Any, path: str) -> None:
+    clear_at = message.get("clear_at") if isinstance(message, dict) else None
+    if clear_at is None:
+        return
+    if message.get("role") != "system" or clear_at not in ("never", "next_user_message"):
+        raise ValueError(f"{path}: must be 'never' or 'next_user_message', in a system message")
+
+
+def in_force(messages: list[Any]) -> list[Any]:
+    """Checked messages without those that are for an earlier user's turn only (`clear_at`)."""
+    last = max((number for number, message in enumerate(messages) if _role(message) == "user"), default=-1)
+    return [
+        message
+        for number, message in enumerate(messages)
+        if number > last or not isinstance(message, dict) or message.get("clear_at") != "next_user_message"
+    ]
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None
 
 
 NOT_SENT = frozenset(

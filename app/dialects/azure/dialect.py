@@ -19,8 +19,8 @@ from app.dialects.azure.translations import PARSERS
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.bodies import dump
 from app.dialects.mounts import AZURE_MOUNTS, INFO_PATHS, openai_routes
+from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.schemas import Body
-from app.dialects.spelling import request_object
 from app.errors import (
     BadRequest,
     ContextExceeded,
@@ -138,6 +138,7 @@ class Azure:
         "as the header `extra-parameters` says: rejected, dropped, or passed to vLLM; a `user` that is passed is the "
         "sticky key if the endpoint is sticky by user"
     )
+    unknown_nested: ClassVar[str] = UNREAD
 
     def claims(self, route: Route, request: Request) -> bool:
         """LangChain's newer Azure class is the OpenAI SDK on the same paths; that SDK's own headers identify it."""

@@ -12,7 +12,15 @@ from pydantic_core import from_json
 from app.dialects.azure.fields import Chat, Completions, Embeddings, checked
 from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
 from app.dialects.bodies import dump
-from app.dialects.common.requests import DirectTranslation, ask_for_usage, drop_empty_tools, encoded, greedy, tokenize
+from app.dialects.common.requests import (
+    DirectTranslation,
+    ask_for_usage,
+    drop_empty_tools,
+    encoded,
+    greedy,
+    settle_messages,
+    tokenize,
+)
 from app.dialects.common.streams import LastChoiceUsageStream
 from app.errors import CONTEXT_EXCEEDED, BadRequest
 
@@ -28,6 +36,7 @@ class ChatTranslation(DirectTranslation):
         request = checked(Chat, body)
         sent = _without(body, "modalities", "model")
         sent["messages"] = [message.openai() for message in request.messages]
+        settle_messages(sent)
         drop_empty_tools(sent)
         greedy(sent)
         ask_for_usage(sent)

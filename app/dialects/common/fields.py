@@ -4,6 +4,7 @@
 - Sentences about how fields are supported, where several dialects share them (`app.dialects.schemas`).
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -181,6 +182,13 @@ def check_tool_choice(
         raise ValueError("tool_choice: only allowed with tools")
     if isinstance(choice, ToolChoice) and choice.function.name not in names:
         raise ValueError(f"tool_choice: no tool is named '{choice.function.name}'")
+
+
+def check_without_prefix(messages: Iterable[Any]) -> None:
+    """Raises ValueError, for a pydantic validator, for a message that an answer is to continue."""
+    for number, message in enumerate(messages):
+        if isinstance(message, dict) and message.get("prefix", False) is not False:
+            raise ValueError(f"messages[{number}].prefix: not supported here; OpenAI's chats continue a message")
 
 
 MODEL = "an endpoint or a deployment"

@@ -104,19 +104,41 @@ def drop_unasked(body: dict[str, Any], refused: Container[str]) -> None:
         del body[name]
 
 
-def continue_prefix(body: dict[str, Any]) -> None:
-    """`prefix: true` on the model's last message, as DeepSeek's and Mistral's servers and LiteLLM have it, in vLLM's
-    fields: the answer continues that message. Raises BadRequest on any other message.
+def settle_messages(body: dict[str, Any]) -> None:
+    """Replaces what vLLM would ignore in the messages of a checked chat body. Raises BadRequest, naming the field.
+
+    `prefix: true` on the model's last message, as DeepSeek's and Mistral's servers and LiteLLM have it, means that the
+    answer continues that message. The model's `refusal` is a part of its message.
     """
     messages = body["messages"]
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or message.get("prefix") is not True:
-            continue
-        if number < len(messages) - 1 or message.get("role") != "assistant":
-            where = f"messages[{number}].prefix"
-            raise BadRequest(f"{where}: only the last message is continued, if it is the assistant's", param=where)
-        body["messages"] = [*messages[:-1], {name: value for name, value in message.items() if name != "prefix"}]
+    if continues := prefix_of(messages):
         body |= {"continue_final_message": True, "add_generation_prompt": False}
+    if continues or any("prefix" in message or "refusal" in message for message in messages):
+        body["messages"] = [_settled(message) for message in messages]
+
+
+def prefix_of(messages: Sequence[Any]) -> str | None:
+    """The path of the last message's `prefix`, if that is true. Raises BadRequest for any other one but false."""
+    last = len(messages) - 1
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or (prefix := message.get("prefix", False)) is False:
+            continue
+        path = f"messages[{number}].prefix"
+        if prefix is not True:
+            raise BadRequest(f"{path}: must be true or false", param=path)
+        if number < last or message.get("role") != "assistant":
+            raise BadRequest(f"{path}: only the last message is continued, if it is the assistant's", param=path)
+        return path
+    return None
+
+
+def _settled(message: Mapping[str, Any]) -> dict[str, Any]:
+    settled = {name: value for name, value in message.items() if name != "prefix"}
+    if message.get("role") == "assistant" and (refusal := settled.pop("refusal", None)):
+        content = message.get("content") or []
+        before = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        settled["content"] = [*before, {"type": "refusal", "refusal": refusal}] if before else refusal
+    return settled
 
 
 def settle_format(wanted: Any, path: str, *, is_flat: bool = False) -> Any:

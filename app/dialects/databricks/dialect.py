@@ -20,8 +20,8 @@ from app.dialects.databricks.fields import Request as Fields
 from app.dialects.databricks.response_fields import Responses
 from app.dialects.databricks.responses import ResponsesTranslation
 from app.dialects.mounts import openai_routes
+from app.dialects.nested_fields import request_object
 from app.dialects.schemas import Body
-from app.dialects.spelling import request_object
 from app.errors import NotFound, Rejected, SwitchyardError, WrongTask
 
 TASKS: Mapping[Task, tuple[str, str]] = {
@@ -66,7 +66,8 @@ class Databricks:
         **{task: [body] for task, body in BODIES.items()},
         "invocations": list(BODIES.values()),
     }
-    unknown_fields: ClassVar[str] = f"{REJECTED_BY_NAME}, at any depth"
+    unknown_fields: ClassVar[str] = REJECTED_BY_NAME
+    unknown_nested: ClassVar[str] = f"{REJECTED_BY_NAME}; of items of an `input`, and their blocks: no effect"
 
     def claims(self, route: Route, request: Request) -> bool:
         return True  # no other dialect has these paths

@@ -36,8 +36,8 @@ from app.dialects.friendli.embeddings import Classification, Embeddings, parse_c
 from app.dialects.friendli.fields import Completions
 from app.dialects.friendli.rules import CHAT_RULES, COMPLETION_RULES, GENERATION_RULES, Chat, schemas
 from app.dialects.mounts import MOUNTS, addressed
+from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.schemas import Body
-from app.dialects.spelling import request_object
 from app.errors import DeadlinePassed, SwitchyardError
 
 # Contract: the current SDK's `ModelCatalogResponseItem`. `kind`, `tasks` and `root` are additions, as in OpenAI's list.
@@ -133,6 +133,7 @@ class Friendli:
         Route("POST", "/dedicated/classify", "classify"),  # the container's is OpenAI's, as its embeddings
     )
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
+    unknown_nested: ClassVar[str] = UNREAD
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "completions": [Body(Completions, rules=schemas([*GENERATION_RULES, *COMPLETION_RULES]))],
         "chat": [Body(Chat, rules=schemas([*GENERATION_RULES, *CHAT_RULES]))],

@@ -20,12 +20,12 @@ from app.dialects.bodies import dump
 from app.dialects.common.fields import REJECTED_BY_NAME
 from app.dialects.common.requests import DirectTranslation, model_card, model_list, model_names
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
+from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.openai import azure_ml, cohere, fields, input_tokens, scoring
 from app.dialects.openai import fields as vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS, PARSERS_OF_RESPONSES, failed_stream, parse_cohere_embed
 from app.dialects.schemas import Body
-from app.dialects.spelling import request_object
 from app.engine.answers import TOKENIZER_INFO_PATH, VERSION_PATH
 from app.errors import ContextExceeded, NotFound, Rejected, SwitchyardError, UnsupportedRoute
 from app.misspellings import question
@@ -161,6 +161,7 @@ class OpenAI:
         "invocations": [_CHAT, _COMPLETIONS],
     }
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
+    unknown_nested: ClassVar[str] = UNREAD
 
     def claims(self, route: Route, request: Request) -> bool:
         return True  # the last in the registry: takes the paths that no other dialect claims

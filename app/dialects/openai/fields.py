@@ -34,6 +34,7 @@ from app.dialects.common.fields import (
     Sampling,
     absent,
     both,
+    check_without_prefix,
     described_by,
     either,
     given,
@@ -258,6 +259,7 @@ class Classify(Recorded):
     def _has_an_input(self) -> Self:
         if not self.input and not self.messages:
             raise ValueError("input: must be given and not be empty")
+        check_without_prefix(self.messages or ())
         return self
 
 

@@ -24,10 +24,10 @@ from app.dialects.common.requests import (
     SingleCallFilter,
     ask_for_usage,
     check_copies,
-    continue_prefix,
     drop_unasked,
     greedy,
     settle_format,
+    settle_messages,
     with_single_call,
 )
 from app.dialects.common.streams import PassthroughStream, StreamedItems, StreamFormat
@@ -164,7 +164,7 @@ class ChatTranslation(DirectTranslation):
         with_functions = replace_functions(body)
         if "tools" in body or "tool_choice" in body:
             settle_chat_tools(body)
-        continue_prefix(body)
+        settle_messages(body)
         _settle_format(body)
         greedy(body)
         hide_usage = not ask_for_usage(body)
@@ -347,6 +347,8 @@ class TokenizeTranslation(DirectTranslation):
     def parse(cls, body: dict[str, Any]) -> Call:
         request = _checked(body, fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)
         task: Task = "completions" if request.messages is None else "chat"
+        if request.messages is not None:
+            settle_messages(body)
         return Call(task, body, cls("/tokenize", body), request.model)
 
 

@@ -31,11 +31,12 @@ from app.dialects.common.requests import (
     drop_empty_tools,
     engine_extensions,
     greedy,
+    settle_messages,
     temperature,
     tokenize,
 )
 from app.dialects.common.streams import PassthroughStream, StreamFormat, TerminatingStream
-from app.dialects.spelling import request_object
+from app.dialects.nested_fields import request_object
 from app.dialects.tgi.errors import chat_error_event
 from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, Grammar, structured_outputs
 from app.dialects.tgi.generate import check_capabilities, inputs_too_long
@@ -280,6 +281,7 @@ class ChatCompletion(Translation):
 def chat_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """vLLM's chat request, and whether its usage is hidden. Raises Unprocessable."""
     fields, hide_usage = engine_fields(body, Chat)
+    settle_messages(fields)
     _apply_template_fields(fields)
     _apply_tool_choice(fields)
     if not fields.get("logprobs"):

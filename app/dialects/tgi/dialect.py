@@ -35,6 +35,7 @@ from app.dialects.base import (
 from app.dialects.bodies import dump, peek
 from app.dialects.common.requests import model_list
 from app.dialects.mounts import INFO_PATHS, is_openais_sdk
+from app.dialects.nested_fields import UNREAD
 from app.dialects.schemas import Body
 from app.dialects.tgi import tei
 from app.dialects.tgi.chat import MAX_PROMPTS, Chat, ChatCompletion, Completion, Completions
@@ -244,6 +245,7 @@ class TGI:
         "chat_tokenize": [Body(Chat, used=frozenset({"guideline", "messages", "model", "tool_prompt", "tools"}))],
     }
     unknown_fields: ClassVar[str] = "ignored, as in TGI"
+    unknown_nested: ClassVar[str] = UNREAD
 
     def claims(self, route: Route, request: Request) -> bool:
         """Four of the paths are the OpenAI dialect's too; the body decides."""

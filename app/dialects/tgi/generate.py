@@ -26,7 +26,7 @@ from app.dialects.base import (
 from app.dialects.bodies import dump
 from app.dialects.common import streams
 from app.dialects.common.requests import draw_seed, missing_capability, temperature, tokenize
-from app.dialects.spelling import request_object
+from app.dialects.nested_fields import request_object
 from app.dialects.tgi.errors import error_event
 from app.dialects.tgi.fields import GenerateRequest, Parameters, read, structured_outputs
 from app.dialects.tgi.profile import RequestStyle, adapter_deployment, profile_of, request_style

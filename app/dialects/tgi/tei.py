@@ -18,7 +18,7 @@ from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
 from app.dialects.bodies import dump, peek
 from app.dialects.common.fields import NonEmpty, NonEmptyList
 from app.dialects.common.requests import DirectTranslation
-from app.dialects.spelling import request_object
+from app.dialects.nested_fields import request_object
 from app.dialects.tgi.fields import Strict, checked
 from app.errors import Unprocessable
 

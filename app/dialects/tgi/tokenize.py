@@ -24,7 +24,7 @@ from app.dialects.base import (
 )
 from app.dialects.bodies import dump, dump_members
 from app.dialects.common.requests import in_steps
-from app.dialects.spelling import request_object
+from app.dialects.nested_fields import request_object
 from app.dialects.tgi.chat import chat_fields
 from app.dialects.tgi.fields import read
 from app.dialects.tgi.generate import truncated
@@ -84,7 +84,7 @@ class Tokenize(Translation):
         return Reply(b"".join(written))
 
 
-_FIELDS = ("messages", "tools", "chat_template_kwargs")
+_FIELDS = ("messages", "tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt")
 """The fields of vLLM's chat request that the prompt depends on."""
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from app.dialects.base import Call, EngineRequest, Flow, ParseContext, Reply, Request, ServingContext, Translation
 from app.dialects.bodies import dump
-from app.dialects.spelling import request_object
+from app.dialects.nested_fields import request_object
 from app.dialects.tgi.chat import Chat, ChatCompletion
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generate import Generate

@@ -1,6 +1,7 @@
 """Requests in the types that the vendors' clients declare: TypedDicts, pydantic models, Azure's models, dataclasses."""
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import typing_extensions
 from azure.ai.inference import models as azure
+
+from app.dialects.nested_fields import request_object
+from app.errors import BadRequest
 
 _DEEPEST = 6
 """Objects in one another; some types contain themselves."""
@@ -56,6 +60,15 @@ def fields_of(kind: Any) -> Mapping[str, Any]:
             if not name.startswith("_")
         }
     return get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+
+
+def is_misspelt(body: dict[str, Any]) -> bool:
+    """Whether a request has a nested field that is refused as a misspelling."""
+    try:
+        request_object(json.dumps(body).encode())
+    except BadRequest as error:
+        return error.code == "unknown_parameter"
+    return False
 
 
 def _is_azures(kind: Any) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from app.dialects.base import Dialect
 from app.dialects.field_table import BEGIN, END, main, rows, table, updated
+from app.dialects.nested_fields import IDLE
 from app.dialects.registry import DIALECTS
 from app.dialects.schemas import VLLM
 from tests.support.processes.project import ROOT
@@ -30,14 +31,17 @@ def test_every_line_is_a_row_of_three_cells(dialect: Dialect) -> None:
 def test_fields_with_the_same_support_share_a_row() -> None:
     chat = {"b": VLLM, "a": VLLM, "c": "done here", "model": "an endpoint"}
     support = {"chat": chat, "text": {"b": VLLM, "model": "an endpoint"}}
-    assert [str(row) for row in rows(support, "rejected")] == [
+    *own, unknown, idle, misspelt, others = map(str, rows(support, "rejected", "unread"))
+    assert own == [
         "| chat | `a` | vLLM's |",
         "| all | `b` | vLLM's |",
         "| chat | `c` | done here |",
         "| all | `model` | an endpoint |",
-        "| all | any other | rejected |",
-        "| all | a misspelt field of a nested object | rejected, with the name that was meant |",
     ]
+    assert unknown == "| all | any other | rejected |"
+    assert all(f"`{field}`" in idle for fields in IDLE.values() for field in fields)
+    assert misspelt == "| all | a misspelt field of a nested object | rejected, with the name that was meant |"
+    assert others == "| all | any other field of a nested object | unread |"
 
 
 @every_dialect

@@ -162,6 +162,10 @@ def test_an_agents_request_is_accepted() -> None:
         ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0]"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
         ({"tools": [{"name": "f", "input_schema": {}}, {"type": "bash_20250124", "name": "bash"}]}, "tools[1]"),
+        ({"tools": [{"type": "custm", "name": "f", "input_schema": {}}]}, "tools[0]"),
+        ({"context_management": []}, "context_management"),  # as at Anthropic: an object, or null
+        ({"messages": [{"role": "user", "content": "hi", "clear_at": "never"}]}, "messages[0].clear_at"),
+        ({"messages": [{"role": "system", "content": "hi", "clear_at": "later"}]}, "messages[0].clear_at"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0]"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "document"}]}]}]},
@@ -174,6 +178,12 @@ def test_an_invalid_field_is_rejected_by_name(fields: dict[str, Any], param: str
         parse(**fields)
     assert raised.value.param == param
     assert raised.value.message.startswith(f"{param}: ")
+
+
+def test_a_system_message_for_one_turn_is_gone_after_the_next() -> None:
+    user, once = {"role": "user", "content": "hi"}, {"role": "system", "content": "x", "clear_at": "next_user_message"}
+    always = {"role": "system", "content": "y", "clear_at": "never"}
+    assert parse(messages=[user, once, user, once, always]).body["messages"] == [user, user, once, always]
 
 
 @given(

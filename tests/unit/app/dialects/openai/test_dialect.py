@@ -353,15 +353,27 @@ def test_a_misspelt_stream_option_is_refused(operation: str) -> None:
 ASSISTANT: dict[str, Any] = {"role": "assistant", "content": "{"}
 
 
-def test_a_prefix_is_continued_and_only_the_models_last_message_is_one() -> None:
-    body = parse("chat", messages=[*MESSAGES, {**ASSISTANT, "prefix": True}]).body
+def test_a_prefix_of_false_is_none() -> None:
+    body = parse("chat", messages=[*MESSAGES, {**ASSISTANT, "prefix": False}]).body
     assert body["messages"] == [*MESSAGES, ASSISTANT]
-    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
-    assert "continue_final_message" not in parse("chat", messages=[*MESSAGES, {**ASSISTANT, "prefix": False}]).body
-    for messages in ([{**ASSISTANT, "prefix": True}, *MESSAGES], [{**MESSAGES[0], "prefix": True}]):
-        with pytest.raises(BadRequest) as raised:
-            parse("chat", messages=messages)
-        assert raised.value.param == "messages[0].prefix"
+    assert "continue_final_message" not in body
+
+
+REFUSAL = {"type": "refusal", "refusal": "I cannot."}
+
+
+@pytest.mark.parametrize(
+    ("content", "sent"),
+    [
+        ({}, "I cannot."),
+        ({"content": ""}, "I cannot."),
+        ({"content": "Well."}, [{"type": "text", "text": "Well."}, REFUSAL]),
+        ({"content": [{"type": "text", "text": "Well."}]}, [{"type": "text", "text": "Well."}, REFUSAL]),
+    ],
+)
+def test_the_models_refusal_is_a_part_of_its_message(content: dict[str, Any], sent: Any) -> None:
+    message = {"role": "assistant", "refusal": "I cannot.", **content}
+    assert parse("chat", messages=[message, *MESSAGES]).body["messages"][0] == {"role": "assistant", "content": sent}
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
