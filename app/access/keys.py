@@ -151,7 +151,7 @@ class _Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _KeyEntry:
     secret: _Secret
     previous: _Secret | None
     caller: Caller
@@ -172,7 +172,7 @@ class KeyRing:
     """The valid keys, by id. `have_limits`: some of them have their own limits. `used`: when each secret was used last,
     by its hash (Unix seconds); it outlives the ring."""
 
-    _entries: dict[str, _Entry] = field(default_factory=dict, repr=False)
+    _entries: dict[str, _KeyEntry] = field(default_factory=dict, repr=False)
     have_limits: bool = False
     used: MutableMapping[str, float] = field(default_factory=dict, repr=False)
 
@@ -252,12 +252,12 @@ def _minute(used: Mapping[str, float], secret: _Secret) -> float | None:
     return at - at % 60 if at is not None else None
 
 
-def _entry(record: KeyRecord) -> _Entry:
+def _entry(record: KeyRecord) -> _KeyEntry:
     endpoints = None if record.endpoints is None else frozenset(record.endpoints)
     groups = () if record.group is None else (record.group,)
     caller = Caller(record.name, f"key-{record.id}", endpoints, record.limits, groups=groups)
     previous = record.previous
-    return _Entry(
+    return _KeyEntry(
         _secret(record.hash, record.expires),
         _secret(previous.hash, previous.expires) if previous is not None else None,
         caller,

@@ -33,7 +33,7 @@ class RefusalObserver(Protocol):
 
 
 @dataclass(slots=True)
-class _Window:
+class _RefusalWindow:
     began: float
     requests: int = 0
 
@@ -43,7 +43,7 @@ class Refusals:
 
     def __init__(self, observer: RefusalObserver, clock: Callable[[], float]) -> None:
         self._observer, self._clock = observer, clock
-        self._windows: dict[str, _Window] = {}  # the oldest first
+        self._windows: dict[str, _RefusalWindow] = {}  # the oldest first
         self._sources: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._throttled = 0
@@ -83,7 +83,7 @@ class Refusals:
         self._throttled = 0
         _log.warning("Requests without valid credentials were refused", extra=event("requests_unauthorized", **fields))
 
-    def _window(self, source: str, now: float) -> _Window:
+    def _window(self, source: str, now: float) -> _RefusalWindow:
         """The window of the source, or the one that the sources share for which there is no room."""
         window = self._windows.get(source)
         if window is not None and now - window.began < WINDOW_S:
@@ -93,7 +93,7 @@ class Refusals:
             del self._windows[oldest]
         if len(self._windows) >= MOST_SOURCES and source != _OTHERS:
             return self._window(_OTHERS, now)
-        return self._windows.setdefault(source, _Window(now))
+        return self._windows.setdefault(source, _RefusalWindow(now))
 
 
 def source_of(headers: Mapping[str, str], peer: Sequence[Any] | None, *, behind_ingress: bool) -> str:

@@ -40,7 +40,7 @@ BEGIN, END = "<!-- fields: begin (made by `make fields`) -->", "<!-- fields: end
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SupportRow:
     """Fields with the same support in the same operations."""
 
     operations: str
@@ -51,7 +51,7 @@ class Row:
         return f"| {self.operations} | {self.fields} | {self.support} |"
 
 
-def rows(support: FieldSupport, unknown_fields: str, unknown_nested: str) -> Iterator[Row]:
+def rows(support: FieldSupport, unknown_fields: str, unknown_nested: str) -> Iterator[SupportRow]:
     """First what vLLM does itself, then the other fields by name, then unknown ones, and those of nested objects."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for field in sorted({field for sentences in support.values() for field in sentences}):
@@ -60,11 +60,11 @@ def rows(support: FieldSupport, unknown_fields: str, unknown_nested: str) -> Ite
     # Stable: rows of the same rank stay in the order of their first fields.
     for (sentence, operations), fields in sorted(found.items(), key=lambda item: item[0][0] != VLLM):
         where = "all" if len(operations) == len(support) else ", ".join(operations)
-        yield Row(where, _listed(fields), sentence)
-    yield Row("all", "any other", unknown_fields)
-    yield Row("all", "; ".join(f"of {_OBJECTS[kind]}: {_listed(names)}" for kind, names in IDLE.items()), NO_EFFECT)
-    yield Row("all", "a misspelt field of a nested object", MISSPELT)
-    yield Row("all", "any other field of a nested object", unknown_nested)
+        yield SupportRow(where, _listed(fields), sentence)
+    yield SupportRow("all", "any other", unknown_fields)
+    yield SupportRow("all", "; ".join(f"of {_OBJECTS[kind]}: {_listed(names)}" for kind, names in IDLE.items()), NO_EFFECT)
+    yield SupportRow("all", "a misspelt field of a nested object", MISSPELT)
+    yield SupportRow("all", "any other field of a nested object", unknown_nested)
 
 
 def _listed(fields: Iterable[str]) -> str:

@@ -53,7 +53,7 @@ from app.limits.bodies import LONG_BODY, Room
 from app.limits.limiter import estimate
 from app.long_json import size_of
 from app.routing.content_filter import check_content
-from app.routing.rules import NO_CONVERSATION, Turn
+from app.routing.rules import NO_CONVERSATION, ConversationTurn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
 from app.telemetry.logs import Record
 from app.telemetry.request_trace import TRACEPARENT, Trace
@@ -279,7 +279,10 @@ def _route(
     *,
     may_ask: bool,
 ) -> Assignment:
-    """The deployment for the call. `may_ask` as in `Turn`. Raises Forbidden, NotFound, WrongTask and BadRequest."""
+    """The deployment for the call. `may_ask`: see `ConversationTurn`.
+
+    Raises Forbidden, NotFound, WrongTask and BadRequest.
+    """
     snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
     named = headers.get(DEPLOYMENT_HEADER)
     try:
@@ -322,13 +325,13 @@ def _decided(
     def is_open(deployment: str) -> bool:
         return state.health.is_open(deployment, snapshot)
 
-    def turn() -> Turn:
+    def turn() -> ConversationTurn:
         return _turn(state, caller, call, headers)._replace(may_ask=may_ask)
 
     return rules.decide(key, state.random, is_open, turn)
 
 
-def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> Turn:
+def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> ConversationTurn:
     """The conversation of a request, regardless of the endpoint's sticky key."""
     if call.task not in CONVERSATIONS:
         return NO_CONVERSATION
@@ -338,7 +341,7 @@ def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, 
         key = conversation_key(caller.name, call.task, call.body)
     if key is None:
         return NO_CONVERSATION
-    return Turn(is_running(call.task, call.body), state.ledger.conversation(caller.id, key))
+    return ConversationTurn(is_running(call.task, call.body), state.ledger.conversation(caller.id, key))
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

@@ -21,7 +21,7 @@ from app.exposures.log import Ledger
 from app.exposures.plans import Scope, plan_of
 from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
-from app.routing.rules import NO_STOPS, Earlier, InForce, Overrides, Rules, Window, in_force, same, stops_of
+from app.routing.rules import NO_STOPS, Earlier, GracePeriod, InForce, Overrides, Rules, in_force, same, stops_of
 from app.upstream.client import NO_CONTEXT, Encode, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
@@ -329,7 +329,7 @@ class SnapshotBuilder:
         window = None
         if earlier or is_behind:
             settles_at = self._settles.get(name, 0.0)
-            window = Window(name, earlier, endpoint.plan.withdrawn, able, self._pins, settles_at)
+            window = GracePeriod(name, earlier, endpoint.plan.withdrawn, able, self._pins, settles_at)
         return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
 
 

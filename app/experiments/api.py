@@ -14,8 +14,8 @@ from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, taken
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
-from app.experiments.contract.journal import Entry, history
-from app.experiments.contract.questions import MAX_RUNS, Request, choice, decision, number, whole_number
+from app.experiments.contract.journal import JournalEntry, history
+from app.experiments.contract.questions import MAX_RUNS, ManualDecision, choice, decision, number, whole_number
 from app.experiments.contract.report import (
     Acting,
     Comparison,
@@ -68,7 +68,7 @@ class ReadableAnalysis(Protocol):
         """The work of A/A runs, on a copy of the evidence: it may run in another thread, for a number of runs."""
 
 
-class Reader(Protocol):
+class ControllerReader(Protocol):
     """The read side of `app.experiments.controller`."""
 
     def now(self) -> float: ...
@@ -85,16 +85,16 @@ class Reader(Protocol):
     def shown(self, report: Report) -> None:
         """Somebody reads the report."""
 
-    def decide(self, report: Report, request: Request) -> None:
+    def decide(self, report: Report, request: ManualDecision) -> None:
         """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
 
-    def foresee(self, report: Report, request: Request) -> Foreseen:
+    def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
         """The consequences of a decision. Raises what `decide` raises."""
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[JournalEntry]:
         """The journal."""
 
     def mirrored(self) -> Sequence[str]:
@@ -119,7 +119,7 @@ class _Reading(NamedTuple):
 class Answers:
     """Answers questions; keeps the A/A runs that are under way."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ControllerReader) -> None:
         self._reader = reader
         self._runs = FalseVerdictRuns()
         self._readings: dict[str, _Reading] = {}

@@ -17,7 +17,7 @@ import msgspec
 from app.errors import BadRequest
 from app.experiments.contract.questions import choice, unix_seconds
 from app.experiments.storage import writing
-from app.experiments.storage.store import File, Missing, Store, StoreError
+from app.experiments.storage.store import File, FileStore, Missing, StoreError
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer
 
@@ -39,7 +39,7 @@ class AuditTrail:
 
     def __init__(
         self,
-        open_store: Callable[[], Store],
+        open_store: Callable[[], FileStore],
         keep_days: Callable[[], int],
         clock: Callable[[], float],
         *,
@@ -50,7 +50,7 @@ class AuditTrail:
         self._file_bytes, self._max_files = file_bytes, max_files
         self._writer = f"{datetime.fromtimestamp(clock(), UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self._lock = threading.Lock()
-        self._opened: Store | None = None
+        self._opened: FileStore | None = None
         self._number, self._day, self._lines = 0, "", b""
 
     def keep(self, records: Sequence[AuditRecord]) -> None:
@@ -126,7 +126,7 @@ class AuditTrail:
                 self._store.delete(file.path)
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> FileStore:
         if self._opened is None:
             self._opened = self._open_store()
         return self._opened

@@ -26,18 +26,18 @@ from app.config.schema import Config
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.subgroups import KEY as SUBGROUPS
 from app.experiments.audit import AuditTrail
-from app.experiments.automation.actions import Actions, Change, Journal
-from app.experiments.contract.journal import LOAD, LOOKS, LOST, OBSTACLES, Entry, new_plans, replaced
-from app.experiments.contract.questions import Request
+from app.experiments.automation.actions import Actions, Journal, TrafficChange
+from app.experiments.contract.journal import LOAD, LOOKS, LOST, OBSTACLES, JournalEntry, new_plans, replaced
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import Acting, Foreseen, Report
 from app.experiments.export import export
 from app.experiments.judging import AnalysisFactory, Evidence, Judges
 from app.experiments.recordings import RecordingKeeper
-from app.experiments.runs import Run, SameRun, looks_of, next_run, runs_of
+from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, runs_of
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.columns import Tables, from_batch
-from app.experiments.storage.journal import Snapshot
-from app.experiments.storage.keeper import Health, Keeper, OpenStore, Submit, at_once
+from app.experiments.storage.journal import AnalysisSnapshot
+from app.experiments.storage.keeper import Keeper, OpenStore, StorageHealth, Submit, at_once
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
 from app.experiments.storage.reading import exposures_of, scored
 from app.experiments.storage.store import open_store
@@ -53,7 +53,7 @@ MOST_AT_ONCE = 32_768
 """Pins that one acknowledgement looks at: some 300 kB."""
 
 
-class _Pin(NamedTuple):
+class _RecordedPin(NamedTuple):
     position: int
     router: str
     deployment: str
@@ -67,7 +67,7 @@ class PinExchange:
         self.end = 0
         """The position of the newest pin."""
         self._most_kept, self._most_at_once = most_kept, most_at_once
-        self._pins: OrderedDict[tuple[str, int], _Pin] = OrderedDict()
+        self._pins: OrderedDict[tuple[str, int], _RecordedPin] = OrderedDict()
         """The pins by endpoint and conversation, in the order of their positions."""
         self._until: dict[str, float] = {}
 
@@ -88,7 +88,7 @@ class PinExchange:
                 if (known := self._pins.get(key)) is not None and known.deployment == it.deployment:
                     continue
                 self.end += 1
-                self._pins[key] = _Pin(self.end, router, it.deployment)
+                self._pins[key] = _RecordedPin(self.end, router, it.deployment)
                 self._pins.move_to_end(key)
         while len(self._pins) > self._most_kept:
             self._pins.popitem(last=False)
@@ -167,7 +167,7 @@ class Controller:
         self._actions = Actions(self._journal, can_move=can_move)
         self._act_at = 0.0
         self._config: Config | None = None
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ExperimentRun] = {}
         self._judges = Judges(self.tables, self._keeper, analysis_factory)
         self._lost: dict[tuple[str, str], int] = {}
         self._replicas: Mapping[str, int] | None = None
@@ -180,7 +180,7 @@ class Controller:
         """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
-        self._keeper.journal([Entry(clock(), "controller_started")])
+        self._keeper.journal([JournalEntry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
         """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
@@ -276,13 +276,13 @@ class Controller:
         """The number of times that acting has changed something. In any thread."""
         return self._actions.turns
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[TrafficChange]:
         """The changes of traffic that are wanted now."""
         if self._config is None:
             return []
         return self._actions.changes(self._config, self._runs, self._keeper.entries, self.now())
 
-    def changed(self, change: Change, refusal: str | None) -> None:
+    def changed(self, change: TrafficChange, refusal: str | None) -> None:
         """Records that a change was made, or the reason why not; then it is tried again later."""
         self._actions.tried(change, refusal, self.now())
         self._note(OBSTACLES, self._actions.obstacles())
@@ -322,9 +322,9 @@ class Controller:
         self._looks[name, run.started_at] = looks
         if looks != last:
             detail = {"at": report.at, "started_at": run.started_at, "looks": looks}
-            self._keeper.journal([Entry(self.now(), LOOKS, name, detail)])
+            self._keeper.journal([JournalEntry(self.now(), LOOKS, name, detail)])
 
-    def decide(self, report: Report, request: Request) -> None:
+    def decide(self, report: Report, request: ManualDecision) -> None:
         """Takes a person's decision on the experiment of a report.
 
         Raises Conflict if it is not applicable now, PreconditionFailed if it was made for another state.
@@ -343,7 +343,7 @@ class Controller:
         """The endpoints with a mirror."""
         return self._judges.shadows.endpoints()
 
-    def foresee(self, report: Report, request: Request) -> Foreseen:
+    def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
         """The consequences of a decision. Raises what `decide` raises."""
         assert self._config is not None
         return self._actions.foresee(self._runs[report.experiment], self._config, report, request, self.now())
@@ -360,11 +360,11 @@ class Controller:
         """The export of the directory by `app.experiments.export`. In any thread. Raises BadRequest and StoreError."""
         return export(self._open_store(), query)
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[JournalEntry]:
         """The journal."""
         return self._keeper.entries
 
-    def health(self) -> Health:
+    def health(self) -> StorageHealth:
         """The state of the ledger's directory."""
         return self._keeper.health()
 
@@ -406,7 +406,9 @@ class Controller:
         is_new = now >= self._act_at
         for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)
-            self._keeper.journal([Entry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences])
+            self._keeper.journal(
+                [JournalEntry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences]
+            )
             self._keeper.journal(judged.new_landmarks(now))
             is_new |= bool(occurrences)
         if is_new:
@@ -419,7 +421,7 @@ class Controller:
         """
         if self._knows_runs and self._facts.get(kind) != facts:
             self._facts[kind] = facts
-            self._keeper.journal([Entry(self.now() if at is None else at, kind, None, facts)])
+            self._keeper.journal([JournalEntry(self.now() if at is None else at, kind, None, facts)])
 
     def _act(self, now: float) -> None:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""
@@ -435,7 +437,7 @@ class Controller:
     def _recover(self) -> None:
         """Brings runs and analyses up to the configuration and, as far as it can be read, to the directory."""
         now = self.now()
-        standing_in: Mapping[str, Run] = {}
+        standing_in: Mapping[str, ExperimentRun] = {}
         if not self._knows_runs and self._keeper.open(now):
             standing_in, self._runs = self._runs, runs_of(self._keeper.entries)
             self._knows_runs = True
@@ -445,10 +447,10 @@ class Controller:
             self._judges.rebuild(self._config, self._runs, self._actions.interventions, self._lost, now)
             self._retry_at = self.now() + REPLAY_RETRY_S
 
-    def _adopt(self, config: Config, standing_in: Mapping[str, Run], now: float) -> None:
+    def _adopt(self, config: Config, standing_in: Mapping[str, ExperimentRun], now: float) -> None:
         """Starts, resumes and stops runs according to the configuration."""
         self._lost = total_lost(self._keeper.waiting.routers)
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         for name in {**config.experiments, **self._runs}:
             at = standing_in[name].started_at if name in standing_in else now
             lost = self._lost_of(name, config)
@@ -462,7 +464,7 @@ class Controller:
             self._keeper.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
             self._replaced = replaced(self._keeper.entries, config)
 
-    def _snapshots(self) -> list[Snapshot]:
+    def _snapshots(self) -> list[AnalysisSnapshot]:
         return self._judges.snapshots(self.now())
 
     def _tell_losses(self) -> None:
@@ -482,7 +484,7 @@ class Controller:
             if experiment is not None and endpoint == experiment.endpoint
         }
 
-    def _configuration(self, config: Config, now: float) -> list[Entry]:
+    def _configuration(self, config: Config, now: float) -> list[JournalEntry]:
         """Settings that judging needs besides the experiments' sections, for the journal; empty if it has them."""
         detail = {
             "traffic": {name: dict(endpoint.traffic) for name, endpoint in config.endpoints.items()},
@@ -491,4 +493,4 @@ class Controller:
             "total_s": config.timeouts.total_s,
         }
         last = next((it for it in reversed(self._keeper.entries) if it.kind == "configuration"), None)
-        return [] if last is not None and last.detail == detail else [Entry(now, "configuration", None, detail)]
+        return [] if last is not None and last.detail == detail else [JournalEntry(now, "configuration", None, detail)]

@@ -20,17 +20,17 @@ import pyarrow.parquet
 from app.errors import BadRequest, NotFound
 from app.experiments.contract.journal import EXPOSURE_FORMATS, MEDIA_TYPES, ExposureFormat
 from app.experiments.contract.questions import choice, unix_seconds
-from app.experiments.runs import Run, runs_of
+from app.experiments.runs import ExperimentRun, runs_of
 from app.experiments.storage import journal, reading
 from app.experiments.storage.columns import Bool, RowColumns, Tables, to_arrow
-from app.experiments.storage.store import Store
+from app.experiments.storage.store import FileStore
 from app.exposures.controller_client import Export
-from app.exposures.wire import Failure, Finish, Flag, Reason
+from app.exposures.wire import Failure, FinishCode, Flag, Reason
 from app.request_recordings.recorder import RecordedRequest
 from app.telemetry.logs import event
 
 _HASHES = ("router", "request", "answer", "unit", "caller")
-_ENUMS = {"reason": Reason, "finish": Finish, "error": Failure}
+_ENUMS = {"reason": Reason, "finish": FinishCode, "error": Failure}
 _JSON_ROWS = 1000
 
 
@@ -127,7 +127,7 @@ def selection(query: Mapping[str, str]) -> Selection:
     return Selection(query.get("experiment"), query.get("endpoint"), _time(query, "since"), _time(query, "until"))
 
 
-def selected(store: Store, wanted: Selection) -> Iterator[tuple[RowColumns, Tables]]:
+def selected(store: FileStore, wanted: Selection) -> Iterator[tuple[RowColumns, Tables]]:
     """The rows, piece by piece, in the order of writing. Raises StoreError; NotFound if the experiment never ran."""
     tables = Tables()
     run = _run(store, wanted.experiment) if wanted.experiment is not None else None
@@ -157,7 +157,7 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def _run(store: Store, experiment: str) -> Run:
+def _run(store: FileStore, experiment: str) -> ExperimentRun:
     runs = runs_of(journal.read(store))
     if experiment not in runs:
         known = ", ".join(runs) or "none"
@@ -165,7 +165,7 @@ def _run(store: Store, experiment: str) -> Run:
     return runs[experiment]
 
 
-def _is_selected(rows: RowColumns, tables: Tables, wanted: Selection, run: Run | None) -> Bool:
+def _is_selected(rows: RowColumns, tables: Tables, wanted: Selection, run: ExperimentRun | None) -> Bool:
     chosen = rows.at >= (wanted.since or 0.0)
     if wanted.until is not None:
         chosen &= rows.at < wanted.until
@@ -181,7 +181,7 @@ def _is_selected(rows: RowColumns, tables: Tables, wanted: Selection, run: Run |
     return chosen
 
 
-def export(store: Store, query: Mapping[str, str]) -> Export:
+def export(store: FileStore, query: Mapping[str, str]) -> Export:
     """The export that a query asks for: `experiment`, `endpoint`, `since`, `until`, `format`.
 
     The rows are those of the directory: what was recorded within the last minute may not be there yet. Raises

@@ -12,20 +12,20 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.experiments.automation.state import KINDS
-from app.experiments.contract.journal import Entry, Event, Page, time_of
+from app.experiments.contract.journal import FeedEvent, JournalEntry, Page, time_of
 from app.experiments.rendering import words
 from app.experiments.runs import BEGUN
 
 Detail = Mapping[str, Any]
 
 
-def id_of(entry: Entry) -> str:
+def id_of(entry: JournalEntry) -> str:
     """The entry's id: the same from every controller that has read it."""
     digest = hashlib.blake2b(msgspec.json.encode(entry, order="deterministic"), digest_size=4).hexdigest()
     return f"{entry.at:.6f}-{digest}"
 
 
-def event_of(entry: Entry, endpoint_of: Callable[[str], str | None]) -> Event | None:
+def event_of(entry: JournalEntry, endpoint_of: Callable[[str], str | None]) -> FeedEvent | None:
     """The entry as an event; None if it is for the controller alone, or about an unknown experiment.
 
     `endpoint_of` an experiment returns its endpoint.
@@ -45,10 +45,10 @@ def event_of(entry: Entry, endpoint_of: Callable[[str], str | None]) -> Event | 
         "text": sentence(entry.detail),
         **{name: value for name, value in members(entry.detail).items() if value is not None},
     }
-    return Event(id=id_of(entry), kind=kind, endpoint=endpoint, data=data)
+    return FeedEvent(id=id_of(entry), kind=kind, endpoint=endpoint, data=data)
 
 
-def recent_actions(entries: Sequence[Entry], experiment: str, most: int) -> list[tuple[float, str]]:
+def recent_actions(entries: Sequence[JournalEntry], experiment: str, most: int) -> list[tuple[float, str]]:
     """The last actions on an experiment with their times (Unix seconds), the latest last."""
     found = (it for it in reversed(entries) if it.experiment == experiment and it.kind in KINDS)
     return [(it.at, _own_text(it.detail)) for it in islice(found, most)][::-1]
@@ -108,7 +108,7 @@ _SEARCHED_S = 1e-6
 """The number of decimals of the times in ids."""
 
 
-def page(entries: Sequence[Entry], declared: Mapping[str, Experiment], query: Mapping[str, str]) -> Page:
+def page(entries: Sequence[JournalEntry], declared: Mapping[str, Experiment], query: Mapping[str, str]) -> Page:
     """The page that `query` asks for: entries after `position`; if that does not hold, after the event `after`; if
     there is no such event, after its time, or after the Unix time `since`. Without any, only the end of the journal.
 
@@ -127,7 +127,7 @@ def page(entries: Sequence[Entry], declared: Mapping[str, Experiment], query: Ma
     )
 
 
-def _begin(entries: Sequence[Entry], query: Mapping[str, str]) -> int:
+def _begin(entries: Sequence[JournalEntry], query: Mapping[str, str]) -> int:
     """The index of the first entry to look at."""
     if (position := query.get("position")) is not None:
         number = position.rpartition(".")[2]
@@ -140,7 +140,7 @@ def _begin(entries: Sequence[Entry], query: Mapping[str, str]) -> int:
     return len(entries)
 
 
-def _after(entries: Sequence[Entry], id: str, at: float) -> int:
+def _after(entries: Sequence[JournalEntry], id: str, at: float) -> int:
     """The index after the entry of this id, or of the first one that is later than its time."""
     first_later = len(entries)
     for index in range(len(entries) - 1, -1, -1):
@@ -152,14 +152,14 @@ def _after(entries: Sequence[Entry], id: str, at: float) -> int:
     return first_later
 
 
-def _position(entries: Sequence[Entry], index: int) -> str:
+def _position(entries: Sequence[JournalEntry], index: int) -> str:
     """The journal only grows, until another controller has read it, or this one has read earlier entries."""
     if not entries:
         return "..0"
     return f"{entries[-1].writer}.{entries[0].at:.6f}.{index}"
 
 
-def _endpoints(entries: Sequence[Entry], declared: Mapping[str, Experiment]) -> Callable[[str], str | None]:
+def _endpoints(entries: Sequence[JournalEntry], declared: Mapping[str, Experiment]) -> Callable[[str], str | None]:
     """The endpoint of an experiment: as it is declared, else as its last run was."""
 
     def endpoint_of(name: str) -> str | None:

@@ -15,12 +15,12 @@ from app.config.schema import Config
 from app.experiments.analysis.arrivals import HORIZON_S
 from app.experiments.analysis.feedback import Match
 from app.experiments.automation.state import Interventions
-from app.experiments.contract.journal import JUDGED, Entry
+from app.experiments.contract.journal import JUDGED, JournalEntry
 from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
-from app.experiments.runs import Run, loads_of, of_run
+from app.experiments.runs import ExperimentRun, loads_of, of_run
 from app.experiments.shadows import ShadowJudge
 from app.experiments.storage.columns import Bool, Columns, Exposures, LateColumns, RowColumns, StartColumns, Tables
-from app.experiments.storage.journal import Snapshot
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.keeper import Keeper
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import StoreError
@@ -32,7 +32,7 @@ _WAITING_S = HORIZON_S + 60.0
 """How long a request may wait for an earlier one, with routers whose clocks differ."""
 
 
-class Analysis(Protocol):
+class JudgedAnalysis(Protocol):
     """One running experiment, as `app.experiments.analysis` judges it. Single-threaded, without I/O."""
 
     def add_starts(self, starts: StartColumns) -> None: ...
@@ -97,7 +97,7 @@ class Analysis(Protocol):
         """Continues from a `state`, or from `landmarks`."""
 
 
-AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
+AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], JudgedAnalysis]
 """Makes the analysis of a run, without evidence: its name, section, configuration, codes and start."""
 
 
@@ -107,9 +107,9 @@ class RunAnalysis:
     built again.
     """
 
-    run: Run
+    run: ExperimentRun
     basis: Any
-    analysis: Analysis
+    analysis: JudgedAnalysis
     landmarks: Mapping[str, Any] = field(default_factory=dict)
     """Those that the journal has."""
     looks: Mapping[str, float] = field(default_factory=dict)
@@ -117,15 +117,15 @@ class RunAnalysis:
     loads: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
     """Observations to be made while counting again, with their Unix times."""
 
-    def new_landmarks(self, now: float) -> list[Entry]:
+    def new_landmarks(self, now: float) -> list[JournalEntry]:
         """The analysis's landmarks as an entry of the journal, if they have changed."""
         landmarks = self.analysis.landmarks()
         if landmarks == self.landmarks:
             return []
         self.landmarks = landmarks
-        return [Entry(now, JUDGED, self.run.name, {"started_at": self.run.started_at, **landmarks})]
+        return [JournalEntry(now, JUDGED, self.run.name, {"started_at": self.run.started_at, **landmarks})]
 
-    def resume(self, state: Mapping[str, Any] | None, entries: Iterable[Entry]) -> None:
+    def resume(self, state: Mapping[str, Any] | None, entries: Iterable[JournalEntry]) -> None:
         """Continues from a saved state of the run's analysis, if there is one, and the landmarks of the journal."""
         if state is not None:
             self.analysis.restore(state)
@@ -190,7 +190,7 @@ class RunAnalysis:
 class Evidence:
     """The read side of one analysis."""
 
-    def __init__(self, analysis: Analysis, report: Callable[[float], Report]) -> None:
+    def __init__(self, analysis: JudgedAnalysis, report: Callable[[float], Report]) -> None:
         """`report`: the analysis's report at a Unix time, completed with what the analysis does not know."""
         self._analysis, self.report = analysis, report
 
@@ -213,7 +213,7 @@ class Evidence:
         return self._analysis.false_verdicts()
 
 
-def basis_of(run: Run, config: Config) -> Any:
+def basis_of(run: ExperimentRun, config: Config) -> Any:
     """Everything that the experiment's analysis is built from; its traffic and state may change later. `config` as by
     `config_of`.
     """
@@ -222,7 +222,7 @@ def basis_of(run: Run, config: Config) -> Any:
     return run.started_at, experiment, run.unit, config.timeouts.total_s, prices
 
 
-def config_of(run: Run, config: Config) -> Config:
+def config_of(run: ExperimentRun, config: Config) -> Config:
     """The configuration by which a run is judged. One that was stopped keeps its section and its units, whatever the
     file says of its name or its endpoint later.
     """
@@ -273,19 +273,19 @@ class Judges:
             judged.set_gaps(self._keeper.gaps)
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str]) -> None:
-        """As `Analysis.observe_load`."""
+        """As `JudgedAnalysis.observe_load`."""
         for judged in self.of.values():
             judged.analysis.observe_load(routers, replicas, gone)
 
-    def snapshots(self, now: float) -> list[Snapshot]:
+    def snapshots(self, now: float) -> list[AnalysisSnapshot]:
         """The analyses' states, for the directory."""
-        return [Snapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
+        return [AnalysisSnapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
 
     def rebuild(
         self,
         config: Config,
-        runs: Mapping[str, Run],
-        interventions: Callable[[Run], Interventions],
+        runs: Mapping[str, ExperimentRun],
+        interventions: Callable[[ExperimentRun], Interventions],
         lost: Lost,
         now: float,
     ) -> None:
@@ -339,7 +339,7 @@ class Judges:
             return False
         return True
 
-    def _state_of(self, run: Run, former: RunAnalysis | None) -> Mapping[str, Any] | None:
+    def _state_of(self, run: ExperimentRun, former: RunAnalysis | None) -> Mapping[str, Any] | None:
         """The state of the run's former analysis, of this or an earlier controller."""
         if former is not None:
             return former.analysis.state() if former.run.started_at == run.started_at else None

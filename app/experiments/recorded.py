@@ -18,11 +18,11 @@ from app.errors import BadRequest, Conflict
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal
 from app.experiments.automation.state import states_of
-from app.experiments.contract.journal import LOST, OBSTACLES, Entry, history
-from app.experiments.contract.questions import Request
+from app.experiments.contract.journal import LOST, OBSTACLES, JournalEntry, history
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import Acting, Foreseen, Report
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
-from app.experiments.runs import Run, loads_of, looks_of, of_run, runs_of
+from app.experiments.runs import ExperimentRun, loads_of, looks_of, of_run, runs_of
 from app.experiments.storage import reading
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.pending import Waiting, total_lost
@@ -100,11 +100,11 @@ class RecordedLedger:
     def shown(self, report: Report) -> None:
         """Nothing is written."""
 
-    def decide(self, report: Report, request: Request) -> None:
+    def decide(self, report: Report, request: ManualDecision) -> None:
         """Raises Conflict."""
         raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
 
-    def foresee(self, report: Report, request: Request) -> Foreseen:
+    def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
         """Raises Conflict."""
         raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
 
@@ -122,11 +122,11 @@ class RecordedLedger:
     def shadow(self, endpoint: str) -> None:
         """Like `mirrored`."""
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[JournalEntry]:
         """The journal."""
         return self._entries
 
-    def _replayed(self, run: Run) -> Evidence:
+    def _replayed(self, run: ExperimentRun) -> Evidence:
         tables = Tables()
         config = self._config_of(run)
         analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
@@ -176,7 +176,7 @@ class RecordedLedger:
             return notes
         return [*notes, "Some records of that time do not say when they arrived: those count that had ended by then."]
 
-    def _config_of(self, run: Run) -> Config:
+    def _config_of(self, run: ExperimentRun) -> Config:
         """A configuration of this one experiment, as far as its analysis needs it."""
         endpoint = run.experiment.endpoint
         traffic = self._settings["traffic"].get(endpoint)
@@ -200,5 +200,5 @@ class RecordedLedger:
         return {"by": plan.by, "expires": expires}
 
 
-def _section(run: Run) -> Experiment:
+def _section(run: ExperimentRun) -> Experiment:
     return run.experiment if run.stopped_at is None else run.experiment.model_copy(update={"state": "stopped"})

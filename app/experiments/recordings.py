@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.experiments.storage.store import Missing, Store, StoreError, open_store
+from app.experiments.storage.store import FileStore, Missing, StoreError, open_store
 from app.experiments.storage.writing import FOLDERS, RECORDINGS
 from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, decode_file, decode_line
 
@@ -30,9 +30,9 @@ class InvalidRecording(ValueError):
 class RecordingKeeper:
     """`open_store` opens the ledger's directory; it is called once it is needed."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
+    def __init__(self, open_store: Callable[[], FileStore]) -> None:
         self._open_store = open_store
-        self._store: Store | None = None
+        self._store: FileStore | None = None
 
     def keep(self, data: bytes) -> None:
         """Writes an encoded `RecordingFile` durably. Raises InvalidRecording and StoreError."""
@@ -95,7 +95,7 @@ def _files(url: str, base: Path) -> Iterator[tuple[str, bytes]]:
                 continue
 
 
-def _content(store: Store, path: str) -> bytes:
+def _content(store: FileStore, path: str) -> bytes:
     with store.open(path) as file:
         data: bytes = file.read()
     if not path.endswith(".gz"):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from app.config.experiments import Experiment, is_active
 from app.config.schema import TASKS, Config, parse
-from app.experiments.contract.journal import LOAD, LOOKS, Entry
+from app.experiments.contract.journal import LOAD, LOOKS, JournalEntry
 from app.experiments.storage.columns import F64, Bool
 
 BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
@@ -26,7 +26,7 @@ SameRun = Callable[[Experiment, Experiment], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ExperimentRun:
     """One run of an experiment."""
 
     name: str
@@ -57,7 +57,7 @@ class Run:
         return inside
 
 
-def looks_of(entries: Sequence[Entry], run: Run, at: float) -> dict[str, float]:
+def looks_of(entries: Sequence[JournalEntry], run: ExperimentRun, at: float) -> dict[str, float]:
     """The looks on which a report of a Unix time rested, by `Comparison.key`, as far as the journal has them. Looks
     that are not in it had counted all records of the time.
     """
@@ -66,7 +66,7 @@ def looks_of(entries: Sequence[Entry], run: Run, at: float) -> dict[str, float]:
     return dict(next(mine, {}))
 
 
-def loads_of(entries: Iterable[Entry]) -> list[tuple[float, Mapping[str, Any]]]:
+def loads_of(entries: Iterable[JournalEntry]) -> list[tuple[float, Mapping[str, Any]]]:
     """The routers and replicas that were observed, each with the Unix time."""
     return [(it.at, it.detail) for it in entries if it.kind == LOAD]
 
@@ -78,8 +78,8 @@ def unit_of(experiment: Experiment, config: Config) -> str:
 
 
 def next_run(
-    name: str, config: Config, run: Run | None, *, now: float, lost: dict[str, int], same_run: SameRun
-) -> tuple[Run | None, list[Entry]]:
+    name: str, config: Config, run: ExperimentRun | None, *, now: float, lost: dict[str, int], same_run: SameRun
+) -> tuple[ExperimentRun | None, list[JournalEntry]]:
     """The experiment's run from now on, and its new entries for the journal.
 
     `run`: the one so far, if any. `lost`: rows lost until now, by deployment.
@@ -90,22 +90,22 @@ def next_run(
     unit = unit_of(experiment, config)
     if run is None or run.unit != unit or not same_run(run.experiment, experiment):
         started_at = experiment.starts_at if experiment.starts_at is not None else now
-        new = Run(name, experiment, unit, started_at, dict(lost))
+        new = ExperimentRun(name, experiment, unit, started_at, dict(lost))
         detail = {"section": _plain(experiment), "unit": unit, "started_at": started_at, "lost_before": dict(lost)}
-        return new, [Entry(now, BEGUN, name, detail)]
-    entries: list[Entry] = []
+        return new, [JournalEntry(now, BEGUN, name, detail)]
+    entries: list[JournalEntry] = []
     if run.stopped_at is not None:
         run = replace(run, pauses=(*run.pauses, (run.stopped_at, now)), stopped_at=None)
-        entries.append(Entry(now, STATE, name, {"state": "resumed"}))
+        entries.append(JournalEntry(now, STATE, name, {"state": "resumed"}))
     if run.experiment != experiment:
         run = replace(run, experiment=experiment)
-        entries.append(Entry(now, CHANGED, name, {"section": _plain(experiment)}))
+        entries.append(JournalEntry(now, CHANGED, name, {"section": _plain(experiment)}))
     return run, entries
 
 
-def runs_of(entries: Iterable[Entry]) -> dict[str, Run]:
+def runs_of(entries: Iterable[JournalEntry]) -> dict[str, ExperimentRun]:
     """The last run of each experiment, by the journal. Sections that are no longer valid are left out."""
-    runs: dict[str, Run] = {}
+    runs: dict[str, ExperimentRun] = {}
     for entry in entries:
         name, detail = entry.experiment, entry.detail
         if name is None:
@@ -113,7 +113,7 @@ def runs_of(entries: Iterable[Entry]) -> dict[str, Run]:
         try:
             if entry.kind == BEGUN:
                 section = _section(detail)
-                runs[name] = Run(name, section, detail["unit"], detail["started_at"], detail["lost_before"])
+                runs[name] = ExperimentRun(name, section, detail["unit"], detail["started_at"], detail["lost_before"])
             elif entry.kind == CHANGED and name in runs:
                 runs[name] = replace(runs[name], experiment=_section(detail))
             elif entry.kind == STATE and name in runs:
@@ -123,13 +123,13 @@ def runs_of(entries: Iterable[Entry]) -> dict[str, Run]:
     return runs
 
 
-def _stopped(run: Run, now: float) -> tuple[Run, list[Entry]]:
+def _stopped(run: ExperimentRun, now: float) -> tuple[ExperimentRun, list[JournalEntry]]:
     if run.stopped_at is not None:
         return run, []
-    return replace(run, stopped_at=now), [Entry(now, STATE, run.name, {"state": "stopped"})]
+    return replace(run, stopped_at=now), [JournalEntry(now, STATE, run.name, {"state": "stopped"})]
 
 
-def _with_state(run: Run, state: str, at: float) -> Run:
+def _with_state(run: ExperimentRun, state: str, at: float) -> ExperimentRun:
     if state == "stopped":
         return replace(run, stopped_at=at)
     if run.stopped_at is None:
@@ -182,7 +182,7 @@ def stand_in(
 
 
 def of_run(
-    run: Run,
+    run: ExperimentRun,
     *,
     traffic: Mapping[str, int] | None,
     prices: Mapping[str, Any],

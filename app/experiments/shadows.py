@@ -21,14 +21,14 @@ from app.config.endpoints import Mirror
 from app.config.schema import Config
 from app.experiments.analysis.arrays import HashIndex
 from app.experiments.analysis.cells import CellBlock, Cells
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Effect
 from app.experiments.contract.series import Series
 from app.experiments.rendering import words
 from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
 from app.experiments.statistics.pairs import Discordant, paired_look
 from app.experiments.storage.columns import PairColumns, Tables
-from app.exposures.wire import Failure, Finish, Skip
+from app.exposures.wire import Failure, FinishCode, Skip
 
 Side = Literal["higher", "lower", "undecided"]
 """The shadow's position relative to the primary, once the interval excludes 0 (or the evidence suffices)."""
@@ -107,7 +107,7 @@ Values = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class PairMetric:
     """A number of pairs. `effect`: the smallest one that matters, for which the interval is narrowest; it holds for
     every other, too."""
 
@@ -118,15 +118,15 @@ class Metric:
 
 
 METRICS = (
-    Metric("ttft", "ttft_s", "difference", 0.02),
-    Metric("duration", "duration_s", "difference", 0.1),
-    Metric("tokens_per_second", "tokens_per_s", "difference", 2.0),
-    Metric("length", "length_ratio", "ratio", math.log(1.1)),
-    Metric("equal", "equal", "share", 0.05),
-    Metric("equal_words", "equal_words", "share", 0.05),
-    Metric("same_finish", "same_finish", "share", 0.05),
-    Metric("same_tools", "same_tools", "share", 0.05),
-    Metric("cosine", "cosine", "mean", 0.01),
+    PairMetric("ttft", "ttft_s", "difference", 0.02),
+    PairMetric("duration", "duration_s", "difference", 0.1),
+    PairMetric("tokens_per_second", "tokens_per_s", "difference", 2.0),
+    PairMetric("length", "length_ratio", "ratio", math.log(1.1)),
+    PairMetric("equal", "equal", "share", 0.05),
+    PairMetric("equal_words", "equal_words", "share", 0.05),
+    PairMetric("same_finish", "same_finish", "share", 0.05),
+    PairMetric("same_tools", "same_tools", "share", 0.05),
+    PairMetric("cosine", "cosine", "mean", 0.01),
 )
 EVENTS = ("invalid_output", "truncated", "empty")
 _ONE_STRATUM = np.zeros(1, np.int32)
@@ -171,7 +171,7 @@ class ShadowEvidence:
         events = [event.report(name) for name, event in self._events.items() if event.pairs]
         return ShadowOf(primary=primary, compared=self.compared, failed=dict(self.failed), values=values, events=events)
 
-    def _value(self, number: int, metric: Metric) -> PairedValue | None:
+    def _value(self, number: int, metric: PairMetric) -> PairedValue | None:
         lines = self._cells.lines(number, _ONE_STRATUM, 0)
         look = paired_look(lines.unit, lines.n, lines.x) if len(lines.unit) else None
         if look is None:
@@ -227,7 +227,7 @@ class _Event:
         )
 
 
-def _numbers(pairs: PairColumns, metric: Metric) -> Values:
+def _numbers(pairs: PairColumns, metric: PairMetric) -> Values:
     """The values on the scale of the mean; NaN where there is none."""
     values = getattr(pairs, metric.column).astype(np.float64)
     if metric.kind != "ratio":
@@ -238,15 +238,15 @@ def _numbers(pairs: PairColumns, metric: Metric) -> Values:
 def _events(pairs: PairColumns, name: str) -> tuple[NDArray[np.bool_], Values, Values]:
     """The mask of pairs in which the event is known, and whether the shadow's and the primary's answers have it."""
     if name == "truncated":
-        known = (pairs.finish != Finish.NONE) & (pairs.primary_finish != Finish.NONE)
-        return known, *((it == Finish.LENGTH).astype(np.float64) for it in (pairs.finish, pairs.primary_finish))
+        known = (pairs.finish != FinishCode.NONE) & (pairs.primary_finish != FinishCode.NONE)
+        return known, *((it == FinishCode.LENGTH).astype(np.float64) for it in (pairs.finish, pairs.primary_finish))
     good, primary = (
         (pairs.valid, pairs.primary_valid) if name == "invalid_output" else (pairs.visible, pairs.primary_visible)
     )
     return ~(np.isnan(good) | np.isnan(primary)), 1 - good, 1 - primary
 
 
-def _in_unit(metric: Metric, value: float | None) -> float | None:
+def _in_unit(metric: PairMetric, value: float | None) -> float | None:
     """The value on the scale of the report."""
     if value is None:
         return None
@@ -443,17 +443,17 @@ class ShadowJudge:
         """The start of the oldest shadow, in Unix seconds; None: there is none."""
         return min((it.period.since for it in self._judged.values()), default=None)
 
-    def adopt(self, config: Config, journal: Iterable[Entry] | None, now: float) -> list[Entry]:
+    def adopt(self, config: Config, journal: Iterable[JournalEntry] | None, now: float) -> list[JournalEntry]:
         """Takes the mirrors of a configuration. Returns new entries for the journal.
 
         `journal` None: it has not been read yet, and a shadow may be older than it seems.
         """
         known = {name: it.period for name, it in self._judged.items()}
         said = periods_of(journal) if journal is not None else known
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         mirrors = {name: it.mirror for name, it in config.endpoints.items() if it.mirror is not None}
         for name in said.keys() - mirrors.keys():
-            entries.append(Entry(now, ENDED, None, {"endpoint": name, "shadow": said[name].shadow}))
+            entries.append(JournalEntry(now, ENDED, None, {"endpoint": name, "shadow": said[name].shadow}))
         judged: dict[str, _Judged] = {}
         for name, mirror in mirrors.items():
             period = said.get(name)
@@ -462,7 +462,7 @@ class ShadowJudge:
                 if period is None or period.shadow != mirror.deployment:
                     period = Period(mirror.deployment, now)
                 detail = {"endpoint": name, "shadow": period.shadow, "since": period.since}
-                entries.append(Entry(now, BEGUN, None, detail))
+                entries.append(JournalEntry(now, BEGUN, None, detail))
             former = self._judged.get(name)
             if former is not None and former.period == period:
                 former.mirror = mirror
@@ -524,7 +524,7 @@ def _reason(code: int) -> str:
     return next((it.name.lower() for it in Skip if it == code), "other")
 
 
-def periods_of(entries: Iterable[Entry]) -> Mapping[str, Period]:
+def periods_of(entries: Iterable[JournalEntry]) -> Mapping[str, Period]:
     """The periods by endpoint, as of the end of the journal."""
     found: dict[str, Period] = {}
     for entry in entries:

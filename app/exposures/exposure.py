@@ -16,7 +16,7 @@ from app.engine.output import OutputPatterns, Promise, find_finish, find_id, out
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
 from app.exposures.identity import request_hash
 from app.exposures.plans import NEVER, Scope
-from app.exposures.wire import Failure, Finish, LateKind
+from app.exposures.wire import Failure, FinishCode, LateKind
 from app.internal_api import REPLICA_AGE_HEADER
 
 COLD_S = 60.0
@@ -48,15 +48,15 @@ def failure_of(error: SwitchyardError) -> Failure:
 
 
 _FINISHES: Mapping[str, int] = {
-    **dict.fromkeys(("stop", "end_turn", "stop_sequence"), Finish.STOP.value),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), Finish.LENGTH.value),
-    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), Finish.TOOL_CALLS.value),
-    **dict.fromkeys(("content_filter", "refusal"), Finish.CONTENT_FILTER.value),
-    **dict.fromkeys(("abort", "error", "cancelled"), Finish.ABORT.value),
+    **dict.fromkeys(("stop", "end_turn", "stop_sequence"), FinishCode.STOP.value),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), FinishCode.LENGTH.value),
+    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), FinishCode.TOOL_CALLS.value),
+    **dict.fromkeys(("content_filter", "refusal"), FinishCode.CONTENT_FILTER.value),
+    **dict.fromkeys(("abort", "error", "cancelled"), FinishCode.ABORT.value),
 }
 """The engine's finish reasons: plain numbers, since those of enumerations are slow."""
 
-_NO_FAILURE, _NO_FINISH = Failure.NONE.value, Finish.NONE.value
+_NO_FAILURE, _NO_FINISH = Failure.NONE.value, FinishCode.NONE.value
 
 
 class Arrival(msgspec.Struct, frozen=True, eq=False):
@@ -81,7 +81,7 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
     group: str = ""
 
 
-class Identity(msgspec.Struct, frozen=True, eq=False):
+class ArrivalRecord(msgspec.Struct, frozen=True, eq=False):
     """The record of an arrival, without names; as in `wire.Row`."""
 
     at: float
@@ -107,7 +107,7 @@ class Exposure:
     seq: int
     in_flight: int
     due: float = NEVER
-    identity: Identity | None = None
+    identity: ArrivalRecord | None = None
     served: str = ""
     answer_id: int = 0
     failure: int = _NO_FAILURE

@@ -19,7 +19,7 @@ from app.config.schema import Config
 from app.engine.output import is_kept
 from app.engine.usage import Usage
 from app.exposures.conversation import turns
-from app.exposures.exposure import Arrival, Exposure, Identity
+from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
 from app.exposures.identity import Hashes, request_hash
 from app.exposures.plans import Scope, plans_of, scopes
 from app.exposures.wire import (
@@ -411,7 +411,7 @@ class Ledger:
         key = exposure.arrival.key
         return self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}")
 
-    def identity_of(self, exposure: Exposure) -> Identity:
+    def identity_of(self, exposure: Exposure) -> ArrivalRecord:
         """The request's identity, without names."""
         if exposure.identity is None:
             self.catch_up()
@@ -494,7 +494,7 @@ class Ledger:
             unit = unit_hash(key if key is not None else f"\0{self.router}:{seq}")  # as `unit_of`
             turn = turn if turn < _MAX_U16 else _MAX_U16
             request, caller = request_hash(arrival.request_id), caller_hash(arrival.caller)
-            exposure.identity = Identity(at, request, unit, caller, reason, turn, flags)
+            exposure.identity = ArrivalRecord(at, request, unit, caller, reason, turn, flags)
             starts.add((seq, at, unit, batch.plan(scope.plan), names[arrival.assigned], reason, flags))
 
     def _record(self, exposure: Exposure, ending: RequestEnd) -> None:

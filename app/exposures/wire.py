@@ -27,7 +27,7 @@ class Reason(IntEnum):
     """The conversation started under other weights, and keeps its deployment."""
 
 
-class Finish(IntEnum):
+class FinishCode(IntEnum):
     """The answer's finish reason; NONE if the engine reported none."""
 
     NONE = 0
@@ -224,7 +224,7 @@ class Pair(NamedTuple):
     tokens_per_s: float | None = None
     primary_valid: int | None = None
     finish: int = 0
-    """A `Finish` of the shadow."""
+    """A `FinishCode` of the shadow."""
     primary_finish: int = 0
     visible: int | None = None
     """The shadow's answer has text other than white space, or a tool call."""

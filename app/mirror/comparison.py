@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from app.engine.collectors import MALFORMED, Content, ToolCall, content_of, vectors_of
 from app.engine.output import Promise, is_kept
-from app.exposures.wire import Finish
+from app.exposures.wire import FinishCode
 
 Values = dict[str, Any]
 """Fields of `wire.Pair`."""
@@ -22,7 +22,7 @@ class MeasuredAnswer(NamedTuple):
 
     answer: bytes
     stream: bool
-    finish: Finish
+    finish: FinishCode
     visible: bool
     ttft_s: float | None
     duration_s: float

@@ -25,10 +25,10 @@ from app.errors import (
     Unreachable,
 )
 from app.exposures.exposure import Exposure, failure_of
-from app.exposures.wire import Failure, Finish
+from app.exposures.wire import Failure, FinishCode
 from app.limits.limiter import estimate
 from app.mirror.comparison import MeasuredAnswer, Values, compare, compare_vectors
-from app.mirror.original import AnswerBuffer, Original, Room
+from app.mirror.original import AnswerBuffer, ByteBudget, Original
 from app.upstream.client import NO_CONTEXT, Upstream
 from app.upstream.target import Target
 
@@ -94,7 +94,7 @@ class Copy:
     def has_vectors(self) -> bool:
         return has_vectors(self.original.path)
 
-    async def send(self, upstream: Upstream, room: Room, request_id: str) -> ShadowResult:
+    async def send(self, upstream: Upstream, room: ByteBudget, request_id: str) -> ShadowResult:
         """Calls the shadow. Raises nothing but CancelledError."""
         loop, original = asyncio.get_running_loop(), self.original
         arrival = msgspec.structs.replace(original.exposure.arrival, started=time.perf_counter())
@@ -147,7 +147,7 @@ class Copy:
         if self.has_vectors:
             compared = compare_vectors(primary, shadow)
         else:
-            if shadow.finish is Finish.NONE and primary.finish is not Finish.NONE:
+            if shadow.finish is FinishCode.NONE and primary.finish is not FinishCode.NONE:
                 return failed(Incomplete(ENDED_EARLY), status=200)
             compared = compare(primary, shadow, self.promise)
         return {"status": 200, "error": Failure.NONE.value, **compared}
@@ -175,13 +175,19 @@ class Copy:
         original, seen = self.original, self.original.exposure
         answer, rate = bytes(original.kept.head), _rate(seen, self.usage)
         return MeasuredAnswer(
-            answer, original.is_stream, Finish(seen.finish), seen.is_visible, original.ttft_s, original.duration_s, rate
+            answer,
+            original.is_stream,
+            FinishCode(seen.finish),
+            seen.is_visible,
+            original.ttft_s,
+            original.duration_s,
+            rate,
         )
 
     def _shadow(self, result: ShadowResult, answer: bytes) -> MeasuredAnswer:
         seen, rate = result.watch, _rate(result.watch, result.usage)
         ttft_s, stream = seen.first_token, self.original.is_stream
-        return MeasuredAnswer(answer, stream, Finish(seen.finish), seen.is_visible, ttft_s, result.duration_s, rate)
+        return MeasuredAnswer(answer, stream, FinishCode(seen.finish), seen.is_visible, ttft_s, result.duration_s, rate)
 
 
 def estimated_tokens(original: Original, usage: Usage | None) -> float:

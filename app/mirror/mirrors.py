@@ -29,7 +29,7 @@ from app.exposures.exposure import Exposure
 from app.exposures.log import Ledger
 from app.exposures.wire import Failure, Flag, Skip
 from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated_tokens, has_vectors
-from app.mirror.original import Original, Room
+from app.mirror.original import ByteBudget, Original
 from app.routing.resilience import Breaker, Fault
 from app.telemetry.logs import event, where
 from app.upstream.client import NO_CONTEXT, Upstream, encoded
@@ -196,7 +196,7 @@ class Mirrors:
         """`upstream`: the mirrors' separate connections."""
         self._upstream, self._ledger, self._observer = upstream, ledger, observer
         self._is_stopped, self._clock = is_stopped, clock
-        self._bodies, self._answers = Room(BODY_BYTES), Room(ANSWER_BYTES)
+        self._bodies, self._answers = ByteBudget(BODY_BYTES), ByteBudget(ANSWER_BYTES)
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread: ThreadPoolExecutor | None = None

@@ -16,7 +16,7 @@ TAIL_BYTES = 8192
 """Bytes that are kept of an answer's end, which has its token counts."""
 
 
-class Room:
+class ByteBudget:
     """A number of bytes that several holders share."""
 
     def __init__(self, limit: int) -> None:
@@ -37,7 +37,7 @@ class Room:
 class AnswerBuffer:
     """Keeps the beginning of an answer, at most `most` bytes, and its end. The bytes are taken from `room`."""
 
-    def __init__(self, most: int, room: Room) -> None:
+    def __init__(self, most: int, room: ByteBudget) -> None:
         self.head = bytearray()
         self.total = 0
         self.has_room = True
@@ -93,7 +93,7 @@ MOST_STREAM_BYTES = 1024 * 1024
 class Original:
     """The recorder of one request. `chunk` is on the path of mirrored streams only. Times are in seconds."""
 
-    def __init__(self, endpoint: str, mirror: Mirror, exposure: Exposure, size: int, room: Room) -> None:
+    def __init__(self, endpoint: str, mirror: Mirror, exposure: Exposure, size: int, room: ByteBudget) -> None:
         """`size`: the client's request's, in bytes."""
         self.endpoint, self.mirror, self.exposure, self.size = endpoint, mirror, exposure, size
         self.is_stream = exposure.arrival.stream

@@ -164,7 +164,7 @@ IsOpen = Callable[[str], bool]
 """Whether a deployment's circuit breaker is open."""
 
 
-class Turn(NamedTuple):
+class ConversationTurn(NamedTuple):
     """A request's conversation: whether it is already running, and its hash; None if the request belongs to none.
 
     `may_ask`: whether other routers can be asked where it began.
@@ -175,11 +175,11 @@ class Turn(NamedTuple):
     may_ask: bool = False
 
 
-NO_CONVERSATION = Turn(False, None)
+NO_CONVERSATION = ConversationTurn(False, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class GracePeriod:
     """The time after a change of an endpoint's weights.
 
     `earlier`: the weights before, the oldest first; empty on a router that has not got the change yet. `withdrawn`:
@@ -206,13 +206,15 @@ class Rules:
         *,
         overrides: Overrides | None = None,
         stops: Mapping[str, str] = NO_STOPS,
-        window: Window | None = None,
+        window: GracePeriod | None = None,
     ) -> None:
         self._traffic, self._overrides, self._stops, self._window = traffic, overrides, stops, window
         self._controls: Collection[str] = set(stops.values())
         self._weights: Mapping[str, int] = effective(traffic, stops)
 
-    def decide(self, key: str | None, random: Random, is_open: IsOpen, turn: Callable[[], Turn]) -> Decision:
+    def decide(
+        self, key: str | None, random: Random, is_open: IsOpen, turn: Callable[[], ConversationTurn]
+    ) -> Decision:
         """The deployment of a request with the sticky key `key`, None without one. `turn` is called only in the time
         after a change.
 
@@ -238,7 +240,12 @@ class Rules:
 
 
 def _pinned(
-    window: Window, key: str, chosen: str, stops: Mapping[str, str], is_open: IsOpen, turn: Callable[[], Turn]
+    window: GracePeriod,
+    key: str,
+    chosen: str,
+    stops: Mapping[str, str],
+    is_open: IsOpen,
+    turn: Callable[[], ConversationTurn],
 ) -> str | None:
     """The deployment of a request for which the present weights have `chosen` one. None: another router may know where
     its conversation began, and must be asked first.
@@ -270,7 +277,7 @@ def _pinned(
 
 
 def _begun(
-    window: Window,
+    window: GracePeriod,
     key: str,
     conversation: int,
     chosen: str,
@@ -287,7 +294,7 @@ def _begun(
     return chosen
 
 
-def _can_serve(window: Window, kept: str, is_open: IsOpen) -> bool:
+def _can_serve(window: GracePeriod, kept: str, is_open: IsOpen) -> bool:
     """Whether a deployment can go on with a conversation; a miss is counted if not."""
     if kept in window.able and not is_open(kept):
         return True

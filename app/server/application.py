@@ -59,7 +59,7 @@ from app.routing.conversations import PinnedConversations
 from app.routing.resilience import Breakers
 from app.server.asgi import HTTP10, ExactPathRouter, LiveCORS, NoSniffing, StripTrailingSlash, route_apps
 from app.server.audit import AuditApi, AuditKeeping
-from app.server.audit_log import AuditLog, Change
+from app.server.audit_log import AuditedChange, AuditLog
 from app.server.browser_guard import BrowserGuard
 from app.server.callers import CallersApi
 from app.server.databricks_management import Management
@@ -69,7 +69,7 @@ from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
 from app.server.metrics import MetricsApi, present_state
 from app.server.openapi import Operation, document, operations
 from app.server.operations import WatchedController
-from app.server.overview import Health, OverviewApi
+from app.server.overview import OverviewApi, RouterHealth
 from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
@@ -190,7 +190,7 @@ class Router:
         self._management = Management(
             self._views, self._all_healthy, telemetry, self._access, control, controller, audit
         )
-        health = Health(
+        health = RouterHealth(
             self._deployments.open,
             lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
             lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
@@ -383,7 +383,7 @@ class Router:
             record = Record("switchyard", "unknown", unserved.id)
             with suppress(ClientError):  # whoever it is, it gets the same answer
                 record.caller = (await self._access.caller(unserved.headers, request.scope.get("client"))).name
-            self._audit.add(request, record, Change(), 405, error.kind)
+            self._audit.add(request, record, AuditedChange(), 405, error.kind)
         headers = error_headers(error)
         if unserved.path.startswith(APP_PREFIX):  # of an application that is being deployed, or deleted
             headers[NO_ROUTE_HEADER] = "1"

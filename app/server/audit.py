@@ -22,7 +22,7 @@ from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer, ControllerClient
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.operations import Api, Entry, OperationContext, ask, openai_words, refusal
+from app.server.operations import Api, ApiRoute, OperationContext, ask, openai_words, refusal
 from app.telemetry.metrics import Telemetry
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class AuditApi:
             "address": {},
             "format": {"enum": ["json", "jsonl"]},
         }
-        self._entry = Entry("GET", "/api/audit", "audit", self._audit, query)
+        self._entry = ApiRoute("GET", "/api/audit", "audit", self._audit, query)
 
     def operations(self) -> list[Operation]:
         """The operation for the OpenAPI document."""

@@ -34,7 +34,7 @@ _log = logging.getLogger("switchyard")
 
 
 @dataclass(slots=True)
-class Change:
+class AuditedChange:
     """What a handler adds to the record of its call. `after`: what was changed."""
 
     experiment: str = ""
@@ -65,7 +65,7 @@ class AuditLog:
         self._fails = False
         self._refused: dict[str, _Refused] = {}
 
-    def add(self, request: HTTPRequest, record: Record, change: Change, status: int, error: str) -> None:
+    def add(self, request: HTTPRequest, record: Record, change: AuditedChange, status: int, error: str) -> None:
         """Records a call that `record` describes, and that is answered with `status` and this kind of `error`."""
         change.recorded = True
         done = status < 400 or change.after is not None  # also if its answer failed, or nobody waited for that

@@ -31,7 +31,7 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class BrowserPolicy:
     """`hosts`: names of this server besides addresses and localhost; None: any `Host` is right. `origins`: the pages
     that may call it, `*` for all. `pages`: whose requests must not come from other pages: everyone's, only those
     without a credential, or nobody's."""
@@ -141,13 +141,13 @@ class BrowserGuard:
         self, app: ASGIApp, config: Callable[[], Config | None], routes: Sequence[BaseRoute], otherwise: Refuse
     ) -> None:
         self._app, self._config, self._routes, self._otherwise = app, config, routes, otherwise
-        self._rules: tuple[Config, Rules] | None = None
+        self._rules: tuple[Config, BrowserPolicy] | None = None
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or (config := self._config()) is None:
             return self._app(scope, receive, send)
         if self._rules is None or self._rules[0] is not config:
-            self._rules = config, Rules.of(config)
+            self._rules = config, BrowserPolicy.of(config)
         try:
             _check_host(scope)
             self._rules[1].check(scope["method"], scope["headers"])

@@ -24,7 +24,7 @@ from app.errors import Unavailable
 from app.limits.limiter import Allowance
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.operations import Api, Entry, OperationContext, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, openai_words
 from app.telemetry.caller_use import Use
 from app.telemetry.metrics import Telemetry
 
@@ -120,10 +120,10 @@ class CallersApi:
         """Every route of the API."""
         return [it.route(self._api) for it in self._table()]
 
-    def _table(self) -> list[Entry]:
+    def _table(self) -> list[ApiRoute]:
         return [
-            Entry("GET", "/api/me", "me", self._me),
-            Entry("GET", "/api/callers", "callers", self._callers),
+            ApiRoute("GET", "/api/me", "me", self._me),
+            ApiRoute("GET", "/api/callers", "callers", self._callers),
         ]
 
     async def _me(self, request: HTTPRequest, context: OperationContext) -> Reply:

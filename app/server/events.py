@@ -22,10 +22,10 @@ from app.access.guard import Access
 from app.errors import SwitchyardError, Unavailable
 from app.exchange.deadlines import while_connected
 from app.exchange.failures import StreamAborted
-from app.experiments.contract.journal import Event, Page, time_of
+from app.experiments.contract.journal import FeedEvent, Page, time_of
 from app.exposures.controller_client import ControllerClient
 from app.server.openapi import Operation
-from app.server.operations import Api, Entry, OperationContext, ask, no_controller, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, ask, no_controller, openai_words
 from app.sse import encode
 from app.telemetry.metrics import Telemetry
 
@@ -43,7 +43,7 @@ _REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One event as every listener gets it. `endpoint` as in `Event`. A mark only gives the end of the journal, for
+    """One event as every listener gets it. `endpoint` as in `FeedEvent`. A mark only gives the end of the journal, for
     clients that have no event yet to resume from.
     """
 
@@ -180,7 +180,7 @@ class EventFeed:
             listener.give(item)
 
 
-def sent(event: Event) -> Sent:
+def sent(event: FeedEvent) -> Sent:
     """The event in the stream's format."""
     framed = encode(msgspec.json.encode(event.data), type=event.kind)
     return Sent(event.id, event.endpoint, b"id: %b\n%b" % (event.id.encode(), framed))
@@ -221,7 +221,7 @@ class EventsApi:
         self._views, self._feed = views, feed
         self._stream_s, self._heartbeat_s = stream_s, heartbeat_s
         self._api = Api("switchyard", telemetry, access, views, openai_words)
-        self._entry = Entry(
+        self._entry = ApiRoute(
             "GET",
             "/api/events",
             "events",

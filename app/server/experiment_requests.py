@@ -181,7 +181,7 @@ def _yaml(name: str, section: Mapping[str, Any]) -> str:
 MOST_ITEMS = 1000
 
 
-class Feedback(BaseModel):
+class FeedbackRequest(BaseModel):
     """A score for an answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -197,7 +197,7 @@ class Feedback(BaseModel):
     )
 
 
-class FeedbackList(RootModel[Annotated[list[Feedback], Field(min_length=1, max_length=MOST_ITEMS)]]):
+class FeedbackList(RootModel[Annotated[list[FeedbackRequest], Field(min_length=1, max_length=MOST_ITEMS)]]):
     """Several scores."""
 
 
@@ -222,7 +222,7 @@ def checked(body: bytes, config: Config, caller: int, at: float) -> tuple[list[F
     several = isinstance(content, list)
     if several and not 1 <= len(content) <= MOST_ITEMS:
         raise BadRequest(f"A list has 1 to {MOST_ITEMS} scores, not {len(content)}")
-    given = _validated(FeedbackList, content).root if several else [_validated(Feedback, content)]
+    given = _validated(FeedbackList, content).root if several else [_validated(FeedbackRequest, content)]
     declared = _declared(config)
     items, unknown = list[FeedbackItem](), dict[str, None]()
     for index, item in enumerate(given):

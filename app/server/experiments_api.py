@@ -51,8 +51,8 @@ from app.server.audit_log import AuditLog
 from app.server.experiment_requests import (
     CheckRequest,
     DecisionRequest,
-    Feedback,
     FeedbackList,
+    FeedbackRequest,
     RunsRequest,
     acting_of,
     check,
@@ -64,7 +64,7 @@ from app.server.experiment_requests import (
     given_decision,
 )
 from app.server.openapi import Operation
-from app.server.operations import Api, Entry, OperationContext, ask, no_controller, openai_words, read_json, refusal
+from app.server.operations import Api, ApiRoute, OperationContext, ask, no_controller, openai_words, read_json, refusal
 from app.server.traffic_document import moves
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
@@ -198,20 +198,20 @@ class ExperimentsApi:
         """Every route of the API."""
         return [it.route(self._api) for it in self._table()]
 
-    def _table(self) -> list[Entry]:
+    def _table(self) -> list[ApiRoute]:
         form = {"format": _FORMAT}
         history, planner = {**form, "metric": _TEXT, "treatment": _TEXT}, {"effect": _NUMBER, "power": _NUMBER}
         forward, runs = self._forward, [Body(RunsRequest)]
         return [
-            Entry("GET", "/api/experiments", "list_experiments", self._list, form),
-            Entry("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
-            Entry("GET", _EXPERIMENT, "get_experiment", partial(forward, ""), form),
-            Entry("GET", f"{_EXPERIMENT}/report", "report", partial(forward, "/report"), form),
-            Entry("GET", f"{_EXPERIMENT}/history", "history", partial(forward, "/history"), history),
-            Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(forward, "/planner"), {**history, **planner}),
-            Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(forward, "/aa"), form),
-            Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, runs, 202, {}, True),
-            Entry(
+            ApiRoute("GET", "/api/experiments", "list_experiments", self._list, form),
+            ApiRoute("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
+            ApiRoute("GET", _EXPERIMENT, "get_experiment", partial(forward, ""), form),
+            ApiRoute("GET", f"{_EXPERIMENT}/report", "report", partial(forward, "/report"), form),
+            ApiRoute("GET", f"{_EXPERIMENT}/history", "history", partial(forward, "/history"), history),
+            ApiRoute("GET", f"{_EXPERIMENT}/planner", "planner", partial(forward, "/planner"), {**history, **planner}),
+            ApiRoute("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(forward, "/aa"), form),
+            ApiRoute("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, runs, 202, {}, True),
+            ApiRoute(
                 "POST",
                 f"{_EXPERIMENT}/decision",
                 "decide",
@@ -221,20 +221,20 @@ class ExperimentsApi:
                 headers={"If-Match": "The ETag of the experiment that was seen"},
                 audited=True,
             ),
-            Entry(
+            ApiRoute(
                 "GET",
                 "/api/endpoints/{endpoint}/assignment",
                 "assignment",
                 self._assignment,
                 {"key": _TEXT, "caller": _TEXT},
             ),
-            Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
-            Entry(
+            ApiRoute("GET", "/api/requests/{id:path}", "get_request", self._request),
+            ApiRoute(
                 "POST",
                 "/api/feedback",
                 "feedback",
                 self._feedback,
-                bodies=[Body(Feedback), Body(FeedbackList)],
+                bodies=[Body(FeedbackRequest), Body(FeedbackList)],
                 status=202,
                 counted=True,
             ),
@@ -458,7 +458,7 @@ class MirrorApi:
         self._views, self._controller = views, controller
         self._api = Api("switchyard", telemetry, access, views, openai_words)
         query = {"format": {"enum": ["json", "markdown", "text"]}}
-        self._entry = Entry("GET", PATH, "mirror", self._mirror, query)
+        self._entry = ApiRoute("GET", PATH, "mirror", self._mirror, query)
 
     def operations(self) -> list[Operation]:
         """The operation for the OpenAPI document."""
@@ -498,7 +498,7 @@ class ExportApi:
             "until": {"description": "The same; not included"},
             "format": {"enum": list(EXPOSURE_FORMATS)},
         }
-        self._entry = Entry("GET", "/api/exposures", "export_exposures", self._export, query, audited=True)
+        self._entry = ApiRoute("GET", "/api/exposures", "export_exposures", self._export, query, audited=True)
 
     def operations(self) -> list[Operation]:
         """The operation for the OpenAPI document."""

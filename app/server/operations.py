@@ -41,7 +41,7 @@ from app.exchange.request import check_headers, headers_of, read_body, request_i
 from app.exchange.response import ResponseWriter
 from app.exposures.controller_client import Answer, ControllerClient
 from app.limits.bodies import Room
-from app.server.audit_log import AuditLog, Change
+from app.server.audit_log import AuditedChange, AuditLog
 from app.server.openapi import Operation
 from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
@@ -133,7 +133,7 @@ class OperationContext:
     caller: Caller
     record: Record
     writer: ResponseWriter
-    change: Change
+    change: AuditedChange
     room: Room
 
 
@@ -179,7 +179,7 @@ class ApiOperation:
         api = self.api
         request = HTTPRequest(scope, receive)
         record = Record(api.dialect, self.name, request_id(request.headers))
-        writer, change = ResponseWriter(send, record), Change()
+        writer, change = ResponseWriter(send, record), AuditedChange()
         room: Room | None = None
         try:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
@@ -220,7 +220,7 @@ class ApiOperation:
         return self.audited and request.query_params.get("dry_run") != "true"
 
 
-class Entry(NamedTuple):
+class ApiRoute(NamedTuple):
     """One route of an API. `query` are the parameters that it reads: every other one is refused. `headers` are its own
     headers, with their descriptions. Calls of an `audited` one are in the audit log. Invalid calls of a `counted` one
     count against the caller's limits."""
@@ -280,7 +280,7 @@ async def read_json(request: HTTPRequest, context: OperationContext, config: Con
     return body
 
 
-async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply | None:
+async def _with_known_query(entry: ApiRoute, request: HTTPRequest, context: OperationContext) -> Reply | None:
     if unknown := [name for name in request.query_params if name not in entry.query]:
         known = f"known: {', '.join(entry.query)}" if entry.query else "there are none"
         raise BadRequest(f"{unknown[0]}: unknown parameter; {known}", param=unknown[0])

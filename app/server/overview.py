@@ -29,10 +29,10 @@ from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
 from app.misspellings import question
 from app.server.openapi import Operation
-from app.server.operations import Api, Entry, OperationContext, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, openai_words
 from app.server.replicas import RunningReplicas
 from app.telemetry.metrics import Telemetry
-from app.telemetry.recent import EVERY_S, Arm, Counts, Distribution, Recent, Window, in_flight
+from app.telemetry.recent import EVERY_S, Arm, BucketCounts, Counts, Recent, RecentCounts, in_flight
 
 
 class Present(NamedTuple):
@@ -46,7 +46,7 @@ class Present(NamedTuple):
 
 
 def endpoints_document(
-    config: Config, window: Window, present: Present, operated: Collection[str]
+    config: Config, window: RecentCounts, present: Present, operated: Collection[str]
 ) -> list[dict[str, Any]]:
     """Every endpoint of `config`, which is what the caller may see. `operated`: those that it may operate."""
     return [
@@ -55,7 +55,7 @@ def endpoints_document(
     ]
 
 
-def _endpoint(name: str, endpoint: Endpoint, config: Config, window: Window, present: Present) -> dict[str, Any]:
+def _endpoint(name: str, endpoint: Endpoint, config: Config, window: RecentCounts, present: Present) -> dict[str, Any]:
     shadow = [endpoint.mirror.deployment] if endpoint.mirror is not None else []
     arms = [
         it for it in dict.fromkeys([*endpoint.traffic, *(endpoint.fallback or ()), *shadow]) if it in config.deployments
@@ -97,7 +97,7 @@ def _role(name: str, endpoint: Endpoint) -> str:
     return "fallback" if name in (endpoint.fallback or ()) else "mirror"
 
 
-def _deployment(counts: Counts, drawn: float, window: Window) -> dict[str, Any]:
+def _deployment(counts: Counts, drawn: float, window: RecentCounts) -> dict[str, Any]:
     return {
         "share": round(counts.drawn / drawn, 4) if drawn > 0 else None,
         "diverted": int(counts.diverted),
@@ -111,11 +111,11 @@ def _deployment(counts: Counts, drawn: float, window: Window) -> dict[str, Any]:
     }
 
 
-def _rate(count: float, window: Window) -> float | None:
+def _rate(count: float, window: RecentCounts) -> float | None:
     return round(count / window.seconds, 3) if window.seconds > 0 else None
 
 
-def _quantiles(found: Distribution) -> dict[str, float] | None:
+def _quantiles(found: BucketCounts) -> dict[str, float] | None:
     median, high = found.quantile(0.5), found.quantile(0.95)
     return None if median is None or high is None else {"p50": round(median, 4), "p95": round(high, 4)}
 
@@ -129,7 +129,7 @@ def _replicas(name: str, config: Config, found: Replicas | None) -> dict[str, in
 CACHE_S = 1.0
 
 
-class Health(NamedTuple):
+class RouterHealth(NamedTuple):
     """The state of the router's deployments: open breakers, each endpoint's queue, and the stops."""
 
     open_breakers: Callable[[], Collection[str]]
@@ -147,7 +147,7 @@ class OverviewApi:
         access: Access,
         running: RunningReplicas,
         controller: ControllerClient | None,
-        health: Health,
+        health: RouterHealth,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -155,11 +155,11 @@ class OverviewApi:
         self._running, self._has_controller, self._health, self._clock = running, controller is not None, health, clock
         self._recent = Recent(telemetry, clock())
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
-        self._counted: tuple[float, Window | None] = (float("-inf"), None)
+        self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
         self._api = Api("switchyard", telemetry, access, views, openai_words)
         self._entries = [
-            Entry("GET", "/api/overview", "overview", self._overview),
-            Entry("GET", "/load", "load", self._load, {"model": {"type": "string"}}),
+            ApiRoute("GET", "/api/overview", "overview", self._overview),
+            ApiRoute("GET", "/load", "load", self._load, {"model": {"type": "string"}}),
         ]
 
     def operations(self) -> list[Operation]:
@@ -229,7 +229,7 @@ class OverviewApi:
             "endpoints": endpoints_document(seen, window, present, operated),
         }
 
-    def _window(self) -> Window:
+    def _window(self) -> RecentCounts:
         """The last minute, computed once for all views."""
         now = self._clock()
         at, window = self._counted

@@ -52,7 +52,7 @@ from app.exposures.plans import plan_of
 from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.operations import Api, Entry, OperationContext, ask, read_json
+from app.server.operations import Api, ApiRoute, OperationContext, ask, read_json
 from app.server.traffic_document import (
     RollbackRequest,
     TrafficDocument,
@@ -142,14 +142,14 @@ class TrafficApi:
         """Every route of the API."""
         return [it.route(self._api) for it in self._table()]
 
-    def _table(self) -> list[Entry]:
+    def _table(self) -> list[ApiRoute]:
         is_dry, match = {"dry_run": {"enum": ["true", "false"]}}, {"If-Match": "The ETag of the plan that was seen"}
         back = [Body(RollbackRequest)]
         return [
-            Entry("GET", _PATH, "get_traffic", self._get),
-            Entry("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)], 200, match, True),
-            Entry("GET", f"{_PATH}/history", "traffic_history", self._history),
-            Entry("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, back, 200, match, True),
+            ApiRoute("GET", _PATH, "get_traffic", self._get),
+            ApiRoute("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)], 200, match, True),
+            ApiRoute("GET", f"{_PATH}/history", "traffic_history", self._history),
+            ApiRoute("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, back, 200, match, True),
         ]
 
     async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:

@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, 
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
 from app.telemetry.logs import Record
-from app.telemetry.request_trace import Call, RequestSpan
+from app.telemetry.request_trace import RequestSpan, TracedCall
 
 # Attribute names follow OpenTelemetry's conventions for GenAI and HTTP where one exists
 # (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/); the others begin with `switchyard.`. Their values
@@ -31,7 +31,7 @@ from app.telemetry.request_trace import Call, RequestSpan
 # request are those of many others. They are kept as bytes, and merged into each span as the protocol defines it.
 
 Value = str | bool | int | float | Sequence[str]
-Noted = TypeVar("Noted", RequestSpan, Call)
+Noted = TypeVar("Noted", RequestSpan, TracedCall)
 
 _OPERATIONS: Final = {
     "chat": "chat",
@@ -231,7 +231,7 @@ def _of_many(request: RequestSpan) -> Mapping[str, Value]:
     return found
 
 
-def _of_call(call: Call) -> Mapping[str, Value]:
+def _of_call(call: TracedCall) -> Mapping[str, Value]:
     url = urlsplit(call.url)
     return {
         "switchyard.deployment": call.deployment,

@@ -22,7 +22,7 @@ _DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
 
 
 @dataclass(slots=True)
-class Distribution:
+class BucketCounts:
     """A histogram. `counts` are those of each bucket, not of all below it; the last bucket has no upper bound."""
 
     bounds: Sequence[float] = ()
@@ -33,11 +33,11 @@ class Distribution:
         self.bounds = bounds
         self.counts = list(map(add, self.counts, counts)) if self.counts else list(counts)
 
-    def since(self, before: Self) -> "Distribution":
+    def since(self, before: Self) -> "BucketCounts":
         """What was counted after `before`."""
         if not before.counts:
-            return Distribution(self.bounds, self.counts)
-        return Distribution(self.bounds, [a - b for a, b in zip(self.counts, before.counts, strict=True)])
+            return BucketCounts(self.bounds, self.counts)
+        return BucketCounts(self.bounds, [a - b for a, b in zip(self.counts, before.counts, strict=True)])
 
     def quantile(self, share: float) -> float | None:
         """The value that `share` of the observations do not exceed, interpolated within its bucket.
@@ -68,8 +68,8 @@ class Counts:
     errors: float = 0
     refused: float = 0
     output_tokens: float = 0
-    first_token: Distribution = field(default_factory=Distribution)
-    inter_token: Distribution = field(default_factory=Distribution)
+    first_token: BucketCounts = field(default_factory=BucketCounts)
+    inter_token: BucketCounts = field(default_factory=BucketCounts)
 
     def since(self, before: Self) -> "Counts":
         """What was counted after `before`."""
@@ -85,7 +85,7 @@ class Counts:
         )
 
 
-class Window(NamedTuple):
+class RecentCounts(NamedTuple):
     """The counts of the last `seconds`."""
 
     seconds: float
@@ -105,12 +105,12 @@ class Recent:
         while len(self._readings) > 1 and self._readings[1][0] <= now - WINDOW_S:
             self._readings.popleft()
 
-    def window(self, now: float) -> Window:
+    def window(self, now: float) -> RecentCounts:
         """The last minute; less if the router has run for a shorter time."""
         before = [it for it in self._readings if it[0] <= now - WINDOW_S]
         at, earlier = before[-1] if before else self._readings[0]
         present = read(self._telemetry)
-        return Window(now - at, {arm: it.since(earlier.get(arm, Counts())) for arm, it in present.items()})
+        return RecentCounts(now - at, {arm: it.since(earlier.get(arm, Counts())) for arm, it in present.items()})
 
 
 def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:

@@ -82,7 +82,7 @@ _LAST_CHUNKS: Final = 4
 """Last chunks of a stream that are kept: finish reason, usage and end may come in a chunk each."""
 
 
-class Call:
+class TracedCall:
     """One call of a deployment. `error`: a kind of `app.errors`, "" without one."""
 
     __slots__ = ("deployment", "ended", "error", "span_id", "started", "url")
@@ -126,12 +126,12 @@ class RequestSpan:
         self.finish: str | None = None
         self.queued: float | None = None
         self.ended = record.started
-        self.calls: list[Call] = []
+        self.calls: list[TracedCall] = []
         self._last: deque[bytes] = deque(maxlen=_LAST_CHUNKS)
 
-    def calling(self, deployment: str, url: str) -> Call:
+    def calling(self, deployment: str, url: str) -> TracedCall:
         """Notes a call of the deployment."""
-        call = Call(getrandbits(64) or 1, deployment, url)
+        call = TracedCall(getrandbits(64) or 1, deployment, url)
         self.calls.append(call)
         return call
 

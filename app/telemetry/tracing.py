@@ -26,7 +26,7 @@ from app.telemetry.request_trace import RANDOM, SAMPLED, Remote, RequestSpan, Tr
 _LOW = (1 << 64) - 1
 
 
-class Allowance:
+class TokenBucket:
     """At most `per_s` grants a second, evenly, with a second's worth at once after a pause. `clock`: seconds."""
 
     def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
@@ -53,7 +53,7 @@ class Sampler:
     a draw by that id. `number`: 64 random bits.
     """
 
-    def __init__(self, share: float, followed: Allowance, number: Callable[[], int]) -> None:
+    def __init__(self, share: float, followed: TokenBucket, number: Callable[[], int]) -> None:
         self._bound = round(share * (1 << 64))
         self._followed, self._number = followed, number
 
@@ -218,7 +218,7 @@ _DEFAULT_PERCENT = 10.0
 _MOST = 1_000_000
 
 
-class Settings(NamedTuple):
+class TracingSettings(NamedTuple):
     """`endpoint`: the whole URL for spans, None: from OpenTelemetry's variables. `share` of the requests, 0 to 1.
 
     Requests wait for the exporter in a queue of at most `queue`; every `every_s` seconds they are exported, `batch` at
@@ -233,13 +233,13 @@ class Settings(NamedTuple):
     every_s: float
 
 
-def settings(section: Tracing | None, environment: Mapping[str, str]) -> Settings | None:
+def settings(section: Tracing | None, environment: Mapping[str, str]) -> TracingSettings | None:
     """The settings; None if nothing is traced. Raises ConfigError for an invalid variable."""
     if section is None or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     endpoint = f"{section.endpoint.rstrip('/')}/v1/traces" if section.endpoint is not None else None
     queue = _count(environment, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)
-    return Settings(
+    return TracingSettings(
         endpoint,
         (section.percent if section.percent is not None else _percent(environment)) / 100,
         section.follow_per_s,
@@ -294,15 +294,15 @@ class ActiveTracing:
     def __init__(self, observer: Observer, environment: Mapping[str, str] = os.environ) -> None:
         self.tracer: Tracer | None = None
         self._observer, self._environment = observer, environment
-        self._settings: Settings | None = None
+        self._settings: TracingSettings | None = None
         self._sender: SpanSender | None = None
         self._is_running = False
 
-    def check(self, section: Section | None) -> Settings | None:
+    def check(self, section: Section | None) -> TracingSettings | None:
         """The section's settings. Raises ConfigError."""
         return settings(section, self._environment)
 
-    def configure(self, new: Settings | None) -> None:
+    def configure(self, new: TracingSettings | None) -> None:
         """Traces with the settings `new` from the next request on; None: traces nothing."""
         if new == self._settings:
             return
@@ -311,14 +311,14 @@ class ActiveTracing:
             self.tracer = None
         else:
             self._sender = self._new_sender(new)
-            allowance = Allowance(new.follow_per_s, time.monotonic)
+            allowance = TokenBucket(new.follow_per_s, time.monotonic)
             self.tracer = Tracer(Sampler(new.share, allowance, lambda: getrandbits(64)), self._put)
             if self._is_running:
                 self._sender.start()
         if before is not None and self._is_running:
             before.stop()
 
-    def _new_sender(self, new: Settings) -> SpanSender:
+    def _new_sender(self, new: TracingSettings) -> SpanSender:
         def new_exporter() -> Exporter:
             # Imported here, in the sender's thread: a router that traces nothing does without OpenTelemetry.
             from app.telemetry.otel import OtlpExporter

@@ -40,11 +40,13 @@ def traffic(
     """
     import asyncio
 
-    from deployments.cli.demo_traffic import Plan, Sender
+    from deployments.cli.demo_traffic import DemoTraffic, TrafficSender
 
     client = router_client(url, key)
-    plan = Plan(endpoint=endpoint, users=users, rate=rate, seconds=minutes * 60, max_tokens=max_tokens, seed=seed)
-    sender = Sender(client.url, key, plan, feedback=feedback)
+    plan = DemoTraffic(
+        endpoint=endpoint, users=users, rate=rate, seconds=minutes * 60, max_tokens=max_tokens, seed=seed
+    )
+    sender = TrafficSender(client.url, key, plan, feedback=feedback)
     requests = "request" if rate == 1 else "requests"
     typer.echo(f"Sending {rate:g} {requests}/s to {client.url} for {minutes:g} min; Ctrl-C ends it.", err=True)
     try:

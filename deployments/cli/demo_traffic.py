@@ -44,7 +44,7 @@ _CONTEXT = "Earlier somebody said that {subject} are the most interesting thing 
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoTraffic:
     """The traffic to send: `rate` in requests per second, over `seconds`."""
 
     endpoint: str
@@ -64,7 +64,7 @@ class Question:
     prompt: str
 
 
-def questions(plan: Plan) -> Iterator[Question]:
+def questions(plan: DemoTraffic) -> Iterator[Question]:
     """The questions of a plan, the same for the same seed."""
     random = Random(plan.seed)
     activity = list(itertools.accumulate(random.lognormvariate(0, 1) for _ in range(plan.users)))
@@ -84,7 +84,7 @@ def questions(plan: Plan) -> Iterator[Question]:
 
 
 @dataclass
-class Answers:
+class AnswerTally:
     """One deployment's answers; times in seconds."""
 
     first_token_s: list[float] = field(default_factory=list)
@@ -92,14 +92,14 @@ class Answers:
     failed: int = 0
 
 
-class Sender:
+class TrafficSender:
     """Sends a plan to the router at `url`. `feedback`: a metric for which every answer is scored, at random."""
 
-    def __init__(self, url: str, key: str | None, plan: Plan, *, feedback: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None, plan: DemoTraffic, *, feedback: str | None = None) -> None:
         self._url, self._plan, self._feedback = url, plan, feedback
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._random = Random(plan.seed + 1)
-        self._seen: defaultdict[str, Answers] = defaultdict(Answers)
+        self._seen: defaultdict[str, AnswerTally] = defaultdict(AnswerTally)
         self._left_out = 0
         self._error = ""
 
@@ -145,7 +145,7 @@ class Sender:
         except (aiohttp.ClientError, TimeoutError) as error:
             self._failed(name, str(error) or "no answer in time")
 
-    async def _read(self, answer: aiohttp.ClientResponse, seen: Answers, started: float) -> None:
+    async def _read(self, answer: aiohttp.ClientResponse, seen: AnswerTally, started: float) -> None:
         first = True
         async for line in answer.content:
             if line.startswith(b"data: {") and first:

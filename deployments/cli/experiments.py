@@ -322,7 +322,7 @@ def replay(
     """
     from deployments.cli import experiments_export
 
-    wanted = experiments_export.Wanted(
+    wanted = experiments_export.ReplayOptions(
         recording=recording,
         arms=experiments_export.arms_of(arms),
         endpoint=endpoint,

@@ -127,7 +127,7 @@ TOTAL_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReplayOptions:
     """The options of the command line. `config`: the file with `experiment`, whose metrics are taken; None: the
     directory of the recording may have it, too."""
 
@@ -150,7 +150,7 @@ def arms_of(text: str) -> list[str]:
     return arms
 
 
-def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> bytes:
+def run(wanted: ReplayOptions, router: RouterClient, key: str | None, form: str) -> bytes:
     """Replays against the server of `router`; returns the report. Raises CommandError."""
     chosen = _chosen(wanted)
     router.readiness()  # the server is ready
@@ -180,7 +180,7 @@ def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> byt
         return open_directory(directory, at=None).ask("GET", path_of(name, "/report"), {"format": form})
 
 
-def _chosen(wanted: Wanted) -> list[RecordedRequest]:
+def _chosen(wanted: ReplayOptions) -> list[RecordedRequest]:
     try:
         found = read(wanted.recording, Path.cwd())
     except UnreadableRecording as error:
@@ -196,7 +196,7 @@ def _chosen(wanted: Wanted) -> list[RecordedRequest]:
     return chosen[: wanted.requests]
 
 
-def _declared(wanted: Wanted) -> tuple[str, Experiment | None, Mapping[str, Any]]:
+def _declared(wanted: ReplayOptions) -> tuple[str, Experiment | None, Mapping[str, Any]]:
     """The replay's name, the experiment whose metrics it takes, and the prices of deployments."""
     name = wanted.experiment
     if name is None:

@@ -9,7 +9,7 @@ from deployments.local.dashboard import Instance
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class EndpointStatus:
     """`traffic`: deployment to percentage; `ready`: a deployment with traffic is healthy."""
 
     tasks: list[str]
@@ -18,7 +18,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Deployment:
+class DeploymentStatus:
     """`application` is the Serve application, None for a server elsewhere or if Serve cannot be read. `parent`: the
     deployment of the model that it adapts, for a LoRA adapter."""
 
@@ -29,7 +29,7 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Application:
+class ApplicationStatus:
     """A Serve application and its replicas."""
 
     status: str
@@ -44,9 +44,9 @@ class Status:
 
     url: str
     ready: bool
-    endpoints: dict[str, Endpoint]
-    deployments: dict[str, Deployment]
-    applications: dict[str, Application] | None
+    endpoints: dict[str, EndpointStatus]
+    deployments: dict[str, DeploymentStatus]
+    applications: dict[str, ApplicationStatus] | None
 
     def as_json(self) -> dict[str, Any]:
         """The output of `--json`."""
@@ -104,15 +104,15 @@ def of_local_run(client: RouterClient, instance: Instance) -> Status:
         url=client.url,
         ready=readiness.get("status") == "ready",
         endpoints={
-            name: Endpoint(list(it["tasks"]), bool(ready.get(name)), dict(it["traffic"]))
+            name: EndpointStatus(list(it["tasks"]), bool(ready.get(name)), dict(it["traffic"]))
             for name, it in (config.get("endpoints") or {}).items()
         },
         deployments={
-            name: Deployment(it["model"], bool(healthy.get(name)), it.get("app"), it.get("parent"))
+            name: DeploymentStatus(it["model"], bool(healthy.get(name)), it.get("app"), it.get("parent"))
             for name, it in (config.get("deployments") or {}).items()
         },
         applications={
-            name: Application(it.status, it.running, it.wanted, list(it.messages))
+            name: ApplicationStatus(it.status, it.running, it.wanted, list(it.messages))
             for name, it in instance.applications.items()
         },
     )
@@ -120,14 +120,14 @@ def of_local_run(client: RouterClient, instance: Instance) -> Status:
 
 def of_server(client: RouterClient) -> Status:
     """A router elsewhere, through the management API: limited to what the caller's key may see."""
-    endpoints: dict[str, Endpoint] = {}
-    deployments: dict[str, Deployment] = {}
+    endpoints: dict[str, EndpointStatus] = {}
+    deployments: dict[str, DeploymentStatus] = {}
     for name in client.endpoints():
         item = client.endpoint(name)
         config: Mapping[str, Any] = item["config"]
         shares = {it["served_entity_name"]: it["traffic_percentage"] for it in config["traffic_config"]["routes"]}
-        endpoints[name] = Endpoint([item["task"]], item["state"]["ready"] == "READY", shares)
+        endpoints[name] = EndpointStatus([item["task"]], item["state"]["ready"] == "READY", shares)
         for entity in config["served_entities"]:
             healthy = entity["state"]["deployment"] == "DEPLOYMENT_READY"
-            deployments[entity["name"]] = Deployment(entity["entity_name"], healthy)
+            deployments[entity["name"]] = DeploymentStatus(entity["entity_name"], healthy)
     return Status(client.url, all(it.ready for it in endpoints.values()), endpoints, deployments, None)

@@ -29,7 +29,7 @@ Shares = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Change:
+class SplitChange:
     """The split of `endpoint` before and after. Both have the same deployments, 0 for those without traffic."""
 
     endpoint: str
@@ -77,13 +77,13 @@ def current(client: RouterClient, endpoint: str) -> dict[str, int]:
     return {route["served_entity_name"]: route["traffic_percentage"] for route in routes}
 
 
-def plan(endpoint: str, before: Shares, wanted: Shares) -> Change:
+def plan(endpoint: str, before: Shares, wanted: Shares) -> SplitChange:
     """The change from `before` to `wanted`: a deployment that `wanted` leaves out gets 0."""
     names = dict.fromkeys([*before, *wanted], 0)
-    return Change(endpoint, {**names, **before}, {**names, **wanted})
+    return SplitChange(endpoint, {**names, **before}, {**names, **wanted})
 
 
-def check(client: RouterClient, change: Change, config: Mapping[str, object] | None) -> None:
+def check(client: RouterClient, change: SplitChange, config: Mapping[str, object] | None) -> None:
     """Raises CommandError if the router would reject the change. `config`: its whole configuration, if it is known.
 
     Without it only the deployments that some endpoint has are known.
@@ -100,7 +100,7 @@ def check(client: RouterClient, change: Change, config: Mapping[str, object] | N
         raise CommandError(f"No endpoint has a deployment '{unknown[0]}'; known: {', '.join(known)}")
 
 
-def delivered(client: RouterClient, change: Change) -> Change:
+def delivered(client: RouterClient, change: SplitChange) -> SplitChange:
     """Waits for a change that was made, and returns it as it is in force once every router replica has it. Raises
     CommandError.
     """
@@ -129,7 +129,7 @@ def seconds(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def document(plan: Plan, change: Change, ttl_s: int | None, reason: str | None) -> dict[str, Any]:
+def document(plan: Plan, change: SplitChange, ttl_s: int | None, reason: str | None) -> dict[str, Any]:
     """The change as a whole plan: the overrides of `plan` stay."""
     named = {"weights": dict(change.after), "overrides": list(plan["overrides"])}
     return {**named, "ttl_s": ttl_s, "reason": reason}

@@ -9,7 +9,7 @@ from deployments.cli.options import CommandError, ExitCode, Key, Url, router_cli
 
 if TYPE_CHECKING:
     from deployments.cli.options import RouterClient
-    from deployments.cli.traffic import Change, Shares
+    from deployments.cli.traffic import Shares, SplitChange
 
 _USAGE = "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
 
@@ -92,7 +92,7 @@ def _show(endpoint: str, shares: "Shares", plan: Mapping[str, Any]) -> None:
 
 
 def _show_dry_run(
-    client: "RouterClient", plan: Mapping[str, Any], change: "Change", document: Mapping[str, Any]
+    client: "RouterClient", plan: Mapping[str, Any], change: "SplitChange", document: Mapping[str, Any]
 ) -> None:
     from deployments.cli import traffic as plans
 
@@ -105,7 +105,7 @@ def _show_dry_run(
 
 def _rolled_back(
     client: "RouterClient", plan: Mapping[str, Any], before: "Shares", generation: int, reason: str | None
-) -> "Change":
+) -> "SplitChange":
     """Restores the split of an earlier plan; returns the change as it is in force."""
     from deployments.cli import traffic as splits
 
@@ -116,8 +116,8 @@ def _rolled_back(
 
 
 def _made(
-    client: "RouterClient", plan: Mapping[str, Any], change: "Change", ttl_s: int | None, reason: str | None
-) -> "Change":
+    client: "RouterClient", plan: Mapping[str, Any], change: "SplitChange", ttl_s: int | None, reason: str | None
+) -> "SplitChange":
     """Makes the change; returns it as it is in force."""
     from deployments.cli import traffic as plans
     from deployments.cli import traffic as splits
@@ -133,7 +133,7 @@ def _warn_of_ramps(client: "RouterClient", endpoint: str, *, is_change: bool) ->
         typer.echo(f"warning: the ramp of '{name}' moves this traffic; a change by hand pauses it", err=True)
 
 
-def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> None:
+def _check_change(client: "RouterClient", change: "SplitChange", *, local: bool) -> None:
     from deployments.cli import traffic as splits
 
     config = None

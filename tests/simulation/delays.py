@@ -22,7 +22,7 @@ from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
 from app.experiments.storage.columns import Tables
 from app.exposures.plans import plan_of
-from app.exposures.wire import Failure, Finish, Flag, Plan, Row, Start, decode_acknowledgement, encode
+from app.exposures.wire import Failure, FinishCode, Flag, Plan, Row, Start, decode_acknowledgement, encode
 from tests.simulation.pool import generator, spread
 from tests.simulation.ramps import RATES, TOLERANCES
 from tests.support.experiments.exposures import batch, row, start
@@ -181,7 +181,7 @@ class _Run:
         number = self.sequence
         common = {"at": self.now, "unit": number, "assigned": arm}
         fields: dict[str, Any] = {"served": arm, "flags": Flag.EMPTY if "empty" in happened else 0}
-        fields["finish"] = Finish.LENGTH if "truncated" in happened else Finish.STOP
+        fields["finish"] = FinishCode.LENGTH if "truncated" in happened else FinishCode.STOP
         fields["ttft_s"] = 12.0 if "slow" in happened else 0.25
         if "error" in happened:
             fields = {"served": -1, "status": 502, "error": Failure.UNREACHABLE, "finish": 0, "ttft_s": None}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.aggregates import History
+from app.experiments.analysis.aggregates import UnitHistory
 from app.experiments.analysis.arrays import Hashes
 from app.experiments.analysis.cells import Strata
 from app.experiments.analysis.metrics import Values
@@ -86,7 +86,7 @@ def _history(traffic: Traffic) -> Floats | None:
     before = traffic.before
     if before is None:
         return None
-    history, everything = History(1), np.ones(len(before.unit), np.bool_)
+    history, everything = UnitHistory(1), np.ones(len(before.unit), np.bool_)
     history.add(_hashes(before.unit), [Values(before.x, before.d, everything, ~everything)])
     return history.covariates(0, _hashes(np.arange(int(traffic.unit.max()) + 1)))
 

@@ -30,7 +30,7 @@ from app.experiments.analysis.cells import (
     within,
 )
 from app.experiments.analysis.feedback import MaturedExposures
-from app.experiments.analysis.metrics import RESPONSE_RATE, Facts, Measure, Values, numbers_of, values_of
+from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, MetricContext, Values, numbers_of, values_of
 from app.experiments.analysis.rare_events import FEW
 from app.experiments.contract.report import ArmDistribution, Distribution
 from app.experiments.statistics.look import (
@@ -140,7 +140,7 @@ class Distributions:
         self._arms = arms
         self._counts: dict[str, Ints] = {name: np.zeros((len(arms), _BINS), np.int64) for name in METRICS}
 
-    def add(self, rows: RowColumns, placed: Placement, facts: Facts) -> None:
+    def add(self, rows: RowColumns, placed: Placement, facts: MetricContext) -> None:
         """Analysed rows."""
         for name, counts in self._counts.items():
             value = numbers_of(name, rows, facts)
@@ -195,7 +195,7 @@ SHRINKAGE = 3.0
 unit are correlated by 1/4."""
 
 
-class History:
+class UnitHistory:
     """Sums of each unit and measure."""
 
     def __init__(self, measures: int, max_units: int = MAX_UNITS) -> None:
@@ -259,7 +259,7 @@ class Collected:
         self,
         measures: Sequence[Measure],
         arms: Arms,
-        facts: Facts,
+        facts: MetricContext,
         strata: tuple[Stratum, ...],
         covariates: tuple[Covariate, ...] = (),
         *,
@@ -279,7 +279,7 @@ class Collected:
         self._returning = returning
         size = len(measures)
         self._first_exposures = first_exposures
-        self._history = History(size)
+        self._history = UnitHistory(size)
         self._missing: Ints = np.zeros((size, len(arms.names)), np.int64)
         """Ended requests of each arm that lack each measure's value."""
         self.unknown: Ints = np.zeros(len(arms.names), np.int64)

@@ -431,7 +431,7 @@ class Sums(Protocol):
 S = TypeVar("S", bound=Sums)
 
 
-class _Waiting(NamedTuple):
+class _WaitingBlock(NamedTuple):
     minute: Ints
     block: CellBlock
 
@@ -442,7 +442,7 @@ class ColdMinutes(Generic[S]):
     def __init__(self, sums: S) -> None:
         self._sums = sums
         self._minutes: Ints = np.zeros(0, np.int64)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingBlock] = deque()
         self._rows = 0
         self._latest = 0
 
@@ -465,23 +465,23 @@ class ColdMinutes(Generic[S]):
         self._minutes = np.union1d(self._minutes, minute[cold])
         if len(self._minutes) > known:
             self._waiting = deque(self._count(waiting) for waiting in self._waiting)
-        self._waiting.append(self._count(_Waiting(minute, block)))
+        self._waiting.append(self._count(_WaitingBlock(minute, block)))
         self._rows += len(at)
         self._latest = max(self._latest, int(minute.max()))
         while self._waiting and (self._rows > MAX_WAITING or self._is_over(self._waiting[0])):
             self._rows -= len(self._waiting.popleft().minute)
 
-    def _is_over(self, waiting: _Waiting) -> bool:
+    def _is_over(self, waiting: _WaitingBlock) -> bool:
         return self._latest - int(waiting.minute.max(initial=0)) > WAIT_MINUTES
 
-    def _count(self, waiting: _Waiting) -> _Waiting:
+    def _count(self, waiting: _WaitingBlock) -> _WaitingBlock:
         """Counts those of cold minutes; the others keep waiting."""
         cold = np.isin(waiting.minute, self._minutes)
         if not cold.any():
             return waiting
         self._sums.add(waiting.block.take(cold))
         self._rows -= int(cold.sum())
-        return _Waiting(waiting.minute[~cold], waiting.block.take(~cold))
+        return _WaitingBlock(waiting.minute[~cold], waiting.block.take(~cold))
 
 
 # A unit that comes back belongs to the subgroup of its first request: later prompts hold the arm's own answers.

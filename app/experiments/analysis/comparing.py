@@ -66,7 +66,7 @@ MAX_STARTS = 32
 """Looks from which on the effect is watched. Older ones are thinned: a change long ago has much evidence since."""
 
 
-class History:
+class EffectHistory:
     """For a plot: one look a minute, and the latest. When they are more than `MAX_POINTS`, every second one is dropped,
     and fewer are kept from then on."""
 
@@ -110,7 +110,7 @@ class History:
         ]
 
 
-class Change(NamedTuple):
+class EffectChange(NamedTuple):
     """An effect that has changed: its estimates until a look at `at` (Unix seconds) and since, on the estimate's
     scale."""
 
@@ -144,7 +144,7 @@ class EffectWatch:
         self._large, self._alpha = LARGE * effect, alpha
         self._starts: list[_Start] = []
         """After a change, only its look."""
-        self.change: Change | None = None
+        self.change: EffectChange | None = None
 
     @property
     def has_flipped(self) -> bool:
@@ -186,7 +186,7 @@ class EffectWatch:
         flips = self.has_flipped
         if later[0] and until[0] * since[0] < 0:
             flips |= bool(self._evidence(since, variance / gained, nu * gained)[0] >= -np.log(self._alpha))
-        self.change = Change(self._starts[0].at, float(until[0]), float(since[0]), flips)
+        self.change = EffectChange(self._starts[0].at, float(until[0]), float(since[0]), flips)
 
     def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
         return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
@@ -204,7 +204,7 @@ class EffectWatch:
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `state`."""
         self._starts = [_Start(*start) for start in state["starts"]]
-        self.change = None if state["change"] is None else Change(*state["change"])
+        self.change = None if state["change"] is None else EffectChange(*state["change"])
 
 
 WORDS: tuple[Verdict, ...] = ("better", "worse", "different", "equivalent")
@@ -347,7 +347,7 @@ class Comparator:
     reached: list[Verdict] = field(default_factory=list)
     """Every such word so far, in the order of their first times."""
     changes: EffectWatch = field(init=False)
-    history: History = field(default_factory=History)
+    history: EffectHistory = field(default_factory=EffectHistory)
     looked_at: float = -math.inf
     looked_version: int = -1
     """The version of the data at the latest look, as its owner counts."""

@@ -44,7 +44,7 @@ class MaturedExposures(NamedTuple):
     """NaN where no score came."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingScore(NamedTuple):
     item: FeedbackItem
     arrived: float
 
@@ -70,7 +70,7 @@ class PendingFeedback:
         self._open = Growing(np.bool_, len(self._metrics))
         self._value = Growing(np.float64, len(self._metrics))
         self._scored_at = Growing(np.float64, len(self._metrics))
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingScore] = []
         self._ended, self._ended_before = HashIndex(), HashIndex()
         """Keys of exposures that were forgotten, by caller and for managers."""
         self.late = 0
@@ -125,7 +125,7 @@ class PendingFeedback:
         """
         times = [item.at for item in items] if arrived is None else arrived
         self._waiting += [
-            _Waiting(item, item.at if math.isnan(at) else at)
+            _WaitingScore(item, item.at if math.isnan(at) else at)
             for item, at in zip(items, times, strict=True)
             if item.metric in self._metrics
         ]

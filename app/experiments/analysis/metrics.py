@@ -28,7 +28,7 @@ from app.config.schema import Config
 from app.experiments.analysis.arrays import Floats, Mask
 from app.experiments.contract.report import Better, Scale
 from app.experiments.storage.columns import LateColumns, RowColumns, Tables
-from app.exposures.wire import Finish, Flag, LateKind
+from app.exposures.wire import FinishCode, Flag, LateKind
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -37,7 +37,7 @@ STREAMS_ONLY = ("stalled",)
 
 
 @dataclass(frozen=True)
-class Limits:
+class EventThresholds:
     """The limits in seconds that make an event of a time."""
 
     ttft_above_s: float = 10.0
@@ -46,15 +46,15 @@ class Limits:
     unfinished_above_s: float = 600.0
 
 
-def limits_of(guardrail: Guardrail) -> Limits:
+def limits_of(guardrail: Guardrail) -> EventThresholds:
     """A guardrail's own limits."""
-    ttft = guardrail.ttft_above_s or Limits.ttft_above_s
-    return Limits(ttft, guardrail.answer_above_s, guardrail.gap_above_s, guardrail.unfinished_above_s)
+    ttft = guardrail.ttft_above_s or EventThresholds.ttft_above_s
+    return EventThresholds(ttft, guardrail.answer_above_s, guardrail.gap_above_s, guardrail.unfinished_above_s)
 
 
-def limits_for_metrics(event: str, experiment: Experiment) -> Limits:
+def limits_for_metrics(event: str, experiment: Experiment) -> EventThresholds:
     """The limits of the guardrail on the same event, so that a metric counts what the guardrail counts."""
-    return next((limits_of(rail) for rail in experiment.guardrails if rail.event == event), Limits())
+    return next((limits_of(rail) for rail in experiment.guardrails if rail.event == event), EventThresholds())
 
 
 def client_gone(rows: RowColumns) -> Mask:
@@ -68,17 +68,17 @@ def answered(rows: RowColumns) -> Mask:
     return _mask(success & ((rows.error == 0) | (rows.served != rows.assigned)))
 
 
-def _slow(rows: RowColumns, limits: Limits) -> Mask:
+def _slow(rows: RowColumns, limits: EventThresholds) -> Mask:
     without = np.isnan(rows.ttft_s) & (rows.duration_s > limits.ttft_above_s)
     late = without | (rows.ttft_s > limits.ttft_above_s)
     return _mask(np.where(rows.stream, late, rows.duration_s > limits.answer_above_s))
 
 
-_EVENTS: dict[Event, Callable[[RowColumns, Limits], Mask]] = {
+_EVENTS: dict[Event, Callable[[RowColumns, EventThresholds], Mask]] = {
     "error": lambda rows, _: rows.error != 0,
     "slow": _slow,
     "empty": lambda rows, _: (rows.flags & Flag.EMPTY) != 0,
-    "truncated": lambda rows, _: rows.finish == Finish.LENGTH,
+    "truncated": lambda rows, _: rows.finish == FinishCode.LENGTH,
     "stalled": lambda rows, limits: rows.stream & (rows.itl_max_s > limits.gap_above_s),
     "invalid_output": lambda rows, _: (rows.flags & Flag.INVALID_OUTPUT) != 0,
     "client_gone": lambda rows, _: client_gone(rows),
@@ -86,12 +86,12 @@ _EVENTS: dict[Event, Callable[[RowColumns, Limits], Mask]] = {
 }
 
 
-def happened(event: Event, rows: RowColumns, limits: Limits) -> Mask:
+def happened(event: Event, rows: RowColumns, limits: EventThresholds) -> Mask:
     """Whether the event happened to each request. Times that are missing (NaN) are above no limit."""
     return _mask(_EVENTS[event](rows, limits))
 
 
-def late_events(event: Event, late: LateColumns, limits: Limits) -> Mask:
+def late_events(event: Event, late: LateColumns, limits: EventThresholds) -> Mask:
     """Whether a late record of a running request is the event: `slow` and `unfinished` happen by the clock."""
     if event == "slow":
         stream = (late.kind == LateKind.SLOW) & (late.above_s >= limits.ttft_above_s - 1e-9)
@@ -138,7 +138,7 @@ class Measure:
     role: Role
     quantile: float = 0.0
     within: Within | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: EventThresholds = field(default_factory=EventThresholds)
     feedback: bool = False
     guard: bool = False
     """Not declared: compared so that nothing ships that differs in it."""
@@ -165,7 +165,7 @@ class Values(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
+class MetricContext:
     """Inputs of a value besides its row."""
 
     total_s: float
@@ -174,14 +174,14 @@ class Facts:
     tables: Tables
 
 
-def facts_of(config: Config, tables: Tables) -> Facts:
+def facts_of(config: Config, tables: Tables) -> MetricContext:
     """The facts from the configuration."""
     prices = {
         name: (deployment.price.input_per_million / 1e6, deployment.price.output_per_million / 1e6)
         for name, deployment in config.deployments.items()
         if deployment.price
     }
-    return Facts(config.timeouts.total_s, prices, tables)
+    return MetricContext(config.timeouts.total_s, prices, tables)
 
 
 def measures_of(experiment: Experiment) -> list[Measure]:
@@ -249,7 +249,7 @@ def _response_rate(measure: Measure) -> Measure:
     )
 
 
-def values_of(measure: Measure, rows: RowColumns, facts: Facts) -> Values:
+def values_of(measure: Measure, rows: RowColumns, facts: MetricContext) -> Values:
     """Values of a measure that is not feedback."""
     applies = rows.stream if measure.metric in _STREAMS_ONLY else np.ones(len(rows), np.bool_)
     if measure.kind == "ratio":
@@ -260,7 +260,7 @@ def values_of(measure: Measure, rows: RowColumns, facts: Facts) -> Values:
     return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, applies & ~valid)
 
 
-def numbers_of(metric: str, rows: RowColumns, facts: Facts) -> Floats:
+def numbers_of(metric: str, rows: RowColumns, facts: MetricContext) -> Floats:
     """A metric's number of each request, in its own unit; NaN where it has none, or does not apply."""
     value = _NUMBERS[metric](rows, facts)
     return np.where(rows.stream, value, np.nan) if metric in _STREAMS_ONLY else value
@@ -271,7 +271,7 @@ def can_be_missing(measure: Measure) -> bool:
     return not measure.feedback and measure.kind != "proportion"
 
 
-def _value(measure: Measure, rows: RowColumns, facts: Facts) -> Floats:
+def _value(measure: Measure, rows: RowColumns, facts: MetricContext) -> Floats:
     """One number per row, NaN where there is none."""
     if measure.metric in get_args(Event):
         event = EVENTS[EVENTS.index(cast(Event, measure.metric))]
@@ -284,18 +284,18 @@ def _value(measure: Measure, rows: RowColumns, facts: Facts) -> Floats:
     return np.minimum(value, facts.total_s) if measure.metric in LATENCIES else value
 
 
-def _duration(rows: RowColumns, _: Facts) -> Floats:
+def _duration(rows: RowColumns, _: MetricContext) -> Floats:
     return np.where(answered(rows), rows.duration_s.astype(np.float64), np.nan)
 
 
-def _cost(rows: RowColumns, facts: Facts) -> Floats:
+def _cost(rows: RowColumns, facts: MetricContext) -> Floats:
     """The cost at the prices of the deployment that answered. Embeddings have no completion tokens."""
     prices = np.array([facts.prices.get(name, (np.nan, np.nan)) for name in (*facts.tables.names, "")])
     price = prices[rows.served]  # -1, no deployment answered, is the last one
     return np.asarray(rows.prompt_tokens * price[:, 0] + np.nan_to_num(rows.completion_tokens) * price[:, 1])
 
 
-_NUMBERS: dict[str, Callable[[RowColumns, Facts], Floats]] = {
+_NUMBERS: dict[str, Callable[[RowColumns, MetricContext], Floats]] = {
     "ttft": lambda rows, _: rows.ttft_s.astype(np.float64),
     "itl": lambda rows, _: rows.itl_mean_s.astype(np.float64),
     "itl_max": lambda rows, _: rows.itl_max_s.astype(np.float64),

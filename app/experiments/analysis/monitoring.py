@@ -11,12 +11,12 @@ import msgspec
 from app.config.experiments import Experiment
 from app.experiments.analysis.arms import Arms, Placement
 from app.experiments.analysis.arrays import Mask
-from app.experiments.analysis.comparing import AGAINST, Change, Comparator, effect_of
+from app.experiments.analysis.comparing import AGAINST, Comparator, EffectChange, effect_of
 from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.rare_events import RareEvents
 from app.experiments.analysis.sample_ratio import SampleRatioWatch, TreatedWatch
-from app.experiments.analysis.traffic import Completeness, Load, Traffic
+from app.experiments.analysis.traffic import ArmLoad, Completeness, Traffic
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Alarm, Occurrence
 from app.experiments.rendering import words
@@ -90,7 +90,7 @@ class Monitoring:
         self._measures = measures
         self.traffic = Traffic(arms.names, tables)
         labels = experiment.mode == "aa"
-        self.load = Load(arms.names, [experiment.control] * len(arms.names) if labels else arms.names)
+        self.load = ArmLoad(arms.names, [experiment.control] * len(arms.names) if labels else arms.names)
         self.sample_ratio = SampleRatioWatch(arms, tables, returning=returning)
         self.guardrails = Guardrails(experiment, returning=returning)
         self.completeness = {(c, t): Completeness(t) for c, measure, t in pairs if can_be_missing(measure)}
@@ -299,7 +299,7 @@ def _broken(watch: GuardrailWatch) -> str:
     return f"Guardrail {status.event}: {limit}. Units with the event: {counts}."
 
 
-def changed(comparing: Comparator, change: Change, now: float) -> str:
+def changed(comparing: Comparator, change: EffectChange, now: float) -> str:
     """What is said of a change, in words."""
     scale, metric, treatment = comparing.measure.scale, comparing.measure.key, comparing.names[1]
 

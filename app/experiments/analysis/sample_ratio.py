@@ -21,7 +21,7 @@ from app.config.experiments import Experiment
 from app.experiments.analysis.arms import Arms, FirstExposures, Placement
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints
 from app.experiments.analysis.cells import bands_of
-from app.experiments.analysis.metrics import Limits, happened
+from app.experiments.analysis.metrics import EventThresholds, happened
 from app.experiments.contract.report import PlanCounts, SampleRatio, Treated
 from app.experiments.rendering import words
 from app.experiments.statistics.events import (
@@ -266,7 +266,7 @@ class TreatedWatch:
     def add_rows(self, rows: RowColumns, placed: Placement) -> None:
         """Adds records of randomised units."""
         treated = placed.arm > 0
-        self._errors += int((treated & happened("error", rows, Limits())).sum())
+        self._errors += int((treated & happened("error", rows, EventThresholds())).sum())
         self._tokens += int(np.nansum(rows.prompt_tokens[treated]) + np.nansum(rows.completion_tokens[treated]))
 
     @property

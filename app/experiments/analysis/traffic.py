@@ -187,7 +187,7 @@ BUSIER = 1.5
 """Requests in flight per replica by which arms may differ."""
 
 
-class Load:
+class ArmLoad:
     """The load of one experiment's arms. `deployments`: each arm's, in the order of `names`."""
 
     def __init__(self, names: Sequence[str], deployments: Sequence[str]) -> None:

@@ -19,12 +19,12 @@ from app.control_plane import Authorship, ControlPlane, Wanted, change_plan
 from app.errors import Conflict, PreconditionFailed, SwitchyardError
 from app.experiments.automation import shares
 from app.experiments.automation.decisions import acting_of, decided, foreseen, next_sentence
-from app.experiments.automation.machine import MAX_TURNS, Turn, next_turn
-from app.experiments.automation.state import Facts, Intent, Interventions, State, states_of
-from app.experiments.contract.journal import Entry, history
-from app.experiments.contract.questions import Request
+from app.experiments.automation.machine import MAX_TURNS, Transition, next_turn
+from app.experiments.automation.state import Intent, Interventions, RolloutInput, State, states_of
+from app.experiments.contract.journal import JournalEntry, history
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import Acting, Foreseen, Report
-from app.experiments.runs import Run
+from app.experiments.runs import ExperimentRun
 from app.exposures.wire import Stop
 from app.telemetry.logs import event
 
@@ -34,7 +34,7 @@ _GONE = "the arms are not in the endpoint's traffic any more"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TrafficChange:
     """A change that an experiment wants of its endpoint's traffic."""
 
     experiment: str
@@ -44,7 +44,7 @@ class Change:
     """The last known plan of the endpoint."""
 
 
-async def carry_out(control: ControlPlane, change: Change, now: float) -> str | None:
+async def carry_out(control: ControlPlane, change: TrafficChange, now: float) -> str | None:
     """Makes the change if it has not been made, and if the traffic is still that which it is to replace. Returns the
     reason to try again, in words; None if nothing is left to do: the change is applied, or what is applied is something
     else, which the caller reads. `now`: Unix seconds.
@@ -85,7 +85,7 @@ class _Other(Exception):
     """The arms' weights are not those that the change is to replace."""
 
 
-def _after(change: Change, traffic: Mapping[str, int]) -> dict[str, int] | None:
+def _after(change: TrafficChange, traffic: Mapping[str, int]) -> dict[str, int] | None:
     intent, arms = change.intent, shares.of_arms(traffic, change.section)
     if intent.kind == "rollback":
         return shares.without(arms, change.section, intent.treatments)
@@ -101,7 +101,7 @@ RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 @dataclass(slots=True)
 class _Course:
-    """Facts about one experiment besides its state."""
+    """The rollout inputs of one experiment besides its state."""
 
     turn: int = 0
     """The number of its last turn."""
@@ -119,7 +119,7 @@ class Journal:
     """The journal as actions need it: `add` returns the number of entries, of which `durable` are written."""
 
     def __init__(
-        self, add: Callable[[Sequence[Entry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
+        self, add: Callable[[Sequence[JournalEntry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
     ) -> None:
         self.add, self.durable, self.is_failing = add, durable, is_failing
 
@@ -138,7 +138,7 @@ class Actions:
         self._states: dict[str, State] = {}
         self._courses: dict[str, _Course] = {}
 
-    def restore(self, entries: Iterable[Entry]) -> None:
+    def restore(self, entries: Iterable[JournalEntry]) -> None:
         """Continues from the journal."""
         for name, state in states_of(entries).items():
             known = self._states.get(name)
@@ -158,16 +158,16 @@ class Actions:
         for name, trouble in obstacles["trouble"].items():
             self._course(name).trouble = trouble
 
-    def learn(self, entries: Iterable[Entry], runs: Mapping[str, Run]) -> None:
+    def learn(self, entries: Iterable[JournalEntry], runs: Mapping[str, ExperimentRun]) -> None:
         """Takes another controller's entries about the same runs. A controller's own runs have their own states."""
         same = {name: run.started_at for name, run in runs.items()}
         self.restore(it for it in entries if it.experiment in same and _started_at(it) == same[it.experiment])
 
-    def interventions(self, run: Run) -> Interventions:
+    def interventions(self, run: ExperimentRun) -> Interventions:
         """The actions on which counting depends."""
         return self._state(run).interventions
 
-    def act(self, run: Run, config: Config, report: Report, now: float) -> bool:
+    def act(self, run: ExperimentRun, config: Config, report: Report, now: float) -> bool:
         """Takes every turn that is due. Returns whether there was any."""
         facts, has_turned = self._facts(run, config, report), False
         for _ in range(MAX_TURNS):
@@ -177,18 +177,22 @@ class Actions:
             facts, has_turned = replace(facts, is_fresh=False), True
         return has_turned
 
-    def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
+    def decide(self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float) -> None:
         """Takes a person's decision. Raises Conflict if it is not applicable now, PreconditionFailed if it is stale."""
         turn = self._decided(run, config, report, request, now)
         by = {"action": request.action, "reason": request.reason, "by": request.by}
         self._take(run.name, turn, now, **by)
 
-    def foresee(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Foreseen:
+    def foresee(
+        self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float
+    ) -> Foreseen:
         """The consequences of that decision. Raises the same."""
         turn = self._decided(run, config, report, request, now)
         return foreseen(turn, self._state(run), self._facts(run, config, report))
 
-    def _decided(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Turn:
+    def _decided(
+        self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float
+    ) -> Transition:
         if run.stopped_at is not None:
             raise Conflict("Its configuration says that the experiment is stopped: change it there")
         state = self._state(run)
@@ -197,7 +201,7 @@ class Actions:
             raise PreconditionFailed(message, current={})
         return decided(state, self._facts(run, config, report), request, now)
 
-    def stops(self, runs: Mapping[str, Run], now: float) -> list[Stop]:
+    def stops(self, runs: Mapping[str, ExperimentRun], now: float) -> list[Stop]:
         """Stops that routers are to apply."""
         present = ((name, state) for name, state in self._states.items() if _is_of(state, runs.get(name)))
         return [stop for name, state in present for stop in state.stops if self._is_due(name, stop, now)]
@@ -215,11 +219,13 @@ class Actions:
         """Whether the next turn depends on the applied configuration and its delivery."""
         return self._can_move and any(state.stops or state.intent is not None for state in self._states.values())
 
-    def changes(self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float) -> list[Change]:
+    def changes(
+        self, config: Config, runs: Mapping[str, ExperimentRun], entries: Sequence[JournalEntry], now: float
+    ) -> list[TrafficChange]:
         """The changes of traffic that are due."""
         return list(self._changes(config, runs, entries, now))
 
-    def tried(self, change: Change, refusal: str | None, now: float) -> None:
+    def tried(self, change: TrafficChange, refusal: str | None, now: float) -> None:
         """Records that a change was made (`refusal` is None), or is to be tried again."""
         course = self._course(change.experiment)
         if refusal is None:
@@ -230,19 +236,19 @@ class Actions:
         course.refusals += 1
         course.trouble = refusal
 
-    def acting(self, run: Run, config: Config, report: Report, now: float) -> Acting | None:
+    def acting(self, run: ExperimentRun, config: Config, report: Report, now: float) -> Acting | None:
         """The present state for summaries; None if nothing acts on the experiment."""
         if report.mode == "aa" or run.stopped_at is not None:
             return None
         return acting_of(self._state(run), self._facts(run, config, report), now)
 
-    def next_sentence(self, run: Run, config: Config, report: Report, now: float) -> str:
+    def next_sentence(self, run: ExperimentRun, config: Config, report: Report, now: float) -> str:
         """The report's sentence about the next step; its own one if nothing acts."""
         if report.mode == "aa" or run.stopped_at is not None:
             return report.next
         return next_sentence(self._state(run), self._facts(run, config, report), now)
 
-    def weights(self, run: Run, config: Config, report: Report) -> dict[str, int]:
+    def weights(self, run: ExperimentRun, config: Config, report: Report) -> dict[str, int]:
         """The arms' weights for the report: as applied, less the stops in force."""
         if report.mode == "aa" or run.stopped_at is not None:
             return report.weights
@@ -254,8 +260,8 @@ class Actions:
         return shares.without(arms, facts.experiment, stopped)
 
     def _changes(
-        self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float
-    ) -> Iterator[Change]:
+        self, config: Config, runs: Mapping[str, ExperimentRun], entries: Sequence[JournalEntry], now: float
+    ) -> Iterator[TrafficChange]:
         for name, state in self._states.items():
             section, run = config.experiments.get(name), runs.get(name)
             if not self._can_move or state.intent is None or section is None or not _is_of(state, run):
@@ -266,9 +272,9 @@ class Actions:
             is_stop = state.intent.kind == "rollback"
             if self._is_durable(name) or (is_stop and self._may_stop(course.position, course.changed_at, now)):
                 generation = max((it.generation for it in history(entries, section.endpoint)), default=0)
-                yield Change(name, section, state.intent, generation)
+                yield TrafficChange(name, section, state.intent, generation)
 
-    def _take(self, name: str, turn: Turn, now: float, **detail: object) -> None:
+    def _take(self, name: str, turn: Transition, now: float, **detail: object) -> None:
         course = self._course(name)
         self.turns += 1
         course.turn = self.turns
@@ -291,7 +297,7 @@ class Actions:
     def _is_durable(self, name: str) -> bool:
         return self._journal.durable() >= self._course(name).position
 
-    def _state(self, run: Run) -> State:
+    def _state(self, run: ExperimentRun) -> State:
         known = self._states.get(run.name)
         if known is None or known.started_at != run.started_at:
             known = State(started_at=run.started_at, revision=known.revision if known is not None else 0)
@@ -301,10 +307,10 @@ class Actions:
     def _course(self, name: str) -> _Course:
         return self._courses.setdefault(name, _Course())
 
-    def _facts(self, run: Run, config: Config, report: Report) -> Facts:
+    def _facts(self, run: ExperimentRun, config: Config, report: Report) -> RolloutInput:
         section = config.experiments[run.name]
         endpoint = config.endpoints[section.endpoint]
-        return Facts(
+        return RolloutInput(
             name=run.name,
             experiment=section,
             traffic=endpoint.traffic,
@@ -318,12 +324,12 @@ class Actions:
         )
 
 
-def _started_at(entry: Entry) -> float | None:
+def _started_at(entry: JournalEntry) -> float | None:
     """The start of the run that an entry's state belongs to."""
     state = entry.detail.get("state")
     return state.get("started_at") if isinstance(state, dict) else None
 
 
-def _is_of(state: State, run: Run | None) -> bool:
+def _is_of(state: State, run: ExperimentRun | None) -> bool:
     """Whether a state belongs to the present run, and that continues: pending work of any other run is void."""
     return run is not None and run.stopped_at is None and run.started_at == state.started_at

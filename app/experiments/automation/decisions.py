@@ -10,16 +10,25 @@ import msgspec
 
 from app.errors import Conflict
 from app.experiments.automation import shares
-from app.experiments.automation.machine import ALL, NextStep, Turn, next_step, resumed, rolled_back, to_step, turned
-from app.experiments.automation.state import Facts, Intent, State
-from app.experiments.contract.questions import Action, Request
+from app.experiments.automation.machine import (
+    ALL,
+    NextStep,
+    Transition,
+    next_step,
+    resumed,
+    rolled_back,
+    to_step,
+    turned,
+)
+from app.experiments.automation.state import Intent, RolloutInput, State
+from app.experiments.contract.questions import Action, ManualDecision
 from app.experiments.contract.report import Acting, Cause, Foreseen
 from app.experiments.rendering import words
 
 _ALONE = "there is no control plane: change the traffic in the router's configuration file, and start it again"
 
 
-def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def decided(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     """The turn that carries out a decision. Raises Conflict where it is not applicable, with the remedy."""
     if facts.experiment.mode == "aa":
         raise Conflict("Mode aa routes nothing: there is nothing to decide")
@@ -29,10 +38,10 @@ def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
             "changes in the configuration; traffic is changed with the traffic API"
         )
     turn = _ACTIONS[request.action](state, facts, request, now)
-    return Turn(turn.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
+    return Transition(turn.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
 
 
-def foreseen(turn: Turn, state: State, facts: Facts) -> Foreseen:
+def foreseen(turn: Transition, state: State, facts: RolloutInput) -> Foreseen:
     """The effect of a `decided` turn on the traffic. `state`: before it."""
     arms, intent = shares.of_arms(facts.traffic, facts.experiment), turn.state.intent
     after = arms
@@ -44,7 +53,7 @@ def foreseen(turn: Turn, state: State, facts: Facts) -> Foreseen:
     return Foreseen(revision=state.revision, state=turn.state.phase, before=arms, after=after, stopped=stopped)
 
 
-def _promote(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def _promote(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     treatments = facts.experiment.treatments
     if request.treatment is None and len(treatments) > 1:
         raise Conflict(f"There are several treatments: name the `treatment` to promote, {' or '.join(treatments)}")
@@ -60,7 +69,7 @@ def _promote(state: State, facts: Facts, request: Request, now: float) -> Turn:
     return turned(state, "decision", "", phase="running", cause="", text="", until=None, by=request.by, intent=intent)
 
 
-def _advance(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def _advance(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     if facts.experiment.ramp is None:
         raise Conflict("There is no `ramp` to advance: change the traffic with the traffic API, or promote")
     if state.phase == "paused":
@@ -71,16 +80,16 @@ def _advance(state: State, facts: Facts, request: Request, now: float) -> Turn:
     if step.decision:
         raise Conflict(f"The last step waits for {step.decision}: `promote` takes it all the same")
     turn = to_step(state, facts, step.weights, _words(request))
-    return Turn(msgspec.structs.replace(turn.state, by=request.by), turn.kind, turn.text)
+    return Transition(msgspec.structs.replace(turn.state, by=request.by), turn.kind, turn.text)
 
 
-def _pause(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def _pause(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     if state.phase == "paused":
         raise Conflict(f"The experiment is paused already ({state.text})")
     return _halted(state, "paused", request)
 
 
-def _resume(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     if state.phase == "running":
         raise Conflict("The experiment runs: there is nothing to resume")
     if facts.experiment.state == "paused":
@@ -90,7 +99,7 @@ def _resume(state: State, facts: Facts, request: Request, now: float) -> Turn:
     return resumed(state, now, "", request.by, "decision")
 
 
-def _roll_back(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def _roll_back(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     arms = shares.of_arms(facts.traffic, facts.experiment)
     # A step may have reached routers before the applied configuration was read again.
     on_its_way = state.intent.after if state.intent is not None else {}
@@ -101,18 +110,18 @@ def _roll_back(state: State, facts: Facts, request: Request, now: float) -> Turn
     return rolled_back(state, facts, now, names, text, phase="paused", cause="decision", by=request.by)
 
 
-def _stop(state: State, facts: Facts, request: Request, now: float) -> Turn:
+def _stop(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     return _halted(state, "stopped", request)
 
 
-def _halted(state: State, phase: str, request: Request) -> Turn:
+def _halted(state: State, phase: str, request: ManualDecision) -> Transition:
     """The traffic stays; a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     changes = {"cause": "decision", "text": _words(request), "by": request.by, "until": None}
     return turned(state, "decision", "", phase=phase, weights=None, intent=intent, **changes)
 
 
-def _refuse_unless_movable(state: State, facts: Facts) -> None:
+def _refuse_unless_movable(state: State, facts: RolloutInput) -> None:
     if not facts.can_move:
         raise Conflict(f"Traffic cannot be moved, {_ALONE}")
     if state.stops:
@@ -121,11 +130,11 @@ def _refuse_unless_movable(state: State, facts: Facts) -> None:
         raise Conflict("A change of the traffic is under way: wait until it is applied, or pause the experiment")
 
 
-def _words(request: Request) -> str:
+def _words(request: ManualDecision) -> str:
     return f"{request.action} by {request.by}: {request.reason}"
 
 
-_ACTIONS: dict[Action, Callable[[State, Facts, Request, float], Turn]] = {
+_ACTIONS: dict[Action, Callable[[State, RolloutInput, ManualDecision, float], Transition]] = {
     "promote": _promote,
     "advance": _advance,
     "pause": _pause,
@@ -135,7 +144,7 @@ _ACTIONS: dict[Action, Callable[[State, Facts, Request, float], Turn]] = {
 }
 
 
-def acting_of(state: State, facts: Facts, now: float) -> Acting:
+def acting_of(state: State, facts: RolloutInput, now: float) -> Acting:
     """The present state for summaries. `now`: Unix seconds."""
     experiment = facts.experiment
     arms = shares.of_arms(facts.traffic, experiment)
@@ -157,7 +166,7 @@ def acting_of(state: State, facts: Facts, now: float) -> Acting:
     )
 
 
-def next_sentence(state: State, facts: Facts, now: float) -> str:
+def next_sentence(state: State, facts: RolloutInput, now: float) -> str:
     """The next event, or what to do: one or two sentences."""
     if state.stops:
         return f"Next: {_stopping(state, facts)}"
@@ -180,24 +189,24 @@ def next_sentence(state: State, facts: Facts, now: float) -> str:
     return f"Next: {since}{step.share} % waits for {'; '.join(step.waits_for)}."
 
 
-def _without_ramp(facts: Facts) -> str:
+def _without_ramp(facts: RolloutInput) -> str:
     if shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment) > 0:
         return facts.report.next
     names = " and ".join(facts.experiment.treatments)
     return f"Next: traffic for {names}: the share is 0 %, and there is no ramp that would raise it."
 
 
-def _waits(state: State, facts: Facts, step: NextStep | None) -> list[str]:
+def _waits(state: State, facts: RolloutInput, step: NextStep | None) -> list[str]:
     if state.intent is not None:
         return [f"the control plane: {facts.trouble}" if facts.trouble else "the control plane"]
     return list(step.waits_for) if state.phase == "running" and step is not None else []
 
 
-def _held(facts: Facts) -> tuple[Cause, str]:
+def _held(facts: RolloutInput) -> tuple[Cause, str]:
     return facts.silenced[0] if facts.silenced else ("", "")
 
 
-def _stopping(state: State, facts: Facts) -> str:
+def _stopping(state: State, facts: RolloutInput) -> str:
     names = " and ".join(stop.deployment for stop in state.stops)
     if not facts.can_move:
         return (
@@ -210,18 +219,18 @@ def _stopping(state: State, facts: Facts) -> str:
     )
 
 
-def _end_of_pause(state: State, facts: Facts, now: float) -> str:
+def _end_of_pause(state: State, facts: RolloutInput, now: float) -> str:
     if state.cause == "file":
         return "its configuration says `state: running`"
     until = f"{words.moment(state.until, now)}, or until " if state.until is not None else ""
     return f"{until}a manager resumes"
 
 
-def _shares(arms: dict[str, int], facts: Facts) -> str:
+def _shares(arms: dict[str, int], facts: RolloutInput) -> str:
     return ", ".join(f"{arms[name]} % for {name}" for name in facts.experiment.treatments)
 
 
-def _trouble(facts: Facts) -> str:
+def _trouble(facts: RolloutInput) -> str:
     return f" It did not yet: {_sentence(facts.trouble)}" if facts.trouble else ""
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.config.experiments import Ramp
 from app.experiments.automation import shares
-from app.experiments.automation.state import Facts, Finding, Intent, Phase, State
+from app.experiments.automation.state import Intent, Phase, RolloutInput, State, Violation
 from app.experiments.contract.report import Cause
 from app.experiments.rendering import words
 from app.exposures.wire import Stop
@@ -33,7 +33,7 @@ class NextStep:
     """The decision among these that the step needs."""
 
 
-def next_step(state: State, facts: Facts, now: float) -> NextStep | None:
+def next_step(state: State, facts: RolloutInput, now: float) -> NextStep | None:
     """None: there is no ramp, or it is at its end."""
     experiment, ramp = facts.experiment, facts.experiment.ramp
     if ramp is None:
@@ -54,7 +54,7 @@ def next_step(state: State, facts: Facts, now: float) -> NextStep | None:
     return NextStep(share, weights, (*waits, *([decision] if decision else [])), decision)
 
 
-def _obstacles(facts: Facts) -> Iterator[str]:
+def _obstacles(facts: RolloutInput) -> Iterator[str]:
     """Reasons that hold up every step, even the first one."""
     if not facts.can_move:
         yield "there is no control plane: change the traffic in the router's configuration file"
@@ -69,7 +69,7 @@ def _obstacles(facts: Facts) -> Iterator[str]:
     yield from facts.unhealthy
 
 
-def _time_and_units(state: State, facts: Facts, ramp: Ramp, arms: dict[str, int], now: float) -> Iterator[str]:
+def _time_and_units(state: State, facts: RolloutInput, ramp: Ramp, arms: dict[str, int], now: float) -> Iterator[str]:
     if now < state.since + ramp.min_step_s:
         yield f"the step to last until {words.moment(state.since + ramp.min_step_s, now)}"
     for name in facts.experiment.treatments:
@@ -79,7 +79,7 @@ def _time_and_units(state: State, facts: Facts, ramp: Ramp, arms: dict[str, int]
             yield f"{words.count(more)} more unit{'' if more == 1 else 's'} on {name} at this step"
 
 
-def _evidence(state: State, facts: Facts, ramp: Ramp) -> Iterator[str]:
+def _evidence(state: State, facts: RolloutInput, ramp: Ramp) -> Iterator[str]:
     alarms = [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
     if ramp.advance == "quiet":
         yield from (f"guardrails to be quiet: {it.text}; a manager may `advance`" for it in alarms)
@@ -89,7 +89,7 @@ def _evidence(state: State, facts: Facts, ramp: Ramp) -> Iterator[str]:
         yield from _verdicts(facts, ramp.advance)
 
 
-def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
+def _verdicts(facts: RolloutInput, wanted: str) -> Iterator[str]:
     for name in facts.experiment.treatments:
         primary = [it for it in facts.report.primary if it.treatment == name]
         if wanted == "better" and not any(it.measured == "better" for it in primary):
@@ -98,7 +98,7 @@ def _verdicts(facts: Facts, wanted: str) -> Iterator[str]:
             yield f"{name} to be non-inferior in {', '.join(open_)}"
 
 
-def _last(facts: Facts) -> str:
+def _last(facts: RolloutInput) -> str:
     """The condition of the last step. All traffic for a treatment is a promotion: it takes a decision, which names one
     of several treatments.
     """
@@ -108,7 +108,7 @@ def _last(facts: Facts) -> str:
     return f"a manager's `promote`, of {' or '.join(good)}" if len(good) > 1 else ""
 
 
-def _shipped(facts: Facts) -> list[str]:
+def _shipped(facts: RolloutInput) -> list[str]:
     return [name for name in facts.experiment.treatments if facts.report.decisions.get(name) == "ship"]
 
 
@@ -117,7 +117,7 @@ MAX_TURNS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Transition:
     """One step of the machine. `kind` and `text` are for the journal."""
 
     state: State
@@ -125,7 +125,7 @@ class Turn:
     text: str
 
 
-def next_turn(state: State, facts: Facts, now: float) -> Turn | None:
+def next_turn(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """The next turn; None: nothing happens until the facts or the time change. `now`: Unix seconds."""
     if facts.experiment.mode == "aa":
         return None
@@ -135,14 +135,14 @@ def next_turn(state: State, facts: Facts, now: float) -> Turn | None:
     return None
 
 
-def turned(state: State, kind: str, text: str, /, **changes: object) -> Turn:
+def turned(state: State, kind: str, text: str, /, **changes: object) -> Transition:
     """A turn to a state with these changes."""
-    return Turn(replace(state, revision=state.revision + 1, **changes), kind, text)
+    return Transition(replace(state, revision=state.revision + 1, **changes), kind, text)
 
 
 def rolled_back(
     state: State,
-    facts: Facts,
+    facts: RolloutInput,
     now: float,
     treatments: Sequence[str],
     text: str,
@@ -152,7 +152,7 @@ def rolled_back(
     until: float | None = None,
     by: str | None = None,
     seen: Sequence[str] = (),
-) -> Turn:
+) -> Transition:
     """Stops for treatments, and the wanted plan that gives control their share."""
     revision, endpoint, control = state.revision + 1, facts.experiment.endpoint, facts.experiment.control
     stopped = {stop.deployment: stop for stop in state.stops}
@@ -176,7 +176,7 @@ def rolled_back(
     )
 
 
-def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Turn:
+def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Transition:
     """The experiment continues from the present traffic. Guardrails that have acted start again, so that they can act
     again.
     """
@@ -199,19 +199,19 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
     )
 
 
-def live_alarms(state: State, facts: Facts) -> list[Finding]:
+def live_alarms(state: State, facts: RolloutInput) -> list[Violation]:
     """Guardrails' alarms since they were armed."""
     return [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
 
 
-def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -> Intent:
+def _rollback(revision: int, facts: RolloutInput, treatments: list[str], reason: str) -> Intent:
     return Intent(id=revision, kind="rollback", treatments=treatments, by=facts.author, reason=reason)
 
 
 # The rules, in the order of their weight.
 
 
-def _stops(state: State, facts: Facts, now: float) -> Turn | None:
+def _stops(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """Lifts stops once a plan with the same effect has reached every router. Until then they get no traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
@@ -227,7 +227,7 @@ def _stops(state: State, facts: Facts, now: float) -> Turn | None:
     return turned(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
 
 
-def _harm(state: State, facts: Facts, now: float) -> Turn | None:
+def _harm(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase == "stopped":
         return None
     had, limits = facts.report.treated, facts.experiment.harm_budget
@@ -244,7 +244,7 @@ def _harm(state: State, facts: Facts, now: float) -> Turn | None:
     return None
 
 
-def _broken(state: State, facts: Facts, now: float) -> Turn | None:
+def _broken(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase == "stopped":
         return None
     found = [it for it in live_alarms(state, facts) if it.action == "rollback" and it.treatment not in state.out]
@@ -255,7 +255,7 @@ def _broken(state: State, facts: Facts, now: float) -> Turn | None:
     return _taken_back(state, facts, now, found, "alarm", until)
 
 
-def _worse(state: State, facts: Facts, now: float) -> Turn | None:
+def _worse(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """A pause that does not end by itself, though the verdict may: without traffic there is little new evidence."""
     if state.phase == "stopped":
         return None
@@ -268,14 +268,14 @@ def _worse(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _taken_back(
-    state: State, facts: Facts, now: float, found: Sequence[Finding], cause: Cause, until: float | None
-) -> Turn:
+    state: State, facts: RolloutInput, now: float, found: Sequence[Violation], cause: Cause, until: float | None
+) -> Transition:
     treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
     text = "; ".join(it.text for it in found)
     return rolled_back(state, facts, now, treatments, text, phase="paused", cause=cause, until=until, seen=keys)
 
 
-def _ended(state: State, facts: Facts, now: float) -> Turn | None:
+def _ended(state: State, facts: RolloutInput, now: float) -> Transition | None:
     longest = facts.experiment.max_duration_s
     if state.phase == "stopped" or longest is None or now < state.started_at + longest:
         return None
@@ -283,7 +283,7 @@ def _ended(state: State, facts: Facts, now: float) -> Turn | None:
     return _halted(state, "stopped", "stopped", "ended", text)
 
 
-def _as_the_file_says(state: State, facts: Facts, now: float) -> Turn | None:
+def _as_the_file_says(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if facts.experiment.state == "paused" and state.phase == "running":
         return _halted(state, "paused", "paused", "file", "Its configuration says `state: paused`")
     if facts.experiment.state == "running" and state.phase == "paused" and state.cause == "file":
@@ -291,10 +291,10 @@ def _as_the_file_says(state: State, facts: Facts, now: float) -> Turn | None:
     return None
 
 
-def _paused(state: State, facts: Facts, now: float) -> Turn | None:
+def _paused(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase != "running":
         return None
-    cases: tuple[tuple[Cause, list[Finding]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
+    cases: tuple[tuple[Cause, list[Violation]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
     for cause, candidates in cases:
         found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
         if found:
@@ -303,7 +303,7 @@ def _paused(state: State, facts: Facts, now: float) -> Turn | None:
     return None
 
 
-def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Turn:
+def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Transition:
     """The traffic stays as it is; only a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     return turned(
@@ -321,7 +321,7 @@ def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **ch
     )
 
 
-def _applied(state: State, facts: Facts, now: float) -> Turn | None:
+def _applied(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """Ends an intent that is known to be applied, by any controller. One that cannot be applied is given up."""
     if (intent := state.intent) is None:
         return None
@@ -339,7 +339,7 @@ def _applied(state: State, facts: Facts, now: float) -> Turn | None:
     return None if arms == intent.before else _changed_by_others(state, facts, arms, now)
 
 
-def _changed(state: State, facts: Facts, now: float) -> Turn | None:
+def _changed(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """Only the ramp moves its arms while it runs; a change by anyone else takes over."""
     arms = shares.of_arms(facts.traffic, facts.experiment)
     if state.phase != "running" or state.weights is None or state.intent is not None or arms == state.weights:
@@ -347,7 +347,7 @@ def _changed(state: State, facts: Facts, now: float) -> Turn | None:
     return _changed_by_others(state, facts, arms, now)
 
 
-def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: float) -> Turn:
+def _changed_by_others(state: State, facts: RolloutInput, arms: dict[str, int], now: float) -> Transition:
     if facts.planned_by == facts.author:
         if shares.treated(arms, facts.experiment):
             text = f"{_shares(arms, facts)}: another controller of experiments did that"
@@ -357,13 +357,13 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
         until = now + ramp.cooldown_s if ramp is not None else None
         text = "Another controller of experiments rolled back"
         turn = _halted(state, "paused", "paused", "alarm", text)
-        return Turn(replace(turn.state, out=list(facts.experiment.treatments), until=until), turn.kind, text)
+        return Transition(replace(turn.state, out=list(facts.experiment.treatments), until=until), turn.kind, text)
     who = facts.planned_by or "a deployment of the configuration"
     text = f"{_shares(arms, facts)}: changed by {who}, not by this experiment"
     return _halted(state, "paused", "paused", "superseded", text)
 
 
-def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
+def _fed_again(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """A treatment that was rolled back has traffic again: guardrails watch it again.
 
     If that was a step of another controller, which did not know of the rollback, it is undone.
@@ -376,24 +376,24 @@ def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
     if facts.planned_by == facts.author and facts.can_move:
         text, phase, cause = f"{_listed(fed)} was given traffic after the rollback", state.phase, state.cause
         turn = rolled_back(state, facts, now, fed, text, phase=phase, cause=cause, until=state.until, by=state.by)
-        return Turn(replace(turn.state, text=state.text), turn.kind, text)
+        return Transition(replace(turn.state, text=state.text), turn.kind, text)
     if state.phase == "stopped":
         return None
     text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
     turn = _halted(state, "paused", "paused", "superseded", text)
     seen = [key for key in state.seen if key.startswith("worse ")]
     out = [name for name in state.out if name not in fed]
-    return Turn(replace(turn.state, out=out, armed_since=now, seen=seen), turn.kind, text)
+    return Transition(replace(turn.state, out=out, armed_since=now, seen=seen), turn.kind, text)
 
 
-def _thawed(state: State, facts: Facts, now: float) -> Turn | None:
+def _thawed(state: State, facts: RolloutInput, now: float) -> Transition | None:
     is_over = state.phase == "paused" and state.until is not None and now >= state.until
     if not is_over or state.stops or state.intent is not None or facts.experiment.state != "running":
         return None
     return resumed(state, now, "The pause after the rollback is over: the ramp begins again")
 
 
-def _started(state: State, facts: Facts, now: float) -> Turn | None:
+def _started(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if facts.experiment.ramp is None or state.phase != "running" or state.weights is not None:
         return None
     if now < state.started_at or state.intent is not None:
@@ -404,7 +404,7 @@ def _started(state: State, facts: Facts, now: float) -> Turn | None:
     )
 
 
-def _stepped(state: State, facts: Facts, now: float) -> Turn | None:
+def _stepped(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if facts.experiment.ramp is None or not facts.can_move or state.weights is None or state.intent is not None:
         return None
     if state.phase != "running" or (step := next_step(state, facts, now)) is None or step.waits_for:
@@ -412,14 +412,14 @@ def _stepped(state: State, facts: Facts, now: float) -> Turn | None:
     return to_step(state, facts, step.weights, f"step to {step.share} %")
 
 
-def to_step(state: State, facts: Facts, after: dict[str, int], reason: str) -> Turn:
+def to_step(state: State, facts: RolloutInput, after: dict[str, int], reason: str) -> Transition:
     """The wanted change to other weights of the arms."""
     before = shares.of_arms(facts.traffic, facts.experiment)
     intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
     return turned(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
 
 
-_RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
+_RULES: tuple[Callable[[State, RolloutInput, float], Transition | None], ...] = (
     _harm,
     _broken,
     _worse,
@@ -436,12 +436,12 @@ _RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
 )
 
 
-def _have_nothing(names: Sequence[str], facts: Facts) -> bool:
+def _have_nothing(names: Sequence[str], facts: RolloutInput) -> bool:
     """True if these arms have no traffic for good. A temporary plan does not count: the earlier weights come back."""
     return not facts.is_temporary and all(not facts.traffic.get(name, 0) for name in names)
 
 
-def _shares(arms: dict[str, int], facts: Facts) -> str:
+def _shares(arms: dict[str, int], facts: RolloutInput) -> str:
     return ", ".join(f"{name} {arms[name]} %" for name in facts.experiment.treatments)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Cause, Report, Verdict
 from app.exposures.wire import Stop
 
@@ -31,7 +31,7 @@ a doubt withholds the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it lasts."""
 
     key: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RolloutInput:
     """The facts about an experiment at one moment."""
 
     name: str
@@ -70,10 +70,10 @@ class Facts:
         return author_of(self.name)
 
     @property
-    def alarms(self) -> list[Finding]:
+    def alarms(self) -> list[Violation]:
         """The alarms of guardrails."""
         return [
-            Finding(
+            Violation(
                 f"{it.event} ({it.limit}) {it.treatment}",
                 it.treatment,
                 it.action,
@@ -85,10 +85,10 @@ class Facts:
         ]
 
     @property
-    def worse(self) -> list[Finding]:
+    def worse(self) -> list[Violation]:
         """The findings about treatments' primary metrics."""
         return [
-            Finding(
+            Violation(
                 f"worse {it.metric} {it.treatment} {it.since or 0:.0f}",
                 it.treatment,
                 self.experiment.on_worse,
@@ -182,12 +182,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         """The actions on which counting depends."""
         return Interventions(self.armed_since, self.since)
 
-    def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> Entry:
+    def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> JournalEntry:
         """The state as an entry of the journal."""
-        return Entry(at, kind, name, {"text": text, **detail, "state": msgspec.to_builtins(self)})
+        return JournalEntry(at, kind, name, {"text": text, **detail, "state": msgspec.to_builtins(self)})
 
 
-def states_of(entries: Iterable[Entry]) -> dict[str, State]:
+def states_of(entries: Iterable[JournalEntry]) -> dict[str, State]:
     """Each experiment's last state, by the journal. Of two controllers at once, the one that did more."""
     found: dict[str, State] = {}
     for entry in entries:

@@ -26,7 +26,7 @@ made again: an analysis's landmarks, routers and replicas, what holds up steps, 
 a report rested on although there was more to look at."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened, at a Unix time."""
 
     at: float
@@ -66,25 +66,25 @@ class PlanEntry(msgspec.Struct, frozen=True):
     """Deployments that running conversations leave by it, each with the one that gets them."""
 
 
-def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entry]:
+def new_plans(entries: Sequence[JournalEntry], config: Config, now: float) -> list[JournalEntry]:
     """Entries about the plans of `config` that the journal lacks.
 
     A plan with the same content as the last one keeps its number.
     """
     last = {it.endpoint: it for it in _plans(entries)}
     return [
-        Entry(now, KIND, None, msgspec.to_builtins(new))
+        JournalEntry(now, KIND, None, msgspec.to_builtins(new))
         for name, endpoint in config.endpoints.items()
         if (new := _next(name, endpoint, last.get(name), now)) is not None
     ]
 
 
-def history(entries: Iterable[Entry], endpoint: str) -> list[PlanEntry]:
+def history(entries: Iterable[JournalEntry], endpoint: str) -> list[PlanEntry]:
     """The endpoint's plans, the latest first."""
     return [it for it in _plans(entries) if it.endpoint == endpoint][::-1]
 
 
-def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
+def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
     """Weights that running conversations follow by the journal, where the present plan does not list all of them: it
     came with a file, or after one. The journal must have the plans of `config`.
 
@@ -139,7 +139,7 @@ def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> 
     return PlanEntry(name, generation, id, weights, since, by, reason, overrides, expires, content, withdrawn)
 
 
-def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:
+def _plans(entries: Iterable[JournalEntry]) -> list[PlanEntry]:
     """Each plan once, though two controllers have seen it."""
     found: dict[tuple[str, int, str], PlanEntry] = {}
     for entry in entries:
@@ -155,7 +155,7 @@ def _plan(detail: dict[str, Any]) -> PlanEntry | None:
         return None
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of `GET /api/events`."""
 
     id: str
@@ -177,7 +177,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the last entry that was looked at, event or not; empty if there is none."""
     more: bool
     """Whether there is another page already."""
-    events: list[Event]
+    events: list[FeedEvent]
 
 
 def time_of(id: str, name: str = "after") -> float:

@@ -18,7 +18,7 @@ MAX_RUNS = 10_000
 """The most runs of one A/A request."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ManualDecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A decision. `by` is the caller's name."""
 
     action: Action
@@ -74,10 +74,10 @@ def unix_seconds(text: str) -> float:
         return moments.read(text).timestamp()
 
 
-def decision(body: bytes) -> Request:
+def decision(body: bytes) -> ManualDecision:
     """A decision on an experiment."""
     try:
-        return msgspec.json.decode(body, type=Request)
+        return msgspec.json.decode(body, type=ManualDecision)
     except msgspec.ValidationError as error:
         field = re.search(r"field `(\w+)`|`\$\.(\w+)", str(error))
         name = next((it for it in field.groups() if it), None) if field is not None else None

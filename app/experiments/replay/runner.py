@@ -22,7 +22,7 @@ import msgspec
 from app.config.schema import Config
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.controller import Controller
 from app.experiments.recorded import REPLAYED
 from app.experiments.replay.traces import ReplayRequest, replayed
@@ -245,7 +245,7 @@ class Replay:
         return self.requests[0].endpoint
 
     def _note(self) -> None:
-        notes = [Entry(time.time(), REPLAYED, self.name, {"notes": self.notes()})]
+        notes = [JournalEntry(time.time(), REPLAYED, self.name, {"notes": self.notes()})]
         journal.append(open_store(self.config.ledger.url, Path.cwd()), f"{REPLAYED}-000001", notes)
 
     def notes(self) -> list[str]:

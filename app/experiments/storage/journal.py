@@ -11,34 +11,34 @@ from typing import Any
 
 import msgspec
 
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage.segments import date_of
-from app.experiments.storage.store import File, Missing, Store
+from app.experiments.storage.store import File, FileStore, Missing
 
 FOLDER = "journal"
 
 
-def append(store: Store, name: str, entries: list[Entry]) -> None:
+def append(store: FileStore, name: str, entries: list[JournalEntry]) -> None:
     """Writes the entries as the file `name`. Raises StoreError."""
     lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
     store.write(f"{FOLDER}/date={date_of(entries[0].at)}/{name}.jsonl", lines)
 
 
-def read(store: Store, damaged: dict[str, str] | None = None) -> list[Entry]:
+def read(store: FileStore, damaged: dict[str, str] | None = None) -> list[JournalEntry]:
     """Every entry, in order of time. Lines that are not entries are left out; their files are added to `damaged`, each
     with the reason. Raises StoreError.
     """
     return _read(store, store.list(FOLDER), {} if damaged is None else damaged)
 
 
-def read_days(store: Store, days: Iterable[str], besides: str) -> list[Entry]:
+def read_days(store: FileStore, days: Iterable[str], besides: str) -> list[JournalEntry]:
     """The entries of some days (as `date_of`), without those of the writer `besides`."""
     files = [file for day in sorted(set(days)) for file in store.list(f"{FOLDER}/date={day}")]
     return _read(store, [file for file in files if not _name(file).startswith(f"{besides}-")], {})
 
 
-def _read(store: Store, files: Iterable[File], damaged: dict[str, str]) -> list[Entry]:
-    found: list[Entry] = []
+def _read(store: FileStore, files: Iterable[File], damaged: dict[str, str]) -> list[JournalEntry]:
+    found: list[JournalEntry] = []
     for file in files:
         if not file.path.endswith(".jsonl") or _name(file).startswith("."):
             continue
@@ -57,9 +57,9 @@ def _name(file: File) -> str:
     return file.path.rpartition("/")[2]
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> JournalEntry | None:
     try:
-        return msgspec.json.decode(line, type=Entry)
+        return msgspec.json.decode(line, type=JournalEntry)
     except msgspec.DecodeError:
         return None
 
@@ -69,7 +69,7 @@ def _entry(line: bytes) -> Entry | None:
 SNAPSHOTS = "state"
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class AnalysisSnapshot(msgspec.Struct, frozen=True):
     """The state of one run's analysis at a Unix time."""
 
     at: float
@@ -78,20 +78,20 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: dict[str, Any]
 
 
-def write(store: Store, writer: str, snapshot: Snapshot) -> None:
+def write(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:
     """Raises StoreError."""
     store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", msgspec.json.encode(snapshot))
 
 
-def latest(store: Store) -> dict[str, Snapshot]:
+def latest(store: FileStore) -> dict[str, AnalysisSnapshot]:
     """The newest of each experiment. Other files are left out. Raises StoreError."""
-    found: dict[str, Snapshot] = {}
+    found: dict[str, AnalysisSnapshot] = {}
     for file in store.list(SNAPSHOTS):
         if not file.path.endswith(".json") or file.path.rpartition("/")[2].startswith("."):
             continue
         try:
             with store.open(file.path) as data:
-                snapshot = msgspec.json.decode(data.read(), type=Snapshot)
+                snapshot = msgspec.json.decode(data.read(), type=AnalysisSnapshot)
         except (Missing, msgspec.DecodeError):
             continue
         if snapshot.experiment not in found or found[snapshot.experiment].at < snapshot.at:
@@ -99,7 +99,7 @@ def latest(store: Store) -> dict[str, Snapshot]:
     return found
 
 
-def discard(store: Store, keep: str, before: float) -> None:
+def discard(store: FileStore, keep: str, before: float) -> None:
     """Deletes other writers' snapshots that are older than `before` (Unix seconds). Raises StoreError."""
     for file in store.list(SNAPSHOTS):
         if file.modified_at < before and not file.path.endswith(f"/{keep}.json"):

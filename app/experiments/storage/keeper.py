@@ -18,14 +18,14 @@ from typing import NamedTuple
 import msgspec
 
 from app.config.experiments import LedgerSettings
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage import reading, segments, writing
 from app.experiments.storage.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
-from app.experiments.storage.journal import Snapshot
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.pending import HeldBatch, Waiting, forget
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.segments import Footer, Numbers, Segment, date_of
-from app.experiments.storage.store import Store, StoreError
+from app.experiments.storage.store import FileStore, StoreError
 from app.experiments.storage.write_ahead import WriteAhead
 from app.experiments.storage.writing import Outcome, Round, carry_out
 from app.exposures.wire import Batch, FeedbackItem
@@ -81,12 +81,12 @@ CLOSE_S = 30.0
 """The longest wait for a round under way when the keeper closes."""
 
 Submit = Callable[[Callable[[], Outcome]], "Future[Outcome]"]
-OpenStore = Callable[[str, Path], Store]
-States = Callable[[], list[Snapshot]]
+OpenStore = Callable[[str, Path], FileStore]
+States = Callable[[], list[AnalysisSnapshot]]
 """Returns the analyses' states to save."""
 
 
-class Health(NamedTuple):
+class StorageHealth(NamedTuple):
     """The state of the directory. `failing_since`: Unix seconds; None if the last attempt succeeded."""
 
     failing_since: float | None
@@ -118,25 +118,25 @@ class Keeper:
         """`write_ahead`: holds batches that no router would send again."""
         self.settings = settings
         self.waiting = Waiting()
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         """The journal: its entries when the directory was opened, and those added since."""
-        self.snapshots: dict[str, Snapshot] = {}
+        self.snapshots: dict[str, AnalysisSnapshot] = {}
         """States of an earlier controller's analyses."""
         self.gaps = Gaps()
         """Parts of the directory that could not be used."""
         self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self._open_store = partial(open_store, settings.url, base)
         self._tables, self._submit, self._write_ahead = tables, submit, write_ahead
-        self._store: Store | None = None
+        self._store: FileStore | None = None
         self._segments: set[Segment] = set()
         self._footers: dict[Segment, Footer] = {}
-        self._queue: list[Entry] = []
+        self._queue: list[JournalEntry] = []
         self._journalled = 0
         self._has_reached = False
         """Whether states have to be written, since the journal got an entry of `LASTING`."""
         self._known: set[bytes] = set()
         """Entries of other controllers, encoded."""
-        self._news: list[Entry] = []
+        self._news: list[JournalEntry] = []
         self._names = 0
         self._target: Segment | None = None
         self._journal_file: str | None = None
@@ -150,20 +150,20 @@ class Keeper:
         """Whether the directory's content has been read."""
         return self._store is not None
 
-    def health(self) -> Health:
+    def health(self) -> StorageHealth:
         """The directory's state, for reports and metrics."""
-        return Health(self._attempts.failing_since, self._attempts.error, self.waiting.records)
+        return StorageHealth(self._attempts.failing_since, self._attempts.error, self.waiting.records)
 
-    def journal(self, entries: Sequence[Entry]) -> int:
+    def journal(self, entries: Sequence[JournalEntry]) -> int:
         """Adds entries, which are written with the next round. Returns their number so far: see `durable`."""
-        named = [Entry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
+        named = [JournalEntry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
         self._journalled += len(named)
         self._has_reached |= any(it.kind in LASTING for it in named)
         return self._journalled
 
-    def news(self) -> list[Entry]:
+    def news(self) -> list[JournalEntry]:
         """Entries that another controller has added to the journal since the last call."""
         news, self._news = self._news, []
         return news
@@ -314,7 +314,7 @@ class Keeper:
         footer = Footer(written_at=now, batches=ranges, routers=routers)
         return self._target, Exposures.concat([it.exposures for it in taken]), footer
 
-    def _entries(self) -> tuple[str, list[Entry]] | None:
+    def _entries(self) -> tuple[str, list[JournalEntry]] | None:
         """Entries to write. After a failure the same file again, with entries added meanwhile."""
         if not self._queue:
             return None
@@ -370,7 +370,7 @@ class Keeper:
             stored = {name: Numbers(ranges=it.stored.dump()) for name, it in self.waiting.routers.items()}
             self._write_ahead.release(stored)
 
-    def _take_up(self, entries: Sequence[Entry]) -> None:
+    def _take_up(self, entries: Sequence[JournalEntry]) -> None:
         for entry in entries:
             if (encoded := msgspec.json.encode(entry)) not in self._known:
                 self._known.add(encoded)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.experiments.storage.columns import Exposures
-from app.experiments.storage.segments import Footer, Numbers, RouterState
+from app.experiments.storage.segments import Footer, Numbers, RouterRecord
 from app.exposures.wire import Acknowledgement, Batch, Lost
 
 FORGOTTEN_S = 30 * 86400.0
@@ -81,12 +81,12 @@ class RouterProgress:
         """Batches that are stored, or will be if the directory works."""
         return self.stored.union(Numbers(self.waiting))
 
-    def dump(self, storing: Iterable[int]) -> RouterState:
+    def dump(self, storing: Iterable[int]) -> RouterRecord:
         """The state for a footer, with the batches `storing` counted as stored."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in sorted(self.lost.items())]
-        return RouterState(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
+        return RouterRecord(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
 
-    def absorb(self, state: RouterState) -> None:
+    def absorb(self, state: RouterRecord) -> None:
         """Takes a footer's state of this router."""
         self.stored.update(Numbers(ranges=state.stored))
         for lost in state.lost:

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage import journal, segments
 from app.experiments.storage import journal as snapshots
 from app.experiments.storage.columns import NAMES, Exposures, FeedbackColumns, RowColumns, Tables, from_arrow
-from app.experiments.storage.journal import Snapshot
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.segments import EXPOSURES, Footer, Numbers, Segment, date_of
-from app.experiments.storage.store import Damaged, Missing, Store, StoreError
-from app.exposures.wire import Failure, FeedbackItem, Finish, Flag, Reason
+from app.experiments.storage.store import Damaged, FileStore, Missing, StoreError
+from app.exposures.wire import Failure, FeedbackItem, FinishCode, Flag, Reason
 
 _EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)
@@ -61,8 +61,8 @@ class Gaps:
 class Contents(NamedTuple):
     """Everything but the exposures."""
 
-    entries: list[Entry]
-    snapshots: dict[str, Snapshot]
+    entries: list[JournalEntry]
+    snapshots: dict[str, AnalysisSnapshot]
     segments: set[Segment]
     footers: dict[Segment, Footer]
     """Footers of the last two days that have any: they hold everything that a controller knew of routers."""
@@ -70,7 +70,7 @@ class Contents(NamedTuple):
     """Files of the journal that cannot be read. What is wrong with segments, `history` finds."""
 
 
-def contents(store: Store) -> Contents:
+def contents(store: FileStore) -> Contents:
     """Raises StoreError."""
     found, gaps = segments.committed(store), Gaps()
     days = sorted({segment.date for segment in found})[-2:]
@@ -79,7 +79,7 @@ def contents(store: Store) -> Contents:
 
 
 def history(
-    store: Store,
+    store: FileStore,
     since: float,
     tables: Tables,
     known: dict[int, Numbers],
@@ -110,7 +110,7 @@ def history(
 
 
 def unknown(
-    store: Store, found: list[Segment], tables: Tables, known: dict[int, Numbers], gaps: Gaps
+    store: FileStore, found: list[Segment], tables: Tables, known: dict[int, Numbers], gaps: Gaps
 ) -> Iterator[tuple[Segment, Footer, Exposures | None]]:
     """The segments among `found` that can be read, each with the exposures of batches that are not `known`. The damaged
     ones are added to `gaps`.
@@ -129,7 +129,7 @@ def unknown(
         segments.known_by(footer, known)
 
 
-def find(store: Store, request: int) -> tuple[RowColumns, Tables] | None:
+def find(store: FileStore, request: int) -> tuple[RowColumns, Tables] | None:
     """The rows of a request id's hash, or of an answer id's, in the newest segment that has any. Raises StoreError."""
     for segment in reversed(segments.committed(store)):
         tables = Tables()
@@ -146,7 +146,7 @@ def find(store: Store, request: int) -> tuple[RowColumns, Tables] | None:
     return None
 
 
-def scores(store: Store, rows: RowColumns) -> list[FeedbackItem]:
+def scores(store: FileStore, rows: RowColumns) -> list[FeedbackItem]:
     """The stored scores of these requests, the oldest first. Raises StoreError."""
     found: list[FeedbackItem] = []
     # A score may come a little before its request has ended.
@@ -166,7 +166,7 @@ def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
     return np.isin(feedback.request, np.concatenate([rows.request, rows.answer]))
 
 
-def _footers(store: Store, since: str, gaps: Gaps) -> Iterator[tuple[Segment, Footer]]:
+def _footers(store: FileStore, since: str, gaps: Gaps) -> Iterator[tuple[Segment, Footer]]:
     """Footers of all segments, listed until no new one appears: a segment that was merged in the meantime is found in
     the merged one.
     """
@@ -176,7 +176,7 @@ def _footers(store: Store, since: str, gaps: Gaps) -> Iterator[tuple[Segment, Fo
         seen.update(found)
 
 
-def _read_footers(store: Store, found: list[Segment], gaps: Gaps) -> list[tuple[Segment, Footer]]:
+def _read_footers(store: FileStore, found: list[Segment], gaps: Gaps) -> list[tuple[Segment, Footer]]:
     footers: list[tuple[Segment, Footer]] = []
     for segment in found:
         try:
@@ -195,7 +195,7 @@ def _is_known(footer: Footer, known: Mapping[int, Numbers]) -> bool:
 
 _MANAGER = f"{0:016x}"
 _HASHES = ("router", "request", "answer", "unit", "caller")
-_ENUMS = {"reason": Reason, "finish": Finish, "error": Failure}
+_ENUMS = {"reason": Reason, "finish": FinishCode, "error": Failure}
 
 
 def exposures_of(rows: RowColumns, tables: Tables) -> list[dict[str, Any]]:

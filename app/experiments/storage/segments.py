@@ -40,7 +40,7 @@ from app.experiments.storage.columns import (
     router_hash,
     to_arrow,
 )
-from app.experiments.storage.store import Damaged, Store
+from app.experiments.storage.store import Damaged, FileStore
 from app.exposures.wire import Lost
 
 
@@ -115,7 +115,7 @@ class Segment:
         return f"{kind}/date={self.date}/{self.name}.parquet"
 
 
-class RouterState(msgspec.Struct, frozen=True):
+class RouterRecord(msgspec.Struct, frozen=True):
     """One router as a controller knew it: its stored batches (`Numbers.dump`), the rows that it reported as lost."""
 
     stored: list[list[int]]
@@ -131,13 +131,13 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     """The batches that it holds, by router id: ranges of numbers, first and last."""
     records: dict[str, int] = {}
     """The number of records by kind; set by `write`."""
-    routers: dict[str, RouterState]
+    routers: dict[str, RouterRecord]
     """All routers that the controller knew, with this segment counted as stored."""
     merged: bool = False
 
 
 class _FirstRouterState(msgspec.Struct, frozen=True):
-    """`RouterState` in the first version: in `stored` a number up to which all are stored, then numbers above it."""
+    """`RouterRecord` in the first version: in `stored` a number up to which all are stored, then numbers above it."""
 
     stored: list[int]
     lost: list[Lost]
@@ -156,7 +156,7 @@ class _FirstFooter(msgspec.Struct, frozen=True, kw_only=True):
     def upgraded(self) -> Footer:
         """The footer as it is written now."""
         states = {
-            name: RouterState(Numbers(it.stored[1:], ranges=[[1, it.stored[0]]]).dump(), it.lost, it.heard_at)
+            name: RouterRecord(Numbers(it.stored[1:], ranges=[[1, it.stored[0]]]).dump(), it.lost, it.heard_at)
             for name, it in self.routers.items()
         }
         batches = {name: Numbers(numbers).dump() for name, numbers in self.batches.items()}
@@ -165,7 +165,7 @@ class _FirstFooter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Content(NamedTuple):
+class SegmentContent(NamedTuple):
     """A segment as it was read."""
 
     footer: Footer
@@ -185,13 +185,13 @@ def segment_at(path: str) -> Segment | None:
     return Segment(match[1], match[2]) if match and not match[2].startswith(".") else None
 
 
-def committed(store: Store, since: str = "") -> list[Segment]:
+def committed(store: FileStore, since: str = "") -> list[Segment]:
     """Every segment from the day `since` on, in order. Raises StoreError."""
     found = (segment_at(file.path) for file in store.list(EXPOSURES))
     return sorted(segment for segment in found if segment is not None and segment.date >= since)
 
 
-def write(store: Store, segment: Segment, exposures: Exposures, tables: Tables, footer: Footer) -> Footer:
+def write(store: FileStore, segment: Segment, exposures: Exposures, tables: Tables, footer: Footer) -> Footer:
     """Writes all files; the segment exists from the last one on. Raises StoreError; it may exist then.
 
     Written again, a segment replaces its former self. Returns the footer with its records counted.
@@ -213,13 +213,13 @@ def write(store: Store, segment: Segment, exposures: Exposures, tables: Tables, 
     return footer
 
 
-def read_footer(store: Store, segment: Segment) -> Footer:
+def read_footer(store: FileStore, segment: Segment) -> Footer:
     """Raises StoreError: Missing, or Damaged if another program wrote the segment."""
     with store.open(segment.path(EXPOSURES)) as file:
         return _footer(pq.ParquetFile(file).schema_arrow.metadata)
 
 
-def read(store: Store, segment: Segment, tables: Tables) -> Content:
+def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
     """The whole segment. Raises StoreError, as `read_footer`; Missing, too, if a part of it has been deleted."""
     footer, missing = read_footer(store, segment), Counter[str]()
 
@@ -230,7 +230,7 @@ def read(store: Store, segment: Segment, tables: Tables) -> Content:
 
     starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", LateColumns)
     exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
-    return Content(footer, exposures, missing)
+    return SegmentContent(footer, exposures, missing)
 
 
 def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:
@@ -255,13 +255,13 @@ def known_by(footer: Footer, known: dict[int, Numbers]) -> None:
         known.setdefault(router, Numbers()).update(numbers)
 
 
-def delete(store: Store, segment: Segment) -> None:
+def delete(store: FileStore, segment: Segment) -> None:
     """Deletes the commit first: after a failure the remaining files are ignored. Raises StoreError."""
     for kind in KINDS:
         store.delete(segment.path(kind))
 
 
-def _read(store: Store, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
+def _read(store: FileStore, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
     with store.open(segment.path(kind)) as file:
         table = pq.ParquetFile(file).read()
         try:

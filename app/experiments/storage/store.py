@@ -39,7 +39,7 @@ class File(NamedTuple):
     """Unix seconds."""
 
 
-class Store(Protocol):
+class FileStore(Protocol):
     """A directory of whole files. Every call may raise StoreError."""
 
     def write(self, path: str, data: bytes) -> None:
@@ -147,7 +147,7 @@ class ObjectStore:
         return f"{self._root}/{path}"
 
 
-def open_store(url: str, base: Path) -> Store:
+def open_store(url: str, base: Path) -> FileStore:
     """The directory that `ledger.url` names: a path, relative to `base`, or s3://, gs:// or abfs://.
 
     Raises StoreError if the address is invalid, or its credentials cannot be found.

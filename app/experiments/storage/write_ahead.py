@@ -57,7 +57,7 @@ class _Head(msgspec.Struct, frozen=True):
     number: int
 
 
-class _File:
+class _LogFile:
     """An open, locked file, and its batches by router. The lock ends with the process."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -89,8 +89,8 @@ class WriteAhead:
         self._folder = directory / FOLDER
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._thread = ThreadPoolExecutor(1, "write-ahead")
-        self._files: list[_File] = []
-        self._open: _File | None = None
+        self._files: list[_LogFile] = []
+        self._open: _LogFile | None = None
         self._count = 0
         self._writing: Future[None] | None = None
         self._pending: deque[bytes] = deque()
@@ -150,11 +150,11 @@ class WriteAhead:
         os.fdatasync(file.descriptor)
         file.add(head.router, head.number, len(data))
 
-    def _new(self) -> _File:
+    def _new(self) -> _LogFile:
         make_folder(self._folder)
         self._count += 1
         path = self._folder / f"{self._name}-{self._count:06d}.batches"
-        file = _File(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE))
+        file = _LogFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE))
         self._files.append(file)
         fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         synchronise(self._folder)
@@ -163,7 +163,7 @@ class WriteAhead:
     def _release(self, stored: Mapping[str, Numbers]) -> None:
         nothing = Numbers()
         self._open = None  # the next batch begins a file: otherwise one would never be free of batches
-        kept: list[_File] = []
+        kept: list[_LogFile] = []
         for file in self._files:
             done = all(numbers.is_within(stored.get(router, nothing)) for router, numbers in file.batches.items())
             if not (done and file.delete()):
@@ -181,7 +181,7 @@ class WriteAhead:
             except BlockingIOError:  # a living process's
                 os.close(descriptor)
                 continue
-            file = _File(path, descriptor)
+            file = _LogFile(path, descriptor)
             self._files.append(file)
             for data in frames(path.read_bytes()):
                 if (left := decoded(data)) is None:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage import journal, segments, write_ahead
 from app.experiments.storage import journal as snapshots
 from app.experiments.storage.columns import Exposures, Tables, has_null
-from app.experiments.storage.journal import Snapshot
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Numbers, Segment, date_of
-from app.experiments.storage.store import TEMPORARY, Store, StoreError
+from app.experiments.storage.store import TEMPORARY, FileStore, StoreError
 from app.exposures import identity
 from app.private_files import tighten
 from app.telemetry.logs import event
@@ -61,7 +61,7 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
     return []
 
 
-def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer | None:
+def merge(store: FileStore, sources: Sequence[Segment], target: Segment) -> Footer | None:
     """Writes the sources as one segment, each batch once, then deletes them. None: nothing is left to merge. Sources
     that are damaged, or lack columns that cannot be null, stay as they are.
 
@@ -94,7 +94,7 @@ def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer |
     return written
 
 
-def tidy(store: Store, *, now: float, retention_days: int) -> None:
+def tidy(store: FileStore, *, now: float, retention_days: int) -> None:
     """Deletes segments and recordings older than the retention, and what crashes left behind. Raises StoreError."""
     oldest = (datetime.fromtimestamp(now, UTC) - timedelta(days=retention_days)).strftime("%Y-%m-%d")
     commits: set[Segment] = set()
@@ -143,9 +143,9 @@ class Round:
     writer: str
     now: float
     segment: tuple[Segment, Exposures, Footer] | None = None
-    entries: tuple[str, list[Entry]] | None = None
+    entries: tuple[str, list[JournalEntry]] | None = None
     """The journal file's name, and its lines."""
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[AnalysisSnapshot] = field(default_factory=list)
     look_since: str | None = None
     """Look for segments from this day on that others have written, and for entries of theirs."""
     merge: tuple[list[Segment], Segment] | None = None
@@ -169,7 +169,7 @@ class Outcome:
     saved: bool = False
     """Whether all snapshots are written."""
     found: list[Segment] | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     """Entries of other writers, since the day."""
     has_merged: bool = False
     merged: Footer | None = None
@@ -177,7 +177,7 @@ class Outcome:
     tidied: bool = False
 
 
-def carry_out(store: Store, round_: Round, tables: Tables) -> Outcome:
+def carry_out(store: FileStore, round_: Round, tables: Tables) -> Outcome:
     """Carries out the round. Raises no error that a directory can cause."""
     outcome = Outcome()
     try:
@@ -187,7 +187,7 @@ def carry_out(store: Store, round_: Round, tables: Tables) -> Outcome:
     return outcome
 
 
-def _carry_out(store: Store, round_: Round, tables: Tables, outcome: Outcome) -> None:
+def _carry_out(store: FileStore, round_: Round, tables: Tables, outcome: Outcome) -> None:
     if round_.segment is not None:
         segment, exposures, footer = round_.segment
         outcome.stored = segments.write(store, segment, exposures, tables, footer)

@@ -32,7 +32,7 @@ class Origin(NamedTuple):
     port: int
 
 
-class Place(NamedTuple):
+class ParsedUrl(NamedTuple):
     """A parsed URL: the server, the path, and the headers that are the same in every request to it."""
 
     origin: Origin
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(_MOST_URLS)
-def place(url: str) -> Place:
+def place(url: str) -> ParsedUrl:
     """Parses a URL. Raises ValueError if it is not an absolute HTTP URL."""
     parsed = URL(url)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host or parsed.port is None:
@@ -65,7 +65,7 @@ def place(url: str) -> Place:
     if parsed.user or parsed.password:
         credentials = b64encode(f"{parsed.user or ''}:{parsed.password or ''}".encode()).decode()
         fixed += f"Authorization: Basic {credentials}\r\n"
-    return Place(origin, parsed.raw_path_qs, fixed)
+    return ParsedUrl(origin, parsed.raw_path_qs, fixed)
 
 
 FRESH_S = 10.0
@@ -297,7 +297,7 @@ class HttpClient:
         raise Malformed("The server redirects in circles")
 
     async def _sent(
-        self, method: str, at: Place, headers: Mapping[str, str], body: bytes | None, connect_s: float
+        self, method: str, at: ParsedUrl, headers: Mapping[str, str], body: bytes | None, connect_s: float
     ) -> Response:
         head = at.head(method, headers, None if body is None else len(body))
         connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)

@@ -18,7 +18,7 @@ from app.dialects.databricks.errors import error_reply
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.errors import Forbidden
-from app.server.browser_guard import Rules
+from app.server.browser_guard import BrowserPolicy
 from tests.router.conftest import Rig
 from tests.router.experiments.ramp_rig import RampRig, ramp_rig
 from tests.support.processes.servers import ServerPool
@@ -81,7 +81,7 @@ def worded(config: Config, method: str, path: str, sent: Mapping[str, str]) -> l
     """The refusal, as each dialect that has the route words it."""
     headers = {"host": "127.0.0.1:1", **sent}
     with pytest.raises(Forbidden) as refused:
-        Rules.of(config).check(method, [(name.encode(), value.encode()) for name, value in headers.items()])
+        BrowserPolicy.of(config).check(method, [(name.encode(), value.encode()) for name, value in headers.items()])
     request = Request(method, path, id=ID)
     replies = [
         dialect.render_error(refused.value, route.operation, request)

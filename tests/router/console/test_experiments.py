@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.errors import Conflict
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Acting, ArmDistribution, Cause, Decision, Effect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
@@ -440,7 +440,7 @@ async def test_pages_that_need_no_controller_work_without_it(compared: Compared,
 async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:
     compared.report(msgspec.structs.replace(SHOWN, headline=HOSTILE, next=HOSTILE, warnings=[HOSTILE]))
     plan = {"endpoint": "chat", "generation": 9, "weights": {HOSTILE: 100}, "reason": HOSTILE}
-    compared.reader.journal.append(Entry(NOW, "plan", None, {**plan, "plan": "9-5e6f7a8b", "since": NOW}))
+    compared.reader.journal.append(JournalEntry(NOW, "plan", None, {**plan, "plan": "9-5e6f7a8b", "since": NOW}))
     page = await opened(open_page, compared)
     await expect(page.locator(".verdict")).to_have_text(HOSTILE)
     await expect(page.locator(".events li").first).to_contain_text(HOSTILE)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import typer
 
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.questions import Action
 from app.experiments.contract.report import Acting
 from app.routing import rules
@@ -151,7 +151,7 @@ class InterruptingOutput(list[str]):
 
 
 def happened(running: DecidingCommand, at: float, what: str, experiment: str | None, **detail: Any) -> None:
-    running.controller.reader.journal.append(Entry(at, what, experiment, detail, "w"))
+    running.controller.reader.journal.append(JournalEntry(at, what, experiment, detail, "w"))
 
 
 def test_events_are_followed_until_ctrl_c(running: DecidingCommand, monkeypatch: pytest.MonkeyPatch) -> None:

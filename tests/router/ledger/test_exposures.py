@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from app.exposures.identity import Hashes, request_hash, secret_of
-from app.exposures.wire import Failure, Finish, Flag, LateKind, Reason
+from app.exposures.wire import Failure, FinishCode, Flag, LateKind, Reason
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import (
     CARD,
@@ -73,7 +73,7 @@ def test_every_request_has_one_start_and_one_row(recorded: Rig, lane: Lane) -> N
     assert row.item.duration_s > 0
     assert (row.item.ttft_s is not None, row.item.itl_max_s is not None) == (lane.streamed, lane.streamed)
     if endpoint == "chat":
-        assert row.finish is Finish.STOP
+        assert row.finish is FinishCode.STOP
     if lane.streamed:
         assert 0 < row.item.ttft_s <= row.item.duration_s
     body = answer.text
@@ -230,16 +230,16 @@ def test_a_client_that_leaves_is_recorded(recorded: Rig) -> None:
 @pytest.mark.parametrize(
     ("content", "reason", "finish", "flags"),
     [
-        ("", "stop", Finish.STOP, Flag.EMPTY),
-        (" \\n\n", "stop", Finish.STOP, Flag(0)),
-        (" \n\t ", "stop", Finish.STOP, Flag.EMPTY),
-        ("A", "length", Finish.LENGTH, Flag(0)),
-        ("", "content_filter", Finish.CONTENT_FILTER, Flag.EMPTY),
-        ('"content":"', "stop", Finish.STOP, Flag(0)),
+        ("", "stop", FinishCode.STOP, Flag.EMPTY),
+        (" \\n\n", "stop", FinishCode.STOP, Flag(0)),
+        (" \n\t ", "stop", FinishCode.STOP, Flag.EMPTY),
+        ("A", "length", FinishCode.LENGTH, Flag(0)),
+        ("", "content_filter", FinishCode.CONTENT_FILTER, Flag.EMPTY),
+        ('"content":"', "stop", FinishCode.STOP, Flag(0)),
     ],
 )
 def test_finish_reasons_and_empty_answers(
-    recorded: Rig, streamed: bool, content: str, reason: str, finish: Finish, flags: Flag
+    recorded: Rig, streamed: bool, content: str, reason: str, finish: FinishCode, flags: Flag
 ) -> None:
     def answer(body: dict[str, Any]) -> Response:
         if not body.get("stream"):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from app.exposures.wire import Failure, Finish, Skip, Stop
+from app.exposures.wire import Failure, FinishCode, Skip, Stop
 from app.mirror.mirrors import MOST_WAITING
 from tests.router.conftest import PROMPT, Rig
 from tests.support.engine.fake_engine import CARD, USAGE, Answer, FakeEngine, RawServer, chat, chunk, refuse, stream
@@ -87,7 +87,7 @@ def test_the_shadow_gets_the_engines_request_and_its_answer_is_compared(mirrored
     (copy,), (original,) = mirrored.green.requests, mirrored.blue.requests
     assert copy == {**original, "model": "green-model"}
     assert (pair.item.equal, pair.item.equal_words, pair.item.length_ratio) == (1, 1, 1.0)
-    assert (pair.item.same_finish, pair.item.finish, pair.item.primary_finish) == (1, Finish.STOP, Finish.STOP)
+    assert (pair.item.same_finish, pair.item.finish, pair.item.primary_finish) == (1, FinishCode.STOP, FinishCode.STOP)
     assert (pair.item.visible, pair.item.primary_visible, pair.item.valid, pair.item.same_tools) == (1, 1, None, None)
     assert pair.item.duration_s is not None
     assert (pair.item.ttft_s is not None) == lane.streamed
@@ -122,7 +122,7 @@ def test_pairs_record_whether_texts_and_words_are_equal(mirrored: Rig) -> None:
     assert (first.item.equal, first.item.equal_words, first.item.same_finish) == (0, 1, 1)
     assert (second.item.equal, second.item.equal_words, second.item.same_finish) == (0, 0, 0)
     assert second.item.length_ratio == pytest.approx(13 / 7)
-    assert second.item.finish == Finish.LENGTH
+    assert second.item.finish == FinishCode.LENGTH
 
 
 def test_calls_of_tools_are_compared_by_name_and_arguments(mirrored: Rig) -> None:

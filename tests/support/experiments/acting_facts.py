@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from app.config.experiments import Experiment
-from app.experiments.automation.state import Facts
+from app.experiments.automation.state import RolloutInput
 from app.experiments.contract.report import (
     Alarm,
     Comparison,
@@ -114,10 +114,10 @@ def report_of(
     )
 
 
-def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> Facts:
-    """`fields` of `Facts`, or of `report_of`."""
+def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> RolloutInput:
+    """`fields` of `RolloutInput`, or of `report_of`."""
     section = section or experiment()
-    of_facts = {name: fields.pop(name) for name in list(fields) if name in Facts.__dataclass_fields__}
+    of_facts = {name: fields.pop(name) for name in list(fields) if name in RolloutInput.__dataclass_fields__}
     base: dict[str, Any] = {
         "name": "trial",
         "experiment": section,
@@ -129,7 +129,7 @@ def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> F
         "is_fresh": True,
         "report": report_of(section, **fields),
     }
-    return Facts(**(base | of_facts))
+    return RolloutInput(**(base | of_facts))
 
 
 def silencing(kind: str) -> Alarm:

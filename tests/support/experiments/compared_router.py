@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from app.experiments.api import Answers
-from app.experiments.contract.journal import Entry
-from app.experiments.contract.questions import Request
+from app.experiments.contract.journal import JournalEntry
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import Acting, Effect, Foreseen, HistoryPoint, PlanCounts, Report
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
@@ -149,7 +149,7 @@ class Reader(DecidingReader):
             Acting(state="running", revision=1, share=5, next_share=25) if report.experiment in OTHERS else self.doing
         )
 
-    def foresee(self, report: Report, request: Request) -> Foreseen:
+    def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
         super().foresee(report, request)
         before, after = {BLUE: 50, GREEN: 50}, {BLUE: 0, GREEN: 100}
         return Foreseen(revision=7, state="running", before=before, after=after, stopped=[])
@@ -175,7 +175,7 @@ class Compared:
                 "by": "green-float32",
                 "reason": "the ramp's next step",
             }
-            self.reader.journal.append(Entry(since, "plan", None, plan))
+            self.reader.journal.append(JournalEntry(since, "plan", None, plan))
         self.config: dict[str, Any] = {
             "endpoints": {
                 "chat": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}},

@@ -7,7 +7,7 @@ import msgspec
 
 from app.errors import Conflict, PreconditionFailed
 from app.experiments.api import Answers
-from app.experiments.contract.questions import Request
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import Acting, Foreseen, Report
 from app.exposures.controller_client import Answer
 from tests.support.experiments.fake_controller import FakeController
@@ -17,17 +17,17 @@ from tests.support.experiments.reader import FakeReader
 class DecidingReader(FakeReader):
     """Its `doing` changes with each decision."""
 
-    def decide(self, report: Report, request: Request) -> None:
+    def decide(self, report: Report, request: ManualDecision) -> None:
         assert self.doing is not None
         self._check(request)
         super().decide(report, request)
         self.doing = msgspec.structs.replace(self.doing, revision=self.doing.revision + 1, by=request.by)
 
-    def foresee(self, report: Report, request: Request) -> Foreseen:
+    def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
         self._check(request)
         return super().foresee(report, request)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: ManualDecision) -> None:
         assert self.doing is not None
         if request.revision not in (None, self.doing.revision):
             raise PreconditionFailed(f"revision: the experiment is at {self.doing.revision} now", current={})

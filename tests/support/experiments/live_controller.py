@@ -13,8 +13,8 @@ from app.control_plane import ControlPlane, Delivery
 from app.errors import Unavailable, UpstreamError
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.api import Answers
-from app.experiments.automation.actions import Change, carry_out
-from app.experiments.contract.journal import Entry
+from app.experiments.automation.actions import TrafficChange, carry_out
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.controller import Controller
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.keeper import OpenStore
@@ -59,7 +59,7 @@ class LiveController:
         return self.base / self._config.ledger.url
 
     @property
-    def journal(self) -> list[Entry]:
+    def journal(self) -> list[JournalEntry]:
         """The controller's view of the journal."""
         with self._lock:
             return list(self._running.entries())
@@ -173,12 +173,12 @@ class LiveController:
             self._running.tick()
             return answer
 
-    def _changes(self) -> list[Change]:
+    def _changes(self) -> list[TrafficChange]:
         with self._mortal():
             self._running.tick()
             return self._running.changes()
 
-    def _changed(self, change: Change, refusal: str | None) -> None:
+    def _changed(self, change: TrafficChange, refusal: str | None) -> None:
         with self._mortal():
             self._running.changed(change, refusal)
 

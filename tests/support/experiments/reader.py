@@ -9,11 +9,11 @@ from app.config.experiments import Experiment
 from app.errors import ClientError
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail
-from app.experiments.contract.journal import Entry
-from app.experiments.contract.questions import Request
+from app.experiments.contract.journal import JournalEntry
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import Acting, Effect, FalseVerdicts, Foreseen, HistoryPoint, Planned, Report
 from app.experiments.shadows import ShadowReport
-from app.experiments.storage.store import Store, StoreError
+from app.experiments.storage.store import FileStore, StoreError
 from app.exposures.wire import FeedbackItem
 from tests.support.experiments.reports import NOW, SHIP, START
 
@@ -30,7 +30,7 @@ GREEN_FLOAT32 = {
 }
 
 
-def _no_directory() -> Store:
+def _no_directory() -> FileStore:
     raise StoreError("this reader has no directory")
 
 
@@ -98,11 +98,11 @@ class FakeReader:
         self.judged = FixedEvidence()
         self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
-        self.journal: list[Entry] = []
+        self.journal: list[JournalEntry] = []
         self.shadows: dict[str, ShadowReport] = {}
         self.audit = AuditTrail(_no_directory, lambda: 1, lambda: self.time)
         self.doing: Acting | None = Acting(state="running", revision=3)
-        self.decided: list[Request] = []
+        self.decided: list[ManualDecision] = []
         self.read: list[float] = []
         self.refusal: ClientError | None = None
 
@@ -121,12 +121,12 @@ class FakeReader:
     def shown(self, report: Report) -> None:
         self.read.append(report.at)
 
-    def decide(self, report: Report, request: Request) -> None:
+    def decide(self, report: Report, request: ManualDecision) -> None:
         self.decided.append(request)
         if self.refusal is not None:
             raise self.refusal
 
-    def foresee(self, report: Report, request: Request) -> Foreseen:
+    def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
         if self.refusal is not None:
             raise self.refusal
         control, treatment = report.control, report.treatments[0]
@@ -136,7 +136,7 @@ class FakeReader:
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[JournalEntry]:
         return self.journal
 
     def mirrored(self) -> Sequence[str]:

@@ -12,7 +12,7 @@ from app.exposures.wire import (
     Batch,
     Failure,
     FeedbackItem,
-    Finish,
+    FinishCode,
     Flag,
     Late,
     LateKind,
@@ -45,8 +45,8 @@ class Seen:
         return Reason(self.item.reason)
 
     @property
-    def finish(self) -> Finish:
-        return Finish(self.item.finish)
+    def finish(self) -> FinishCode:
+        return FinishCode(self.item.finish)
 
     @property
     def error(self) -> Failure:

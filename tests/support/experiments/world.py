@@ -10,7 +10,7 @@ from app.config.schema import Config, parse
 from app.experiments.analysis.analysis import Analysis, Pace
 from app.experiments.analysis.arrays import Floats, Ints, Mask
 from app.experiments.storage.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
-from app.exposures.wire import Failure, Finish, Flag, LateKind, Plan
+from app.exposures.wire import Failure, FinishCode, Flag, LateKind, Plan
 
 BLUE, GREEN = "blue", "green"
 START = 1_800_000_000.0
@@ -99,7 +99,7 @@ class World:
             duration_s=np.where(failed, 0.1, duration),
             itl_mean_s=np.where(failed, np.nan, 0.02),
             itl_max_s=np.where(failed, np.nan, 0.05),
-            finish=np.where(failed, Finish.NONE, Finish.STOP),
+            finish=np.where(failed, FinishCode.NONE, FinishCode.STOP),
             cold=cold,
         )
         gone = green & (self.loses[user] < self.lost)
@@ -153,7 +153,7 @@ class World:
             "duration_s": 1.0,
             "itl_mean_s": 0.02,
             "itl_max_s": 0.05,
-            "finish": Finish.STOP,
+            "finish": FinishCode.STOP,
             "turn": 0,
             "in_flight": 2,
             "cold": False,

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from app.experiments.automation.state import KINDS
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage.journal import FOLDER
-from app.experiments.storage.store import File, LocalStore, Store
+from app.experiments.storage.store import File, FileStore, LocalStore
 from tests.support.experiments.failing_store import Death
 from tests.support.processes.fake_control_plane import MemoryControl
 
@@ -30,7 +30,7 @@ class Killer:
         """Whether there was a death whose description starts with this text."""
         return any(it.startswith(begin) for it in self.deaths)
 
-    def open_store(self, url: str, base: Path) -> Store:
+    def open_store(self, url: str, base: Path) -> FileStore:
         """The local directory."""
         return _MortalStore(LocalStore(base / url), self)
 
@@ -60,7 +60,7 @@ class _MortalStore:
 
 
 def _effects(data: bytes) -> str:
-    entries = [msgspec.json.decode(line, type=Entry) for line in data.splitlines()]
+    entries = [msgspec.json.decode(line, type=JournalEntry) for line in data.splitlines()]
     return ", ".join(f"{it.kind}: {it.detail['text']}" for it in entries if it.kind in KINDS)
 
 

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.control_plane import Authorship, Wanted, planned
 from app.exchange.snapshot import SnapshotBuilder
-from app.experiments.contract.journal import Entry, new_plans, replaced
+from app.experiments.contract.journal import JournalEntry, new_plans, replaced
 from app.experiments.controller import PinExchange
 from app.exposures.log import Ledger
 from app.exposures.uploader import ControllerSync
 from app.exposures.wire import Acknowledgement, Replaced, Stop
 from app.routing.conversations import PinnedConversations
-from app.routing.rules import Turn
+from app.routing.rules import ConversationTurn
 from app.routing.traffic import rendezvous
 from tests.conftest import NIGHTLY
 
@@ -81,7 +81,7 @@ class OneRouter:
         self.sync.apply(replace(said, windows=controller.windows(self.clock()), routers=routers))
         self.sync.tidy()
 
-    def answers(self, user: str, turn: Turn) -> str:
+    def answers(self, user: str, turn: ConversationTurn) -> str:
         if (rules := self.snapshot.rules.get("chat")) is None:
             return rendezvous(user, self.snapshot.config.endpoints["chat"].traffic)
         return rules.decide(user, Random(1), lambda name: False, lambda: turn).deployment
@@ -97,7 +97,7 @@ class RunningConversations(RuleBasedStateMachine):
         self.stops: list[Stop] = []
         self.stopped_until: dict[str, float] = {}
         self.endpoint = by_file(WEIGHTS[0])
-        self.journal: list[Entry] = []
+        self.journal: list[JournalEntry] = []
         self.replaced: list[Replaced] = []
         self._write_journal()
         self.routers: list[OneRouter] = []
@@ -237,7 +237,7 @@ class RunningConversations(RuleBasedStateMachine):
         before = self.last.get(conversation)
         for _ in range(2):
             self._exchange_with_controller()
-        answers = chosen.answers(USERS[conversation % len(USERS)], Turn(before is not None, conversation))
+        answers = chosen.answers(USERS[conversation % len(USERS)], ConversationTurn(before is not None, conversation))
         assert answers not in self._stopped
         if before is not None and not self._was_stopped(before[1], before[2]) and self._last_end <= before[2]:
             assert answers == before[1], (conversation, before[0].name, chosen.name)

@@ -11,7 +11,7 @@ from app.exposures.log import Ledger
 from app.exposures.plans import plan_of
 from app.exposures.wire import Replaced
 from app.routing.conversations import PinnedConversations
-from app.routing.rules import Turn
+from app.routing.rules import ConversationTurn
 from app.upstream.target import RuntimeEnvironment
 from tests.unit.app.config.test_loading import document
 
@@ -64,7 +64,7 @@ class StartingRouter:
 
 def who(snapshot: Snapshot | None, *, carried: bool) -> str:
     assert snapshot is not None
-    turn = Turn(carried, 7)
+    turn = ConversationTurn(carried, 7)
     return snapshot.rules["chat"].decide("ann", _Chance(), lambda name: False, lambda: turn).deployment
 
 

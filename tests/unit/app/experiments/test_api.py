@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from app.experiments.api import MAX_ACTIONS, REPORT_S, Answers
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Report
 from tests.support.experiments.reader import FakeReader
 from tests.support.experiments.reports import SHIP, START
@@ -186,9 +186,12 @@ def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None
 
 def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReader) -> None:
     reader.journal = [
-        Entry(START + n, "decision", "green-float32", {"text": f"step {n}"}) for n in range(MAX_ACTIONS + 2)
+        JournalEntry(START + n, "decision", "green-float32", {"text": f"step {n}"}) for n in range(MAX_ACTIONS + 2)
     ]
-    reader.journal += [Entry(START, "done", "next", {"text": "of another one"}), Entry(START, "plan", None, {})]
+    reader.journal += [
+        JournalEntry(START, "done", "next", {"text": "of another one"}),
+        JournalEntry(START, "plan", None, {}),
+    ]
     shown = get(answers, "/experiments/green-float32/report", format="text")
     assert [line[-7:].strip() for line in shown.splitlines() if "step " in line] == [
         f"step {n}" for n in range(2, MAX_ACTIONS + 2)
@@ -211,10 +214,10 @@ def test_the_series_have_the_state(answers: Answers) -> None:
 
 
 def test_the_journal_in_pages(answers: Answers, reader: FakeReader) -> None:
-    reader.journal = [Entry(START, "alarm", "green-float32", {"text": "errors"}, "w")]
+    reader.journal = [JournalEntry(START, "alarm", "green-float32", {"text": "errors"}, "w")]
     here = get(answers, "/journal")
     assert (here["events"], here["more"]) == ([], False)
-    reader.journal.append(Entry(START + 1, "verdict", "green-float32", {"text": "better"}, "w"))
+    reader.journal.append(JournalEntry(START + 1, "verdict", "green-float32", {"text": "better"}, "w"))
     (event,) = get(answers, "/journal", position=here["position"])["events"]
     assert (event["kind"], event["endpoint"], event["data"]["text"]) == ("verdict", "chat", "better")
     assert refused(answers, "/journal", query={"since": "yesterday"})[::2] == (400, "since")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.errors import BadRequest
 from app.experiments import feed as pages
-from app.experiments.contract.journal import Entry, Page
+from app.experiments.contract.journal import JournalEntry, Page
 from app.experiments.feed import event_of, id_of, page
 
 PLAN = {
@@ -30,7 +30,7 @@ PLAN = {
 }
 
 
-def answer(entry: Entry) -> tuple[str, str | None, dict[str, object]]:
+def answer(entry: JournalEntry) -> tuple[str, str | None, dict[str, object]]:
     event = event_of(entry, {"exp": "chat"}.get)
     assert event is not None
     return event.kind, event.endpoint, event.data
@@ -44,7 +44,7 @@ def test_an_alarm_becomes_an_event() -> None:
         "metric": None,
         "key": "guardrail error/green",
     }
-    assert answer(Entry(9.5, "alarm", "exp", detail)) == (
+    assert answer(JournalEntry(9.5, "alarm", "exp", detail)) == (
         "alarm",
         "chat",
         {"at": 9.5, "experiment": "exp", "endpoint": "chat", "text": "Too many errors.", "kind": "guardrail"},
@@ -52,25 +52,25 @@ def test_an_alarm_becomes_an_event() -> None:
 
 
 def test_a_plans_event_names_its_author() -> None:
-    kind, endpoint, data = answer(Entry(1762956301.0, "plan", None, PLAN))
+    kind, endpoint, data = answer(JournalEntry(1762956301.0, "plan", None, PLAN))
     assert (kind, endpoint) == ("plan", "chat")
     assert data["text"] == "Plan 4, by ann, until 12 November 2025 15:05 UTC: blue 75 %, green 25 % (load test)"
     assert data["weights"] == {"blue": 75, "green": 25}
     assert "content" not in data
     by_file = {**PLAN, "by": None, "reason": None, "expires": None}
-    assert answer(Entry(1.0, "plan", None, by_file))[2]["text"] == "Plan 4, with a file: blue 75 %, green 25 %"
+    assert answer(JournalEntry(1.0, "plan", None, by_file))[2]["text"] == "Plan 4, with a file: blue 75 %, green 25 %"
 
 
 def test_the_event_of_a_run_omits_its_judging_settings() -> None:
     section = {"endpoint": "chat", "control": "blue", "treatments": ["green", "red"], "alpha": 0.05}
-    kind, _, data = answer(Entry(1.0, "run_begun", "exp", {"section": section, "unit": "", "started_at": 1.0}))
+    kind, _, data = answer(JournalEntry(1.0, "run_begun", "exp", {"section": section, "unit": "", "started_at": 1.0}))
     assert (kind, data["text"]) == ("run", "A new run begins: green, red against blue")
     assert data.keys() == {"at", "experiment", "endpoint", "text", "started_at"}
 
 
 def test_the_id_survives_the_directory() -> None:
-    entry = Entry(1762956300.123456789, "plan", None, PLAN, "w")
-    read = msgspec.json.decode(msgspec.json.encode(entry), type=Entry)
+    entry = JournalEntry(1762956300.123456789, "plan", None, PLAN, "w")
+    read = msgspec.json.decode(msgspec.json.encode(entry), type=JournalEntry)
     assert id_of(entry) == id_of(read)
     assert id_of(entry).startswith("1762956300.123457-")
     assert id_of(entry) != id_of(msgspec.structs.replace(entry, writer="v"))
@@ -79,7 +79,7 @@ def test_the_id_survives_the_directory() -> None:
 def test_acting_entries_become_events_without_the_controllers_internal_fields() -> None:
     stop = {"endpoint": "chat", "deployment": "green", "id": "s1"}
     state = {"phase": "paused", "revision": 7, "cause": "alarm", "by": None, "stops": [stop], "seen": ["error green"]}
-    entry = Entry(1.0, "stop", "exp", {"text": "green gets no traffic.", "state": state})
+    entry = JournalEntry(1.0, "stop", "exp", {"text": "green gets no traffic.", "state": state})
     kind, endpoint, data = answer(entry)
     assert (kind, endpoint) == ("stop", "chat")
     shown_state = {"state": "paused", "revision": 7, "cause": "alarm", "stopped": ["green"]}
@@ -95,19 +95,19 @@ def test_acting_entries_become_events_without_the_controllers_internal_fields() 
 CHAT = {"section": {"endpoint": "chat", "control": "blue", "treatments": ["green"]}}
 
 
-def alarm(at: float, text: str = "", writer: str = "a") -> Entry:
-    return Entry(at, "alarm", "exp", {"text": text or str(at)}, writer)
+def alarm(at: float, text: str = "", writer: str = "a") -> JournalEntry:
+    return JournalEntry(at, "alarm", "exp", {"text": text or str(at)}, writer)
 
 
-def begun(at: float = 0.0, writer: str = "a") -> Entry:
-    return Entry(at, "run_begun", "exp", CHAT, writer)
+def begun(at: float = 0.0, writer: str = "a") -> JournalEntry:
+    return JournalEntry(at, "run_begun", "exp", CHAT, writer)
 
 
 def texts(found: Page) -> list[str]:
     return [it.data["text"] for it in found.events]
 
 
-def calls(entries: Sequence[Entry], **query: str) -> Page:
+def calls(entries: Sequence[JournalEntry], **query: str) -> Page:
     return page(entries, {}, query)
 
 
@@ -137,13 +137,13 @@ def test_a_place_without_a_time_is_refused(since: str) -> None:
 def test_with_another_controllers_position_the_event_id_is_used() -> None:
     first = [begun(), alarm(1.0), alarm(2.0)]
     found = calls(first, since="1.5")
-    second = [*first, Entry(3.0, "controller_started", writer="b"), alarm(4.0, writer="b")]
+    second = [*first, JournalEntry(3.0, "controller_started", writer="b"), alarm(4.0, writer="b")]
     after = calls(second, position=found.position, after=found.latest)
     assert texts(after) == ["The controller of experiments started", "4.0"]
 
 
 def test_a_position_is_invalid_once_earlier_entries_have_been_read() -> None:
-    own = [Entry(5.0, "controller_started", writer="b"), begun(5.0, "b"), alarm(6.0, writer="b")]
+    own = [JournalEntry(5.0, "controller_started", writer="b"), begun(5.0, "b"), alarm(6.0, writer="b")]
     found = calls(own, since="5.5")
     opened = [begun(), alarm(1.0), *own, alarm(7.0, writer="b")]
     assert texts(calls(opened, position=found.position, after=found.latest)) == ["7.0"]
@@ -155,7 +155,10 @@ def test_an_unknown_position_is_ignored(position: str) -> None:
 
 
 def test_entries_for_the_controller_alone_are_no_events() -> None:
-    entries = [Entry(1.0, "configuration", None, {"prices": {}}), Entry(2.0, "alarm", "unheard-of", {"text": "?"})]
+    entries = [
+        JournalEntry(1.0, "configuration", None, {"prices": {}}),
+        JournalEntry(2.0, "alarm", "unheard-of", {"text": "?"}),
+    ]
     assert calls(entries, since="0").events == []
     assert calls(entries, since="0").latest == id_of(entries[-1])
 

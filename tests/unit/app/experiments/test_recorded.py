@@ -14,7 +14,7 @@ from app.config.schema import Config
 from app.errors import ClientError
 from app.experiments.analysis.analysis import Analysis, Pace
 from app.experiments.api import Answers
-from app.experiments.contract.questions import Request
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.controller import Controller
 from app.experiments.judging import AnalysisFactory
 from app.experiments.recorded import RecordedLedger
@@ -142,7 +142,9 @@ class Life:
         evidence = self.controller.analysis(NAME)
         try:
             assert evidence is not None
-            self.controller.decide(evidence.report(self.clock()), Request(action=action, reason="as wanted", by="boss"))
+            self.controller.decide(
+                evidence.report(self.clock()), ManualDecision(action=action, reason="as wanted", by="boss")
+            )
         except (ClientError, AssertionError):
             return  # not applicable now
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.config.base import ConfigError
 from app.config.schema import Config
-from app.experiments.contract.journal import Entry
-from app.experiments.runs import BEGUN, CHANGED, STATE, Run, next_run, runs_of
+from app.experiments.contract.journal import JournalEntry
+from app.experiments.runs import BEGUN, CHANGED, STATE, ExperimentRun, next_run, runs_of
 from tests.support.experiments.fake_analysis import same_run
 from tests.unit.app.experiments.test_controller import configuration
 
@@ -19,11 +19,11 @@ class RunHistory:
     """One experiment's configurations, one after another, ten seconds apart."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
-        self.entries: list[Entry] = []
+        self.run: ExperimentRun | None = None
+        self.entries: list[JournalEntry] = []
         self.now = 0.0
 
-    def goes_on(self, config: Config, **lost: int) -> Run | None:
+    def goes_on(self, config: Config, **lost: int) -> ExperimentRun | None:
         self.now += 10.0
         self.run, answer = next_run("trial", config, self.run, now=self.now, lost=lost, same_run=same_run)
         self.entries += answer
@@ -97,11 +97,11 @@ def test_a_section_that_is_no_longer_valid_is_no_run() -> None:
     broken = {**begun.detail, "section": {**begun.detail["section"], "control": None}}
     assert runs_of([begun, replace_detail(begun, broken)]) == {}
     assert runs_of([replace_detail(begun, {})]) == {}
-    assert runs_of([Entry(1.0, STATE, "trial", {"state": "stopped"})]) == {}
+    assert runs_of([JournalEntry(1.0, STATE, "trial", {"state": "stopped"})]) == {}
 
 
-def replace_detail(entry: Entry, detail: dict[str, Any]) -> Entry:
-    return Entry(entry.at, entry.kind, entry.experiment, detail, entry.writer)
+def replace_detail(entry: JournalEntry, detail: dict[str, Any]) -> JournalEntry:
+    return JournalEntry(entry.at, entry.kind, entry.experiment, detail, entry.writer)
 
 
 def test_a_journal_with_the_former_names_of_settings_is_read() -> None:
@@ -118,7 +118,7 @@ def test_a_journal_with_the_former_names_of_settings_is_read() -> None:
         "started_at": 10.0,
         "lost_before": {},
     }
-    found = runs_of([Entry(10.0, BEGUN, "trial", detail)])["trial"].experiment
+    found = runs_of([JournalEntry(10.0, BEGUN, "trial", detail)])["trial"].experiment
     assert found.ramp is not None
     assert (found.ramp.min_step_s, found.ramp.cooldown_s, found.ramp.advance) == (60.0, 3600.0, "non_inferior")
     assert (found.max_duration_s, found.harm_budget.errors) == (500.0, 7)

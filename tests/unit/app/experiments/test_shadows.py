@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.config.schema import Config, parse
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Effect
 from app.experiments.rendering import document as markdown
 from app.experiments.rendering import document as text
@@ -33,7 +33,7 @@ from app.experiments.shadows import (
     shadow_series,
 )
 from app.experiments.storage.columns import PairColumns, from_batch
-from app.exposures.wire import Failure, Finish, Plan, Skip
+from app.exposures.wire import Failure, FinishCode, Plan, Skip
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.exposures import NAMES, batch, pair
 
@@ -202,9 +202,9 @@ def test_values_that_are_missing_are_no_values() -> None:
 
 
 def test_events_count_by_pairs_and_their_evidence_by_units() -> None:
-    short: dict[str, Any] = {"finish": Finish.LENGTH, "primary_finish": Finish.STOP}
+    short: dict[str, Any] = {"finish": FinishCode.LENGTH, "primary_finish": FinishCode.STOP}
     rows = [{"unit": 1, **short}] * 5 + [{"unit": unit, **short} for unit in range(2, 16)]
-    rows += [{"unit": 99, "finish": Finish.LENGTH, "primary_finish": Finish.LENGTH}, {"unit": 98}]
+    rows += [{"unit": 99, "finish": FinishCode.LENGTH, "primary_finish": FinishCode.LENGTH}, {"unit": 98}]
     found = event(evidence(Recorder().pairs(*rows)), "truncated")
     assert (found.pairs, found.shadow_only, found.primary_only, found.both) == (21, 19, 0, 1)
     assert found.side == "higher"
@@ -251,7 +251,7 @@ def test_a_shadow_begins_with_its_deployment_and_keeps_its_evidence_while_it_sta
 
 
 def test_another_controller_reads_the_start_from_the_journal() -> None:
-    begun = Entry(1000.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 990.0})
+    begun = JournalEntry(1000.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 990.0})
     judge = ShadowJudge(Recorder().tables)
     assert judge.adopt(config(), [begun], 5000.0) == []
     report = judge.report("chat", 5000.0)
@@ -264,14 +264,18 @@ def test_the_start_is_corrected_once_the_journal_is_read() -> None:
     judge.adopt(config(), None, 1000.0)
     (begun,) = judge.adopt(config(), [], 1060.0)
     assert begun.detail["since"] == 1000.0
-    older = Entry(500.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 500.0})
+    older = JournalEntry(500.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 500.0})
     assert judge.adopt(config(), [older], 1070.0) == []
     assert judge.since == 500.0
 
 
 def test_unrelated_journal_entries_are_skipped() -> None:
-    entries = [Entry(1.0, BEGUN, None, {}), Entry(2.0, ENDED, None, {}), Entry(3.0, "plan", None, {})]
-    good = Entry(4.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 4.0})
+    entries = [
+        JournalEntry(1.0, BEGUN, None, {}),
+        JournalEntry(2.0, ENDED, None, {}),
+        JournalEntry(3.0, "plan", None, {}),
+    ]
+    good = JournalEntry(4.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 4.0})
     assert periods_of([*entries, good]) == {"chat": Period("green", 4.0)}
 
 

@@ -20,7 +20,7 @@ from app.errors import (
 from app.exposures.exposure import MOST_CHECKED, Arrival, Exposure
 from app.exposures.identity import request_hash
 from app.exposures.plans import Scope
-from app.exposures.wire import Failure, Finish, LateKind, Plan
+from app.exposures.wire import Failure, FinishCode, LateKind, Plan
 
 PLAN = Plan("chat", "0-1", {"blue": 50, "green": 50})
 PATH = "/v1/chat/completions"
@@ -55,7 +55,7 @@ def streamed(
 
 def test_a_stream_gives_its_times_and_finish_reason() -> None:
     seen = streamed((1.0, ROLE), (1.5, TOKEN), (1.6, TOKEN), (2.1, TOKEN), (2.2, LAST), (2.2, USAGE), (2.3, DONE))
-    assert (seen.finish, seen.is_visible, seen.failure) == (Finish.LENGTH, True, Failure.NONE)
+    assert (seen.finish, seen.is_visible, seen.failure) == (FinishCode.LENGTH, True, Failure.NONE)
     assert seen.answer_id == request_hash("chatcmpl-1")
     assert seen.first_token is not None
     assert seen.itl_max == pytest.approx(0.5)
@@ -96,17 +96,17 @@ def test_a_whole_answer_gives_its_finish_reason_and_id() -> None:
     seen = exposure(stream=False)
     seen.sent(PATH, {})
     seen.answer(b'{"id":"chatcmpl-2","choices":[{"message":{"content":"Hi"},"finish_reason":"tool_calls"}]}')
-    assert (seen.finish, seen.is_visible, seen.first_token) == (Finish.TOOL_CALLS, True, None)
+    assert (seen.finish, seen.is_visible, seen.first_token) == (FinishCode.TOOL_CALLS, True, None)
     assert seen.answer_id == request_hash("chatcmpl-2")
     seen.answer(b'{"id":"chatcmpl-2","choices":[{"message":{"content":""},"finish_reason":"odd"}]}')
-    assert (seen.finish, seen.is_visible) == (Finish.NONE, False)
+    assert (seen.finish, seen.is_visible) == (FinishCode.NONE, False)
 
 
 def test_embeddings_are_never_empty_and_have_no_finish_reason() -> None:
     seen = exposure(stream=False)
     seen.sent("/v1/embeddings", {})
     seen.answer(b'{"id":"embd-1","data":[{"embedding":[0.5]}]}')
-    assert (seen.finish, seen.is_visible) == (Finish.NONE, True)
+    assert (seen.finish, seen.is_visible) == (FinishCode.NONE, True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.config.schema import Config, parse
-from app.exposures.exposure import Arrival, Exposure, Identity
+from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
 from app.exposures.log import AT_ONCE, MOST_ENTRIES, Ledger, OpenBatch, RequestEnd
 from app.exposures.plans import Scope
 from app.exposures.wire import (
@@ -68,7 +68,7 @@ class Recorder:
         )
         return self.ledger.start(self.scope, arrival)
 
-    def identity(self, exposure: Exposure) -> Identity:
+    def identity(self, exposure: Exposure) -> ArrivalRecord:
         self.ledger.catch_up()
         assert exposure.identity is not None
         return exposure.identity

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.output import Promise
-from app.exposures.wire import Finish, Pair
+from app.exposures.wire import FinishCode, Pair
 from app.mirror.comparison import MeasuredAnswer, compare, compare_vectors
 
 
@@ -17,13 +17,13 @@ def says(text: str | None, *calls: tuple[str, str], **fields: Any) -> MeasuredAn
     tool_calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     message = {"content": text, "tool_calls": tool_calls}
     answer = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
-    base = MeasuredAnswer(answer, False, Finish.STOP, True, None, 1.0, None)
+    base = MeasuredAnswer(answer, False, FinishCode.STOP, True, None, 1.0, None)
     return base._replace(**fields)
 
 
 def vectors(*values: list[float]) -> MeasuredAnswer:
     answer = json.dumps({"data": [{"embedding": it} for it in values]}).encode()
-    return MeasuredAnswer(answer, False, Finish.NONE, True, None, 1.0, None)
+    return MeasuredAnswer(answer, False, FinishCode.NONE, True, None, 1.0, None)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_tool_calls_are_compared_by_name_and_arguments(
 
 
 def test_measurements_are_subtracted() -> None:
-    primary = says("a", ttft_s=0.5, duration_s=2.0, tokens_per_s=20.0, finish=Finish.LENGTH)
+    primary = says("a", ttft_s=0.5, duration_s=2.0, tokens_per_s=20.0, finish=FinishCode.LENGTH)
     shadow = says("a", ttft_s=0.75, duration_s=1.5, tokens_per_s=30.0, visible=False)
     found = compare(primary, shadow, None)
     assert (found["ttft_s"], found["duration_s"], found["tokens_per_s"]) == (0.25, -0.5, 10.0)
-    assert (found["finish"], found["primary_finish"], found["same_finish"]) == (Finish.STOP, Finish.LENGTH, 0)
+    assert (found["finish"], found["primary_finish"], found["same_finish"]) == (FinishCode.STOP, FinishCode.LENGTH, 0)
     assert (found["visible"], found["primary_visible"]) == (0, 1)
     without = compare(primary, shadow._replace(ttft_s=None, tokens_per_s=None), None)
     assert (without["ttft_s"], without["tokens_per_s"]) == (None, None)

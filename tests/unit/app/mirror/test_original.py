@@ -1,10 +1,10 @@
 """The part of an answer that is kept within the available memory."""
 
-from app.mirror.original import TAIL_BYTES, AnswerBuffer, Room
+from app.mirror.original import TAIL_BYTES, AnswerBuffer, ByteBudget
 
 
 def test_a_short_answer_is_kept_whole() -> None:
-    room = Room(100)
+    room = ByteBudget(100)
     kept = AnswerBuffer(10, room)
     for chunk in (b"one ", b"two"):
         kept.add(chunk)
@@ -15,7 +15,7 @@ def test_a_short_answer_is_kept_whole() -> None:
 
 
 def test_a_long_answer_keeps_its_beginning_and_end() -> None:
-    room = Room(2**20)
+    room = ByteBudget(2**20)
     kept = AnswerBuffer(10, room)
     for _ in range(10_000):
         kept.add(b"0123456789abcdef")
@@ -26,7 +26,7 @@ def test_a_long_answer_keeps_its_beginning_and_end() -> None:
 
 
 def test_without_room_nothing_more_is_kept() -> None:
-    room = Room(10)
+    room = ByteBudget(10)
     first, second = AnswerBuffer(100, room), AnswerBuffer(100, room)
     first.add(b"12345678")
     second.add(b"1234")

@@ -28,13 +28,13 @@ from app.exposures.identity import Hashes
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import (
     NO_CONVERSATION,
+    ConversationTurn,
     Earlier,
+    GracePeriod,
     InForce,
     IsOpen,
     Overrides,
     Rules,
-    Turn,
-    Window,
     choice,
     effective,
     in_force,
@@ -63,7 +63,7 @@ def closed(name: str) -> bool:
     return False
 
 
-def unasked() -> Turn:
+def unasked() -> ConversationTurn:
     raise AssertionError("the conversation is not read outside the time after a change")
 
 
@@ -127,19 +127,21 @@ class After:
         self.misses: list[str] = []
         self.pins = PinnedConversations(lambda endpoint, cause: self.misses.append(cause), lambda: self.now)
         self.pins.configure({"chat": NOW + 60})
-        self.window = Window("chat", earlier or (Earlier(BEFORE, NOW + 60),), withdrawn, able, self.pins)
+        self.window = GracePeriod("chat", earlier or (Earlier(BEFORE, NOW + 60),), withdrawn, able, self.pins)
 
-    def decided(self, key: str, turn: Turn, *, is_open: IsOpen = closed, stops: Mapping[str, str] = {}) -> Decision:
+    def decided(
+        self, key: str, turn: ConversationTurn, *, is_open: IsOpen = closed, stops: Mapping[str, str] = {}
+    ) -> Decision:
         return Rules(TRAFFIC, stops=stops, window=self.window).decide(key, Random(1), is_open, lambda: turn)
 
-    def answers(self, key: str, turn: Turn, **more: Any) -> tuple[str, str]:
+    def answers(self, key: str, turn: ConversationTurn, **more: Any) -> tuple[str, str]:
         said = self.decided(key, turn, **more)
         return said.deployment, said.reason
 
 
 MOVED = next(key for key in KEYS if rendezvous(key, TRAFFIC) == "green")
 STAYS = next(key for key in KEYS if rendezvous(key, TRAFFIC) == "blue")
-RUNNING, FIRST = Turn(True, 1), Turn(False, 1)
+RUNNING, FIRST = ConversationTurn(True, 1), ConversationTurn(False, 1)
 
 
 def test_a_running_conversation_follows_the_weights_before_and_a_new_one_the_present() -> None:
@@ -147,11 +149,15 @@ def test_a_running_conversation_follows_the_weights_before_and_a_new_one_the_pre
     assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
     assert after.answers(MOVED, FIRST) == ("green", "sticky")
     assert after.answers(MOVED, RUNNING) == ("green", "sticky"), "it is known now"
-    assert after.answers(STAYS, Turn(False, 2)) == after.answers(STAYS, Turn(True, 2)) == ("blue", "sticky")
+    assert (
+        after.answers(STAYS, ConversationTurn(False, 2))
+        == after.answers(STAYS, ConversationTurn(True, 2))
+        == ("blue", "sticky")
+    )
     assert after.pins.sizes() == {"chat": 1}, "only conversations that would move are pinned"
     after.now = NOW + 60
     assert after.decided(MOVED, RUNNING).deployment == "green"
-    assert after.answers(MOVED, Turn(True, 3)) == ("green", "sticky")
+    assert after.answers(MOVED, ConversationTurn(True, 3)) == ("green", "sticky")
 
 
 def test_requests_without_a_conversation_are_not_pinned() -> None:
@@ -172,7 +178,7 @@ def test_running_conversations_leave_a_withdrawn_deployment() -> None:
     after = After(Earlier({"blue": 0, "green": 0, "red": 100}, NOW + 60), withdrawn={"red": "blue"})
     assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
     after.pins.pin("chat", 2, "red")
-    assert after.answers(MOVED, Turn(True, 2)) == ("blue", "pinned")
+    assert after.answers(MOVED, ConversationTurn(True, 2)) == ("blue", "pinned")
     assert after.misses == ["stopped"], "a pin that is not kept"
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from app.errors import Unavailable
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.server import events as api
 from app.server.events import MAX_LISTENERS, MAX_WAITING, EventFeed, EventsApi, Listener
 from app.sse import Decoder
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.rig import Rig, refusal
 
-START = Entry(999.0, "controller_started", writer="w")
+START = JournalEntry(999.0, "controller_started", writer="w")
 PLAN = {"endpoint": "embed", "generation": 1, "plan": "1-0", "weights": {"mini": 100}, "since": 1.0}
 
 
@@ -30,9 +30,9 @@ def rig(tmp_path: Path) -> Rig:
     assert rig.controller is not None
     rig.controller.reader.journal += [
         START,
-        Entry(1000.0, "alarm", "green-float32", {"text": "errors"}, "w"),
-        Entry(1001.0, "plan", None, PLAN, "w"),
-        Entry(1002.0, "verdict", "green-float32", {"text": "ttft", "verdict": "better"}, "w"),
+        JournalEntry(1000.0, "alarm", "green-float32", {"text": "errors"}, "w"),
+        JournalEntry(1001.0, "plan", None, PLAN, "w"),
+        JournalEntry(1002.0, "verdict", "green-float32", {"text": "ttft", "verdict": "better"}, "w"),
     ]
     return rig
 
@@ -69,7 +69,7 @@ def test_a_client_that_comes_back_gets_the_rest_once(rig: Rig) -> None:
 def test_many_missed_events_come_in_pages(rig: Rig) -> None:
     assert rig.controller is not None
     rig.controller.reader.journal += [
-        Entry(2000.0 + number, "alarm", "green-float32", {"text": str(number)}, "w") for number in range(1234)
+        JournalEntry(2000.0 + number, "alarm", "green-float32", {"text": str(number)}, "w") for number in range(1234)
     ]
     found = events(rig.get("/api/events", since="1999").text)
     assert [data["text"] for _, _, data in found] == [str(number) for number in range(1234)]
@@ -148,7 +148,7 @@ class EventStream:
     def happens(self, text: str) -> None:
         assert self.rig.controller is not None
         journal = self.rig.controller.reader.journal
-        journal.append(Entry(journal[-1].at + 1, "alarm", "green-float32", {"text": text}, "w"))
+        journal.append(JournalEntry(journal[-1].at + 1, "alarm", "green-float32", {"text": text}, "w"))
 
 
 async def test_events_are_sent_as_they_happen(rig: Rig) -> None:
@@ -182,7 +182,7 @@ async def test_missed_events_come_first_and_none_comes_twice(rig: Rig) -> None:
 
 async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Rig) -> None:
     assert rig.controller is not None
-    rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # no listener gets it
+    rig.controller.reader.journal.append(JournalEntry(1002.5, "configuration", None, {}, "w"))  # no listener gets it
     live = EventStream(rig, stream_s=1e9)
     client = live.connect(query=b"since=1001.5")
     await client.until("ttft")
@@ -289,7 +289,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def alarm(controller: FakeController, text: str) -> None:
     at = 1000.0 + len(controller.reader.journal)
-    controller.reader.journal.append(Entry(at, "alarm", "green-float32", {"text": text}, "w"))
+    controller.reader.journal.append(JournalEntry(at, "alarm", "green-float32", {"text": text}, "w"))
 
 
 def texts(listener: Listener) -> Iterator[str]:
@@ -305,7 +305,7 @@ def texts(listener: Listener) -> Iterator[str]:
 @pytest.fixture
 def controller() -> FakeController:
     found = FakeController()
-    found.reader.journal.append(Entry(999.0, "controller_started", writer="w"))
+    found.reader.journal.append(JournalEntry(999.0, "controller_started", writer="w"))
     return found
 
 
@@ -364,7 +364,7 @@ async def test_a_controller_that_goes_and_comes_back_has_lost_nothing(controller
         await rounds.turn()
         late = await stack.enter_async_context(feed.listening())
         alarm(controller, "meanwhile")
-        controller.reader.journal.append(Entry(2000.0, "controller_started", writer="x"))
+        controller.reader.journal.append(JournalEntry(2000.0, "controller_started", writer="x"))
         controller.absent = False
         await rounds.turn()
         assert list(texts(listener)) == ["…", "before", "!", "meanwhile", "The controller of experiments started"]
@@ -377,9 +377,9 @@ async def test_a_controller_that_has_lost_the_last_entry_repeats_nothing(control
     async with AsyncExitStack() as stack:
         listener = await started(feed, rounds, stack)
         alarm(controller, "first")
-        controller.reader.journal.append(Entry(1000.5, "alarm", "green-float32", {"text": "lost"}, "w"))
+        controller.reader.journal.append(JournalEntry(1000.5, "alarm", "green-float32", {"text": "lost"}, "w"))
         await rounds.turn()
-        controller.reader.journal[-1] = Entry(1002.0, "alarm", "green-float32", {"text": "then"}, "x")
+        controller.reader.journal[-1] = JournalEntry(1002.0, "alarm", "green-float32", {"text": "then"}, "x")
         await rounds.turn()
         assert list(texts(listener)) == ["…", "first", "lost", "then"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.engine.usage import Usage
 from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
-from app.telemetry.recent import Counts, Distribution, Recent, in_flight, read
+from app.telemetry.recent import BucketCounts, Counts, Recent, in_flight, read
 
 BOUNDS = (1.0, 2.0, 4.0, math.inf)
 
@@ -33,12 +33,12 @@ def count(telemetry: Telemetry, *, deployment: str = "blue", reason: str = "traf
     ],
 )
 def test_a_quantile_is_interpolated_within_its_bucket(counts: list[float], median: float | None) -> None:
-    assert Distribution(BOUNDS, counts).quantile(0.5) == median
+    assert BucketCounts(BOUNDS, counts).quantile(0.5) == median
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.floats(0, 1), st.floats(0, 1))
 def test_quantiles_rise_with_the_share_and_stay_within_the_bounds(counts: list[float], a: float, b: float) -> None:
-    found = Distribution(BOUNDS, counts)
+    found = BucketCounts(BOUNDS, counts)
     low, high = found.quantile(min(a, b)), found.quantile(max(a, b))
     if sum(counts) == 0:
         assert low is None

@@ -19,7 +19,7 @@ from app.config.endpoints import Tracing
 from app.config.schema import Config, parse
 from app.telemetry.logs import Record
 from app.telemetry.request_trace import SAMPLED, Remote, RequestSpan, Trace
-from app.telemetry.tracing import DROPPED, EXPORTED, FAILED, Allowance, Sampler, Settings, SpanSender, settings
+from app.telemetry.tracing import DROPPED, EXPORTED, FAILED, Sampler, SpanSender, TokenBucket, TracingSettings, settings
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
 
 
 def sampler(share: float, per_s: float = 0.0, *, number: int = 2**64 - 1) -> Sampler:
-    return Sampler(share, Allowance(per_s, Clock()), lambda: number)
+    return Sampler(share, TokenBucket(per_s, Clock()), lambda: number)
 
 
 def caller(flags: int) -> Remote:
@@ -58,7 +58,7 @@ def test_a_caller_that_samples_is_followed_within_the_allowance_and_drawn_beyond
 @pytest.mark.parametrize("per_s", [0.1, 1.0, 7.0])
 def test_an_allowance_refills_evenly_and_holds_a_seconds_worth(per_s: float) -> None:
     clock = Clock()
-    allowance = Allowance(per_s, clock)
+    allowance = TokenBucket(per_s, clock)
 
     def left() -> int:
         return sum(allowance.take() for _ in range(20))
@@ -73,7 +73,7 @@ def test_an_allowance_refills_evenly_and_holds_a_seconds_worth(per_s: float) -> 
 
 def test_without_an_allowance_nothing_is_granted_ever() -> None:
     clock = Clock()
-    allowance = Allowance(0, clock)
+    allowance = TokenBucket(0, clock)
     clock.now += 1e9
     assert not allowance.take()
 
@@ -198,7 +198,7 @@ def test_an_exporter_that_cannot_be_made_is_logged_and_its_spans_are_counted(cap
     assert [getattr(record, "event", "") for record in caplog.records] == ["tracing_failed"]
 
 
-def of(section: Tracing, **environment: str) -> Settings:
+def of(section: Tracing, **environment: str) -> TracingSettings:
     found = settings(section, environment)
     assert found is not None
     return found
@@ -210,7 +210,7 @@ def test_the_variables_alone_do_not_enable_tracing() -> None:
 
 
 def test_settings_have_defaults() -> None:
-    assert settings(Tracing(), {}) == Settings(None, 0.1, 10.0, 2048, 512, 1.0)
+    assert settings(Tracing(), {}) == TracingSettings(None, 0.1, 10.0, 2048, 512, 1.0)
 
 
 def test_the_section_comes_before_the_variables() -> None:

@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from deployments.cli.demo_traffic import Plan, questions
+from deployments.cli.demo_traffic import DemoTraffic, questions
 
-PLAN = Plan(endpoint="chat", users=50, rate=4.0, seconds=500.0, max_tokens=8, seed=3)
+PLAN = DemoTraffic(endpoint="chat", users=50, rate=4.0, seconds=500.0, max_tokens=8, seed=3)
 
 
 def test_the_same_seed_asks_the_same_questions() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.aggregates import METRICS, SHARES, SHRINKAGE, Distributions, History, RawValues
+from app.experiments.analysis.aggregates import METRICS, SHARES, SHRINKAGE, Distributions, RawValues, UnitHistory
 from app.experiments.analysis.arms import Placement
 from app.experiments.analysis.arrays import combined
 from app.experiments.analysis.metrics import Values, facts_of
@@ -85,8 +85,8 @@ requests = st.lists(st.tuples(st.integers(1, 9), st.floats(-50, 50), st.floats(0
 EVERYBODY = np.arange(1, 10).astype(np.uint64)
 
 
-def history_of(parts: list[list[tuple[int, float, float, bool]]], max_units: int = 100) -> History:
-    history = History(2, max_units)
+def history_of(parts: list[list[tuple[int, float, float, bool]]], max_units: int = 100) -> UnitHistory:
+    history = UnitHistory(2, max_units)
     for part in parts:
         unit, x, d, valid = np.array(part, np.float64).reshape(-1, 4).T
         values = Values(x * valid, d * valid, valid > 0, valid == 0)

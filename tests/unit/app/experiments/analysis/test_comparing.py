@@ -8,8 +8,8 @@ import pytest
 
 from app.experiments.analysis.comparing import (
     MAX_POINTS,
+    EffectHistory,
     EffectWatch,
-    History,
     decision_of,
     effect_of,
     is_non_inferior,
@@ -26,8 +26,8 @@ FIXED = 2 * (2.8 * SPREAD / SLOWER) ** 2
 """Units in each arm with which a test at a fixed time finds +50 % in eight of ten runs."""
 
 
-def filled(minutes: float, every_s: float = 20.0) -> History:
-    history = History()
+def filled(minutes: float, every_s: float = 20.0) -> EffectHistory:
+    history = EffectHistory()
     for number in range(int(minutes * 60 / every_s)):
         history.add(number * every_s, Effect(estimate=float(number), lower=None, upper=1.0), 0.5, "undecided")
     return history
@@ -46,7 +46,7 @@ def test_many_looks_are_thinned_evenly_over_the_whole_run() -> None:
 
 
 def test_a_state_is_plain_data_from_which_it_continues() -> None:
-    history, other = filled(30, every_s=60), History()
+    history, other = filled(30, every_s=60), EffectHistory()
     other.restore(json.loads(json.dumps(history.state())))
     assert other.points == history.points
     other.add(30 * 60.0 + 1, Effect(), None, "invalid")

@@ -6,7 +6,7 @@ import pytest
 
 from app.config.experiments import EVENTS
 from app.experiments.analysis.metrics import (
-    Limits,
+    EventThresholds,
     Measure,
     Values,
     can_be_missing,
@@ -123,7 +123,7 @@ EVENT_CASES: dict[str, tuple[Fields, Fields]] = {
 @pytest.mark.parametrize("event", EVENTS)
 def test_each_event_is_recognised(event: Any) -> None:
     rows = Recorder().rows(*EVENT_CASES[event])
-    assert happened(event, rows, Limits()).tolist() == [True, False]
+    assert happened(event, rows, EventThresholds()).tolist() == [True, False]
 
 
 def test_a_stream_that_ends_without_a_first_token_after_the_limit_was_slow() -> None:
@@ -131,22 +131,22 @@ def test_a_stream_that_ends_without_a_first_token_after_the_limit_was_slow() -> 
     rows = Recorder().rows(
         none | {"duration_s": 15.0}, none | {"duration_s": 2.0}, {"stream": False, "duration_s": 15.0}
     )
-    assert happened("slow", rows, Limits()).tolist() == [True, False, False]
+    assert happened("slow", rows, EventThresholds()).tolist() == [True, False, False]
 
 
 def test_a_whole_answer_is_slow_by_its_own_limit() -> None:
     none: Fields = {"ttft_s": None, "stream": False}
     rows = Recorder().rows(none | {"duration_s": 25.0}, none | {"duration_s": 15.0}, {"duration_s": 25.0})
-    assert happened("slow", rows, Limits()).tolist() == [True, False, False]
-    assert happened("slow", rows, Limits(answer_above_s=12.0)).tolist() == [True, True, False]
+    assert happened("slow", rows, EventThresholds()).tolist() == [True, False, False]
+    assert happened("slow", rows, EventThresholds(answer_above_s=12.0)).tolist() == [True, True, False]
 
 
 def test_late_records_are_slow_or_unfinished_by_their_limits() -> None:
     limits = [(0, 10.0), (0, 2.0), (1, 600.0), (2, 20.0), (2, 10.0)]
     late = Recorder().late(*({"kind": kind, "above_s": above_s} for kind, above_s in limits))
-    assert late_events("slow", late, Limits()).tolist() == [True, False, False, True, False]
-    assert late_events("unfinished", late, Limits()).tolist() == [False, False, True, False, False]
-    assert not late_events("error", late, Limits()).any()
+    assert late_events("slow", late, EventThresholds()).tolist() == [True, False, False, True, False]
+    assert late_events("unfinished", late, EventThresholds()).tolist() == [False, False, True, False, False]
+    assert not late_events("error", late, EventThresholds()).any()
 
 
 def test_metrics_of_events_take_the_limit_of_the_guardrail() -> None:

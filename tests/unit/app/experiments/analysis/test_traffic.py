@@ -5,7 +5,7 @@ import numpy as np
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.metrics import Values
 from app.experiments.analysis.rare_events import FEW, RareEvents
-from app.experiments.analysis.traffic import Completeness, Load, Traffic
+from app.experiments.analysis.traffic import ArmLoad, Completeness, Traffic
 from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
@@ -134,12 +134,12 @@ def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:
 BLUE, GREEN = 0, 1
 
 
-def add_load(load: Load, arm: int, in_flight: int, rows: int = 10) -> None:
+def add_load(load: ArmLoad, arm: int, in_flight: int, rows: int = 10) -> None:
     load.add(np.full(rows, in_flight, np.uint16), np.full(rows, arm, np.int8))
 
 
 def test_arms_are_compared_by_requests_in_flight_per_replica() -> None:
-    load = Load(["blue", "green"], ["blue", "green"])
+    load = ArmLoad(["blue", "green"], ["blue", "green"])
     add_load(load, BLUE, 4)
     add_load(load, GREEN, 2)
     load.observe(3, {"blue": 4, "green": 1})
@@ -152,7 +152,7 @@ def test_arms_are_compared_by_requests_in_flight_per_replica() -> None:
 
 
 def test_as_many_requests_for_each_replica_are_no_difference() -> None:
-    load = Load(["blue", "green"], ["blue", "green"])
+    load = ArmLoad(["blue", "green"], ["blue", "green"])
     add_load(load, BLUE, 40)
     add_load(load, GREEN, 11)
     load.observe(1, {"blue": 4, "green": 1})
@@ -160,7 +160,7 @@ def test_as_many_requests_for_each_replica_are_no_difference() -> None:
 
 
 def test_replicas_that_come_and_go_count_by_the_requests_meanwhile() -> None:
-    load = Load(["blue", "green"], ["blue", "green"])
+    load = ArmLoad(["blue", "green"], ["blue", "green"])
     add_load(load, BLUE, 1, rows=30)
     load.observe(1, {"blue": 1, "green": 1})
     for _ in range(5):
@@ -173,7 +173,7 @@ def test_replicas_that_come_and_go_count_by_the_requests_meanwhile() -> None:
 
 
 def test_without_known_replicas_deployments_are_compared() -> None:
-    load = Load(["blue", "green"], ["blue", "green"])
+    load = ArmLoad(["blue", "green"], ["blue", "green"])
     add_load(load, BLUE, 2)
     add_load(load, GREEN, 3)
     load.observe(1, None)
@@ -187,7 +187,7 @@ def test_without_known_replicas_deployments_are_compared() -> None:
 
 
 def test_labels_of_aa_share_controls_replicas() -> None:
-    load = Load(["blue", "label"], ["blue", "blue"])
+    load = ArmLoad(["blue", "label"], ["blue", "blue"])
     add_load(load, BLUE, 2)
     add_load(load, GREEN, 2)
     load.observe(1, {"blue": 2})

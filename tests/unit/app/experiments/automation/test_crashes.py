@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app.config.schema import parse
 from app.control_plane import Delivery
 from app.errors import Unavailable
-from app.experiments.automation.actions import Change, carry_out
+from app.experiments.automation.actions import TrafficChange, carry_out
 from app.experiments.automation.state import states_of
 from app.experiments.contract.report import Report
 from app.experiments.controller import Controller
@@ -84,8 +84,8 @@ class RunningController:
         self, directory: Path, evidence: Evidence, control: StepCheckingControl, clock: Callable[[], float]
     ) -> None:
         self.rounds: list[tuple[Callable[[], Outcome], Future[Outcome]]] = []
-        self.changes: list[Change] = []
-        self.outcomes: list[tuple[Change, str | None]] = []
+        self.changes: list[TrafficChange] = []
+        self.outcomes: list[tuple[TrafficChange, str | None]] = []
         self.control = control
         config = parse(control.config)
         self.controller = Controller(

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.experiments.automation.machine import next_step, next_turn, resumed
-from app.experiments.automation.state import Facts, State
+from app.experiments.automation.state import RolloutInput, State
 from app.experiments.contract.report import Treated
 from tests.support.experiments.acting_facts import RAMP, START, alarmed, compared, experiment, facts, silencing
 
@@ -16,7 +16,7 @@ LATER = START + 61.0
 """When a step has lasted long enough."""
 
 
-def at(now: float, given: Facts, state: State = NEW) -> tuple[State, list[str]]:
+def at(now: float, given: RolloutInput, state: State = NEW) -> tuple[State, list[str]]:
     """Takes every turn at this time. Returns the state after them, and their kinds."""
     kinds: list[str] = []
     while (turn := next_turn(state, given, now)) is not None:
@@ -30,7 +30,7 @@ RUNNING = at(START, facts())[0]
 """A ramp at 5 %."""
 
 
-def ready(**fields: Any) -> Facts:
+def ready(**fields: Any) -> RolloutInput:
     """Facts under which nothing blocks the next step."""
     return facts(units=10, **fields)
 
@@ -88,7 +88,7 @@ BETTER = compared("better", non_inferior=True)
         ("quiet", ready(alarms=[silencing("endpoint_unhealthy")]), "Something about endpoint_unhealthy."),
     ],
 )
-def test_a_step_reports_the_conditions_it_waits_for(advance: str, given: Facts, waits: str | None) -> None:
+def test_a_step_reports_the_conditions_it_waits_for(advance: str, given: RolloutInput, waits: str | None) -> None:
     section = experiment(ramp={**RAMP, "advance": advance})
     given = dataclasses.replace(given, experiment=section)
     state, kinds = at(LATER, given, RUNNING)
@@ -303,7 +303,7 @@ def test_mode_aa_acts_on_nothing() -> None:
 TWO = experiment(treatments=["green", "red"])
 
 
-def both(green: int, red: int, **fields: Any) -> Facts:
+def both(green: int, red: int, **fields: Any) -> RolloutInput:
     return facts(TWO, traffic={"blue": 100 - green - red, "green": green, "red": red}, units=10, **fields)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
-from app.experiments.contract.journal import Entry, PlanEntry, history, new_plans, replaced
+from app.experiments.contract.journal import JournalEntry, PlanEntry, history, new_plans, replaced
 from app.exposures.plans import plan_of
 from app.exposures.wire import Replaced
 
@@ -18,8 +18,8 @@ def config(blue: int = 90, plan: dict[str, Any] | None = None, **endpoint: Any) 
     return parse({"endpoints": {"chat": chat}, "deployments": deployments})
 
 
-def journal(*configs: Config) -> list[Entry]:
-    entries: list[Entry] = [Entry(0.0, "controller_started")]
+def journal(*configs: Config) -> list[JournalEntry]:
+    entries: list[JournalEntry] = [JournalEntry(0.0, "controller_started")]
     for number, it in enumerate(configs):
         entries += new_plans(entries, it, 100.0 + number)
     return entries
@@ -73,7 +73,9 @@ def test_an_entry_says_who_made_the_plan_when_and_why() -> None:
 
 
 def test_entries_that_are_no_plans_are_left_out() -> None:
-    assert history([Entry(1.0, "plan", None, {"endpoint": "chat"}), *journal(config())], "chat")[0].generation == 0
+    assert (
+        history([JournalEntry(1.0, "plan", None, {"endpoint": "chat"}), *journal(config())], "chat")[0].generation == 0
+    )
     assert history(journal(config()), "other") == []
 
 
@@ -100,7 +102,7 @@ def pinning(blue: int, plan: dict[str, Any] | None = None, **fields: Any) -> Con
 
 def followed(*configs: tuple[float, Config]) -> list[tuple[int, float]]:
     """The earlier weights by the final journal: the blue share and its end time, the oldest first."""
-    entries: list[Entry] = []
+    entries: list[JournalEntry] = []
     for at, it in configs:
         entries += new_plans(entries, it, at)
     found = replaced(entries, it)

@@ -2,16 +2,19 @@
 
 from pathlib import Path
 
-from app.experiments.contract.journal import Entry
+from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage import journal
 from app.experiments.storage import journal as snapshots
-from app.experiments.storage.journal import Snapshot
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.store import LocalStore
 
 
 def test_entries_come_back_in_the_order_of_their_times(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    first, second = Entry(10.0, "alarm", "trial", {"text": "slow"}, "a"), Entry(20.0, "controller_started")
+    first, second = (
+        JournalEntry(10.0, "alarm", "trial", {"text": "slow"}, "a"),
+        JournalEntry(20.0, "controller_started"),
+    )
     journal.append(store, "b-1", [second])
     journal.append(store, "a-1", [first])
     assert journal.read(store) == [first, second]
@@ -19,16 +22,16 @@ def test_entries_come_back_in_the_order_of_their_times(tmp_path: Path) -> None:
 
 def test_a_line_that_is_no_entry_is_left_out(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    journal.append(store, "a-1", [Entry(10.0, "alarm")])
+    journal.append(store, "a-1", [JournalEntry(10.0, "alarm")])
     file = tmp_path / "journal/date=1970-01-01/a-1.jsonl"
     file.write_bytes(file.read_bytes() + b'{"at": 1')
     (file.parent / "README").write_text("hello")
-    assert journal.read(store) == [Entry(10.0, "alarm")]
+    assert journal.read(store) == [JournalEntry(10.0, "alarm")]
 
 
 def test_the_newest_snapshot_counts_and_old_ones_of_others_go(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    old, new = Snapshot(10.0, "trial", 1.0, {"e": 1}), Snapshot(20.0, "trial", 1.0, {"e": 2})
+    old, new = AnalysisSnapshot(10.0, "trial", 1.0, {"e": 1}), AnalysisSnapshot(20.0, "trial", 1.0, {"e": 2})
     snapshots.write(store, "writer-b", new)
     snapshots.write(store, "writer-a", old)
     store.write("state/trial/broken.json", b"{")

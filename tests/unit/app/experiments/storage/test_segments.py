@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.experiments.storage import reading, segments, writing
 from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
 from app.experiments.storage.reading import Gaps
-from app.experiments.storage.segments import Footer, Numbers, RouterState, Segment
+from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.exposures.wire import FeedbackItem, Lost, Plan
 from tests.support.experiments.exposures import PLAN, batch, late, pair, row, start
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def footer(*numbers: int, at: float = 1000.0, **fields: Any) -> Footer:
-    state = RouterState([[1, 3]], [Lost("chat", "blue", 5)], at)
+    state = RouterRecord([[1, 3]], [Lost("chat", "blue", 5)], at)
     batches = {"router-a": Numbers(numbers).dump()}
     return Footer(written_at=at, batches=batches, routers={"router-a": state}, **fields)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from app.experiments.storage.store import LocalStore, Missing, ObjectStore, Store, StoreError, open_store
+from app.experiments.storage.store import FileStore, LocalStore, Missing, ObjectStore, StoreError, open_store
 
 
-def local(directory: Path) -> Store:
+def local(directory: Path) -> FileStore:
     return LocalStore(directory / "ledger")
 
 
-def bucket(directory: Path) -> Store:
+def bucket(directory: Path) -> FileStore:
     """An object store whose objects are files of this machine."""
     files = pafs.LocalFileSystem()
     return ObjectStore(pafs.SubTreeFileSystem(str(directory), files), "bucket/ledger/")
@@ -23,13 +23,13 @@ def bucket(directory: Path) -> Store:
 STORES = pytest.mark.parametrize("make", [local, bucket])
 
 
-def content(store: Store, path: str) -> bytes:
+def content(store: FileStore, path: str) -> bytes:
     with store.open(path) as file:
         return bytes(file.read())
 
 
 @STORES
-def test_a_file_is_what_was_written_last(make: Callable[[Path], Store], tmp_path: Path) -> None:
+def test_a_file_is_what_was_written_last(make: Callable[[Path], FileStore], tmp_path: Path) -> None:
     if make is bucket:
         (tmp_path / "bucket/ledger/a/b").mkdir(parents=True)  # object stores have no folders to make
     store = make(tmp_path)

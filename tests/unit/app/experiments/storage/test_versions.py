@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app.experiments.storage import reading, segments, writing
 from app.experiments.storage.columns import Columns, Exposures, PairColumns, RowColumns, Tables, from_batch
 from app.experiments.storage.reading import Gaps
-from app.experiments.storage.segments import Footer, Numbers, RouterState, Segment
+from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
 from app.experiments.storage.store import Damaged, LocalStore
 from app.exposures.wire import Lost
 from tests.support.experiments.exposures import batch, late, pair, row, start
@@ -32,7 +32,7 @@ NEEDED = {
 """The columns of a row without which it says nothing."""
 
 
-def kept(version: str) -> segments.Content:
+def kept(version: str) -> segments.SegmentContent:
     return segments.read(LocalStore(VERSIONS / version), SEGMENT, Tables())
 
 
@@ -52,7 +52,7 @@ def written(directory: Path, *numbers: int) -> Segment:
         )
         for number in numbers
     ]
-    state = RouterState(Numbers(numbers).dump(), [], 1000.0)
+    state = RouterRecord(Numbers(numbers).dump(), [], 1000.0)
     footer = Footer(
         written_at=1000.0, batches={"router-a": Numbers(numbers).dump()}, routers={"router-a": state}, merged=False
     )
@@ -74,7 +74,7 @@ def test_a_segment_of_every_version_is_read(version: str) -> None:
     content = kept(version)
     footer, exposures = content.footer, content.exposures
     assert footer.batches == {"router-a": [[1, 2]]}
-    assert footer.routers["router-a"] == RouterState([[1, 2]], [Lost("chat", "blue", 5)], 1100.0)
+    assert footer.routers["router-a"] == RouterRecord([[1, 2]], [Lost("chat", "blue", 5)], 1100.0)
     assert [len(columns) for columns in exposures] == [4, 4, 2, 1, 1 if int(version) >= 3 else 0]
     rows = exposures.rows
     assert rows.seq.tolist() == [1, 2, 3, 4]
