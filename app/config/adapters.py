@@ -8,7 +8,9 @@ Problems are lines, ``path: what; the fix``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+from app.config.base import DeploymentFields
 
 _KNOWN = frozenset({"name", "path", "base_model_name", "is_3d_lora_weight"})
 """vLLM's fields of a module."""
@@ -19,19 +21,6 @@ class Adapter(NamedTuple):
 
     name: str
     path: str
-
-
-class Deployment(Protocol):
-    """The part of `schema.Deployment` that the checks read."""
-
-    @property
-    def app(self) -> str | None: ...
-    @property
-    def url(self) -> str | None: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def parent(self) -> str | None: ...
 
 
 def adapters_of(llm_config: Mapping[str, Any]) -> list[Adapter]:
@@ -73,7 +62,7 @@ def engine_problems(llm_config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def model_problems(
-    deployments: Mapping[str, Deployment], llm_configs: Mapping[str, Mapping[str, Any]]
+    deployments: Mapping[str, DeploymentFields], llm_configs: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Deployments whose model their application does not serve. `llm_configs`: by application."""
     for name, deployment in deployments.items():
@@ -92,7 +81,7 @@ def model_problems(
             yield f"deployments.{name}.parent: '{base}' is the application's own model, no adapter; remove it"
 
 
-def parent_problems(deployments: Mapping[str, Deployment]) -> Iterator[str]:
+def parent_problems(deployments: Mapping[str, DeploymentFields]) -> Iterator[str]:
     """Problems with the parents of adapters."""
     for name, deployment in deployments.items():
         if deployment.parent is None:

@@ -8,7 +8,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Protocol, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -34,6 +34,34 @@ class Section(BaseModel):
     """A part of the configuration: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EndpointFields(Protocol):
+    """The fields of `schema.Endpoint` that the checks of other sections read."""
+
+    @property
+    def tasks(self) -> Sequence[str]: ...
+    @property
+    def traffic(self) -> Mapping[str, int]: ...
+    @property
+    def sticky(self) -> object: ...
+
+
+class DeploymentFields(Protocol):
+    """The fields of `schema.Deployment` that the checks of other sections read."""
+
+    @property
+    def app(self) -> str | None: ...
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def parent(self) -> str | None: ...
+    @property
+    def price(self) -> object: ...
+    @property
+    def space_id(self) -> str | None: ...
 
 
 def renamed(section: Any, names: Mapping[str, str]) -> Any:

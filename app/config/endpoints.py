@@ -8,13 +8,13 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from app.config.base import Name, Section
+from app.config.base import DeploymentFields, EndpointFields, Name, Section
 from app.config.experiments import Percent
 
 
@@ -80,25 +80,14 @@ class Recording(Section):
 _EMBEDDINGS = "embeddings"
 
 
-class Endpoint(Protocol):
-    """The part of `schema.Endpoint` that the checks read."""
+class MirroredEndpoint(EndpointFields, Protocol):
+    """The fields of `schema.Endpoint` that the checks of mirrors read."""
 
-    @property
-    def tasks(self) -> Sequence[str]: ...
-    @property
-    def traffic(self) -> Mapping[str, int]: ...
     @property
     def mirror(self) -> Mirror | None: ...
 
 
-class Deployment(Protocol):
-    """The part of `schema.Deployment` that the checks read."""
-
-    @property
-    def space_id(self) -> str | None: ...
-
-
-def mirror_problems(endpoints: Mapping[str, Endpoint]) -> Iterator[str]:
+def mirror_problems(endpoints: Mapping[str, MirroredEndpoint]) -> Iterator[str]:
     """Every reason to refuse the mirrors. That the shadows exist and do the tasks is checked with the endpoints."""
     for name, endpoint in endpoints.items():
         if (mirror := endpoint.mirror) is not None and endpoint.traffic.get(mirror.deployment) == 100:
@@ -108,7 +97,9 @@ def mirror_problems(endpoints: Mapping[str, Endpoint]) -> Iterator[str]:
             )
 
 
-def mirror_warnings(endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]) -> Iterator[str]:
+def mirror_warnings(
+    endpoints: Mapping[str, MirroredEndpoint], deployments: Mapping[str, DeploymentFields]
+) -> Iterator[str]:
     """Warnings about settings of a valid configuration that are rarely intended."""
     for name, endpoint in endpoints.items():
         if (mirror := endpoint.mirror) is None:
@@ -123,7 +114,9 @@ def mirror_warnings(endpoints: Mapping[str, Endpoint], deployments: Mapping[str,
             yield from _other_space(path, shadow, endpoint, deployments)
 
 
-def _other_space(path: str, shadow: str, endpoint: Endpoint, deployments: Mapping[str, Deployment]) -> Iterator[str]:
+def _other_space(
+    path: str, shadow: str, endpoint: MirroredEndpoint, deployments: Mapping[str, DeploymentFields]
+) -> Iterator[str]:
     """Vectors of different spaces have no direction in common: their cosine is near 0 however good both models are."""
     space = deployments[shadow].space_id
     for primary in endpoint.traffic:

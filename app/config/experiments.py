@@ -6,11 +6,11 @@ Checks of experiments that need the endpoints, the deployments and the other exp
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.config.base import Name, Section, renamed
+from app.config.base import DeploymentFields, EndpointFields, Name, Section, renamed
 
 State = Literal["draft", "running", "paused", "stopped"]
 Mode = Literal["ab", "aa"]
@@ -77,7 +77,7 @@ class Metric(Section):
         return self.metric if self.statistic in (None, default) else f"{self.metric}.{self.statistic}"
 
 
-class Feedback(Section):
+class FeedbackSettings(Section):
     """A score that callers send for an answer, to `/api/feedback`."""
 
     type: Literal["boolean", "number"] = Field(default="boolean", description="`number` needs `min` and `max`.")
@@ -190,7 +190,7 @@ class Experiment(Section):
     alpha: Fraction = Field(default=0.05, description="The chance of any false primary verdict.")
     primary: tuple[Metric, ...] = Field(min_length=1, description="The metrics that decide.")
     secondary: tuple[Metric, ...] = Field(default=(), description="Metrics that are reported but do not decide.")
-    feedback: dict[MetricName, Feedback] = Field(default_factory=dict, description="Scores that callers send.")
+    feedback: dict[MetricName, FeedbackSettings] = Field(default_factory=dict, description="Scores that callers send.")
     guardrails: tuple[Guardrail, ...] = Field(
         default=DEFAULT_GUARDRAILS,
         description="Events whose rate must not rise. Default: `error`, `slow` (10 s; whole answers 20 s), `empty` and "
@@ -273,33 +273,15 @@ ALL = 100
 """The step of a ramp that is a promotion."""
 
 
-class Endpoint(Protocol):
-    """The part of `schema.Endpoint` that the checks read."""
-
-    @property
-    def tasks(self) -> Sequence[str]: ...
-    @property
-    def traffic(self) -> Mapping[str, int]: ...
-    @property
-    def sticky(self) -> object: ...
-
-
-class Deployment(Protocol):
-    """The part of `schema.Deployment` that the checks read."""
-
-    @property
-    def price(self) -> object: ...
-    @property
-    def space_id(self) -> str | None: ...
-
-
 def is_active(experiment: Experiment) -> bool:
     """Whether the experiment occupies its endpoint: it is neither a draft nor stopped."""
     return experiment.state not in ("draft", "stopped")
 
 
 def experiment_problems(
-    experiments: Mapping[str, Experiment], endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]
+    experiments: Mapping[str, Experiment],
+    endpoints: Mapping[str, EndpointFields],
+    deployments: Mapping[str, DeploymentFields],
 ) -> list[str]:
     """Every reason to refuse the experiments."""
     problems = list(_one_per_endpoint(experiments))
@@ -314,7 +296,7 @@ def experiment_problems(
     return problems
 
 
-def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mapping[str, Endpoint]) -> list[str]:
+def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mapping[str, EndpointFields]) -> list[str]:
     """Warnings about settings of active experiments that are valid but rarely intended."""
     warnings: list[str] = []
     for name, experiment in experiments.items():
@@ -339,7 +321,7 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
     return warnings
 
 
-def _acting_warnings(path: str, experiment: Experiment, endpoint: Endpoint) -> Iterator[str]:
+def _acting_warnings(path: str, experiment: Experiment, endpoint: EndpointFields) -> Iterator[str]:
     """Warnings about automatic actions that cannot happen, or not as the configuration reads."""
     if experiment.mode == "aa":
         if any(it.action != "alert" for it in experiment.guardrails if "guardrails" in experiment.model_fields_set):
@@ -348,7 +330,7 @@ def _acting_warnings(path: str, experiment: Experiment, endpoint: Endpoint) -> I
         yield from _ramp_warnings(path, experiment, experiment.ramp, endpoint)
 
 
-def _ramp_warnings(path: str, experiment: Experiment, ramp: Ramp, endpoint: Endpoint) -> Iterator[str]:
+def _ramp_warnings(path: str, experiment: Experiment, ramp: Ramp, endpoint: EndpointFields) -> Iterator[str]:
     arms = sum(endpoint.traffic[arm] for arm in experiment.arms)
     treated = arms - endpoint.traffic[experiment.control]
     if passed := [step for step in ramp.steps if step < treated]:
@@ -397,7 +379,10 @@ def _one_per_endpoint(experiments: Mapping[str, Experiment]) -> Iterator[str]:
 
 
 def _arm_problems(
-    path: str, experiment: Experiment, endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]
+    path: str,
+    experiment: Experiment,
+    endpoints: Mapping[str, EndpointFields],
+    deployments: Mapping[str, DeploymentFields],
 ) -> list[str]:
     """Problems with the endpoint and the arms, which must exist and differ. Their tasks: see `Config`."""
     problems: list[str] = []
@@ -421,14 +406,14 @@ def _arm_problems(
     return problems
 
 
-def _outside(where: str, arm: str, name: str, endpoint: Endpoint) -> list[str]:
+def _outside(where: str, arm: str, name: str, endpoint: EndpointFields) -> list[str]:
     if arm in endpoint.traffic:
         return []
     behind = ", ".join(endpoint.traffic)
     return [f"{where}: '{arm}' is not in the traffic of '{name}' ({behind}); add it there, with 0 if it gets none yet"]
 
 
-def _label_problems(path: str, experiment: Experiment, deployments: Mapping[str, Deployment]) -> list[str]:
+def _label_problems(path: str, experiment: Experiment, deployments: Mapping[str, DeploymentFields]) -> list[str]:
     problems = [
         f"{path}.treatments.{number}: '{arm}' is a deployment, and in mode aa a treatment is a label; choose a new word"
         for number, arm in enumerate(experiment.treatments)
@@ -439,7 +424,7 @@ def _label_problems(path: str, experiment: Experiment, deployments: Mapping[str,
     return problems
 
 
-def _space_problems(path: str, experiment: Experiment, deployments: Mapping[str, Deployment]) -> list[str]:
+def _space_problems(path: str, experiment: Experiment, deployments: Mapping[str, DeploymentFields]) -> list[str]:
     """Vectors of different spaces must not meet in one index: a share of the queries would find nothing."""
     spaces = {arm: deployments[arm].space_id for arm in experiment.arms if arm in deployments}
     if len(set(spaces.values())) == 1 and None not in spaces.values():
@@ -488,7 +473,7 @@ def statistics_of(metric: str, experiment: Experiment) -> Sequence[Statistic]:
     return ("proportion",) if feedback.type == "boolean" else ("mean",)
 
 
-def _stream_problems(path: str, experiment: Experiment, endpoint: Endpoint) -> list[str]:
+def _stream_problems(path: str, experiment: Experiment, endpoint: EndpointFields) -> list[str]:
     answers = " and ".join(_NEVER_STREAMED[task] for task in endpoint.tasks)
     return [
         f"{path}.{where}: '{metric.metric}' has values for streams only, and {answers} are never streamed; use "
@@ -498,7 +483,7 @@ def _stream_problems(path: str, experiment: Experiment, endpoint: Endpoint) -> l
     ]
 
 
-def _price_problems(path: str, experiment: Experiment, deployments: Mapping[str, Deployment]) -> Iterator[str]:
+def _price_problems(path: str, experiment: Experiment, deployments: Mapping[str, DeploymentFields]) -> Iterator[str]:
     if not any(metric.metric == "cost" for _, metric in _metrics(experiment)):
         return
     for arm in experiment.arms:

@@ -13,7 +13,7 @@ from app.config.endpoints import Affinity
 from app.dialects.base import Call
 from app.exchange.request import cache_scope
 from app.exchange.snapshot import Snapshot
-from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, before_the_answer, is_running
+from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, has_previous_turns, stable_prefix
 from app.exposures.identity import own_key
 from app.internal_api import AFFINITY_HEADER
 from app.routing.traffic import Assignment
@@ -63,7 +63,7 @@ class Place:
             return NO_KEY
         # A first turn has least to lose: elsewhere it finds the system prompt, too, sooner or later even where each
         # caller has to bring its own.
-        bound = affinity.bound if is_running(self._call.task, self._call.body) else affinity.bound / 2
+        bound = affinity.bound if has_previous_turns(self._call.task, self._call.body) else affinity.bound / 2
         digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return {AFFINITY_HEADER: f"{digest} {bound:g}"}
 
@@ -73,7 +73,7 @@ class Place:
             return own_key(self._caller, _cut(self._call.cache_key))
         if (key := self._sticky_key(affinity)) or not by_prefix:
             return key
-        text = beginning(self._call.task, self._call.body)
+        text = prompt_prefix(self._call.task, self._call.body)
         return f"{self.scope}\0{text}" if text and self.scope else text
 
     def _sticky_key(self, affinity: Affinity) -> str | None:
@@ -87,7 +87,7 @@ class Place:
         return None if is_one_caller else key
 
 
-def beginning(task: str, body: Mapping[str, Any]) -> str | None:
+def prompt_prefix(task: str, body: Mapping[str, Any]) -> str | None:
     """The beginning of a conversation's prompt, the same text in every turn; None for tasks without a prefix cache.
 
     `body` is the request in vLLM's fields. Two conversations may have the same text: they share a replica then.
@@ -96,7 +96,7 @@ def beginning(task: str, body: Mapping[str, Any]) -> str | None:
         return _prompt(body.get("prompt"))
     if task not in CONVERSATIONS:
         return None
-    texts = [_cut(text) for text in before_the_answer(task, body)]
+    texts = [_cut(text) for text in stable_prefix(task, body)]
     tools = body.get("tools")
     for tool in tools[:_MOST_TOOLS] if isinstance(tools, list) else ():
         function = tool.get("function", tool) if isinstance(tool, dict) else None

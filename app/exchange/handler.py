@@ -47,7 +47,7 @@ from app.exchange.request import (
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
+from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, has_previous_turns
 from app.exposures.identity import unit_key
 from app.limits.bodies import LONG_BODY, Room
 from app.limits.limiter import estimate
@@ -341,7 +341,7 @@ def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, 
         key = conversation_key(caller.name, call.task, call.body)
     if key is None:
         return NO_CONVERSATION
-    return ConversationTurn(is_running(call.task, call.body), state.ledger.conversation(caller.id, key))
+    return ConversationTurn(has_previous_turns(call.task, call.body), state.ledger.conversation(caller.id, key))
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

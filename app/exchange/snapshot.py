@@ -21,7 +21,7 @@ from app.exposures.log import Ledger
 from app.exposures.plans import Scope, plan_of
 from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
-from app.routing.rules import NO_STOPS, Earlier, GracePeriod, InForce, Overrides, Rules, in_force, same, stops_of
+from app.routing.rules import NO_STOPS, Earlier, GracePeriod, InForce, Overrides, Rules, current_rules, same, stops_of
 from app.upstream.client import NO_CONTEXT, Encode, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
@@ -317,7 +317,9 @@ class SnapshotBuilder:
         if has_changed and self._pins.has_others and endpoint.pin_s > 0:
             self._settles[name] = self._pins.now() + self._settle_s
         withdrawn = endpoint.plan.withdrawn
-        return in_force(before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now)
+        return current_rules(
+            before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now
+        )
 
     def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
         """The endpoint's rules; None if its weights alone decide. `able`: deployments that support its tasks."""

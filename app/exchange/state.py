@@ -24,7 +24,7 @@ from app.exchange.snapshot import Calls, Snapshot
 from app.exposures.log import Ledger
 from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
-from app.routing.admission import AdmissionQueue, Unserved
+from app.routing.admission import AdmissionQueue, UnmetDemand
 from app.routing.conversations import PinnedConversations, RecentKeys
 from app.routing.resilience import Breakers, Fault, RetryBudget
 from app.telemetry.logs import event
@@ -184,7 +184,7 @@ class RouterState:
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
-    unserved: Unserved = field(default_factory=Unserved)
+    unserved: UnmetDemand = field(default_factory=UnmetDemand)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(init=False)
 

@@ -17,7 +17,7 @@ from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.contract.journal import JournalEntry, history
 from app.experiments.contract.questions import MAX_RUNS, ManualDecision, choice, decision, number, whole_number
 from app.experiments.contract.report import (
-    Acting,
+    AutomationStatus,
     Comparison,
     FalseVerdicts,
     Foreseen,
@@ -79,7 +79,7 @@ class ControllerReader(Protocol):
     def analysis(self, name: str) -> ReadableAnalysis | None:
         """The evidence of a running experiment; None if there is none."""
 
-    def acting(self, report: Report) -> Acting | None:
+    def acting(self, report: Report) -> AutomationStatus | None:
         """The state of acting on the experiment of a report; None if nothing acts on it."""
 
     def shown(self, report: Report) -> None:
@@ -112,7 +112,7 @@ class _Reading(NamedTuple):
     """A report, with the state of acting and the latest actions at the same moment."""
 
     report: Report
-    acting: Acting | None
+    acting: AutomationStatus | None
     actions: Sequence[tuple[float, str]]
 
 

@@ -29,7 +29,7 @@ from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal, TrafficChange
 from app.experiments.contract.journal import LOAD, LOOKS, LOST, OBSTACLES, JournalEntry, new_plans, replaced
 from app.experiments.contract.questions import ManualDecision
-from app.experiments.contract.report import Acting, Foreseen, Report
+from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.export import export
 from app.experiments.judging import AnalysisFactory, Evidence, Judges
 from app.experiments.recordings import RecordingKeeper
@@ -37,7 +37,7 @@ from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, run
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.columns import Tables, from_batch
 from app.experiments.storage.journal import AnalysisSnapshot
-from app.experiments.storage.keeper import Keeper, OpenStore, StorageHealth, Submit, at_once
+from app.experiments.storage.keeper import OpenStore, StorageHealth, StorageManager, Submit, at_once
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
 from app.experiments.storage.reading import exposures_of, scored
 from app.experiments.storage.store import open_store
@@ -141,13 +141,14 @@ class Controller:
         analysis_factory: AnalysisFactory = Analysis,
         same_run: SameRun = same_run,
         clock: Callable[[], float] = time.time,
-        can_move: bool = False,
+        has_control_plane: bool = False,
         submit: Submit = at_once,
         open_store: OpenStore = open_store,
         write_ahead: WriteAhead | None = None,
     ) -> None:
-        """`base`: the directory that a relative `ledger.url` is relative to. `submit`: carries out writes. `can_move`:
-        the host makes the requested `changes` of traffic. `write_ahead`: the host adds each batch to it.
+        """`base`: the directory that a relative `ledger.url` is relative to. `submit`: carries out writes.
+        `has_control_plane`: the host makes the requested `changes` of traffic. `write_ahead`: the host adds each batch
+        to it.
         """
         self.tables = Tables()
         self.wants_configuration = True
@@ -155,7 +156,7 @@ class Controller:
         self._same_run, self.now = same_run, clock
         self._started_at = clock()
         self.write_ahead = write_ahead
-        self._keeper = Keeper(
+        self._keeper = StorageManager(
             ledger, base, self.tables, clock(), submit=submit, open_store=open_store, write_ahead=write_ahead
         )
         self._open_store = partial(open_store, ledger.url, base)
@@ -164,7 +165,7 @@ class Controller:
         self.audit = AuditTrail(self._open_store, lambda: self._keeper.settings.audit_days, clock)
         """Keeps the records of management calls; usable in any thread."""
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
-        self._actions = Actions(self._journal, can_move=can_move)
+        self._actions = Actions(self._journal, has_control_plane=has_control_plane)
         self._act_at = 0.0
         self._config: Config | None = None
         self._runs: dict[str, ExperimentRun] = {}
@@ -182,13 +183,13 @@ class Controller:
         self._replaced: list[Replaced] = []
         self._keeper.journal([JournalEntry(clock(), "controller_started")])
 
-    def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
+    def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
         """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
-        `turns`: the value of `turns` before the configuration was read; None: it was read just now.
+        `transitions`: the value of `transitions` before the configuration was read; None: it was read just now.
         """
         self.wants_configuration, self._act_at = False, 0.0
-        self._actions.settled = settled
-        self._actions.seen_turns = self._actions.turns if turns is None else turns
+        self._actions.rollout_complete = rollout_complete
+        self._actions.seen_transitions = self._actions.transitions if transitions is None else transitions
         if config == self._config:
             self._note(OBSTACLES, self._actions.obstacles())
             return
@@ -272,9 +273,9 @@ class Controller:
         return {name: self._replicas.get(it.app, 0) for name, it in deployments if it.app is not None}
 
     @property
-    def turns(self) -> int:
+    def transitions(self) -> int:
         """The number of times that acting has changed something. In any thread."""
-        return self._actions.turns
+        return self._actions.transitions
 
     def changes(self) -> list[TrafficChange]:
         """The changes of traffic that are wanted now."""
@@ -303,7 +304,7 @@ class Controller:
         analysis = judged.analysis
         return Evidence(analysis, lambda now: self._amended(analysis.report(now)))
 
-    def acting(self, report: Report) -> Acting | None:
+    def acting(self, report: Report) -> AutomationStatus | None:
         """The state of acting on the experiment of a report."""
         run, config = self._runs[report.experiment], self._config
         return self._actions.acting(run, config, report, self.now()) if config is not None else None

@@ -232,9 +232,9 @@ class ControllerHost:
 
     async def _refresh(self) -> None:
         async with self._refreshing:  # configurations must be applied in the order in which they were read
-            turns = self._controller.turns if self._controller is not None else 0
+            transitions = self._controller.transitions if self._controller is not None else 0
             try:
-                config, settled = await self._read()
+                config, rollout_complete = await self._read()
             except UpstreamError as error:
                 unread = event("configuration_not_read", error=str(error))
                 _log.warning(
@@ -242,7 +242,7 @@ class ControllerHost:
                 )
                 return
             if config is not None:
-                await self._in_thread(partial(self._configure, config, settled, turns))
+                await self._in_thread(partial(self._configure, config, rollout_complete, transitions))
 
     async def _read(self) -> tuple[Config | None, bool]:
         """The configuration in force, and whether every router has it. Raises UpstreamError."""
@@ -252,18 +252,18 @@ class ControllerHost:
         applied = await self._control.applied()
         return applied.parsed(), applied.delivery is Delivery.SETTLED
 
-    def _configure(self, config: Config, settled: bool, turns: int) -> None:
+    def _configure(self, config: Config, rollout_complete: bool, transitions: int) -> None:
         """Configures the controller, in its thread."""
         if self._controller is None or config.ledger.url != self._url:
             if self._controller is not None:
                 self._controller.close()
             controller = self._new_controller(config.ledger, self._writer.submit)
             self._url, self._answers = config.ledger.url, Answers(controller)
-            controller.configure(config, settled=settled)
+            controller.configure(config, rollout_complete=rollout_complete)
             controller.tick()  # writes the start to the journal before the first request
             self._controller = controller
             return
-        self._controller.configure(config, settled=settled, turns=turns)
+        self._controller.configure(config, rollout_complete=rollout_complete, transitions=transitions)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
@@ -282,6 +282,6 @@ def host_controller(
         if directory is not None:
             make_private(directory)
         ahead = WriteAhead(directory) if is_alone and directory is not None else None
-        return Controller(ledger, base=base, can_move=control is not None, submit=submit, write_ahead=ahead)
+        return Controller(ledger, base=base, has_control_plane=control is not None, submit=submit, write_ahead=ahead)
 
     return ControllerHost(read_configuration, new, control)

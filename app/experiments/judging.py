@@ -19,9 +19,9 @@ from app.experiments.contract.journal import JUDGED, JournalEntry
 from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
 from app.experiments.runs import ExperimentRun, loads_of, of_run
 from app.experiments.shadows import ShadowJudge
-from app.experiments.storage.columns import Bool, Columns, Exposures, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.storage.columns import Bool, Columns, Exposures, OverdueColumns, RowColumns, StartColumns, Tables
 from app.experiments.storage.journal import AnalysisSnapshot
-from app.experiments.storage.keeper import Keeper
+from app.experiments.storage.keeper import StorageManager
 from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import StoreError
 from app.exposures.wire import FeedbackItem
@@ -37,7 +37,7 @@ class JudgedAnalysis(Protocol):
 
     def add_starts(self, starts: StartColumns) -> None: ...
     def add_rows(self, rows: RowColumns) -> None: ...
-    def add_late(self, late: LateColumns) -> None: ...
+    def add_late(self, late: OverdueColumns) -> None: ...
     def add_feedback(self, items: Sequence[FeedbackItem], arrived: Sequence[float] | None = None) -> None:
         """`arrived`: when the controller took each, in Unix seconds."""
 
@@ -245,7 +245,7 @@ Lost = Mapping[tuple[str, str], int]
 class Judges:
     """`of` are those of experiments with a run. Not thread-safe."""
 
-    def __init__(self, tables: Tables, keeper: Keeper, new_analysis: AnalysisFactory) -> None:
+    def __init__(self, tables: Tables, keeper: StorageManager, new_analysis: AnalysisFactory) -> None:
         self._tables, self._keeper, self._new_analysis = tables, keeper, new_analysis
         self.shadows = ShadowJudge(tables)
         self.of: dict[str, RunAnalysis] = {}

@@ -20,7 +20,7 @@ from app.experiments.automation.actions import Actions, Journal
 from app.experiments.automation.state import states_of
 from app.experiments.contract.journal import LOST, OBSTACLES, JournalEntry, history
 from app.experiments.contract.questions import ManualDecision
-from app.experiments.contract.report import Acting, Foreseen, Report
+from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.runs import ExperimentRun, loads_of, looks_of, of_run, runs_of
 from app.experiments.storage import reading
@@ -67,7 +67,7 @@ class RecordedLedger:
                 traffic = {**self._settings["traffic"], **entry.detail.get("traffic", {})}
                 self._settings |= {**entry.detail, "traffic": traffic}
         self._entries, self._runs, self._gaps = entries, runs_of(entries), contents.gaps
-        self._actions = Actions(Journal(len, lambda: 0, lambda: False), can_move=False)
+        self._actions = Actions(Journal(len, lambda: 0, lambda: False), has_control_plane=False)
         self._actions.restore(entries)
         if (obstacles := self._fact(OBSTACLES)) is not None:
             self._actions.meet(obstacles)
@@ -90,7 +90,7 @@ class RecordedLedger:
             self._judged[name] = self._replayed(run)
         return self._judged[name]
 
-    def acting(self, report: Report) -> Acting | None:
+    def acting(self, report: Report) -> AutomationStatus | None:
         """The state of acting at that time; None if nothing acted on it, or the journal does not tell."""
         run = self._runs[report.experiment]
         if self._fact(OBSTACLES) is None:

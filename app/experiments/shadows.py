@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from app.config.endpoints import Mirror
 from app.config.schema import Config
 from app.experiments.analysis.arrays import HashIndex
-from app.experiments.analysis.cells import CellBlock, Cells
+from app.experiments.analysis.cells import CellBlock, UnitTable
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Effect
 from app.experiments.contract.series import Series
@@ -138,7 +138,7 @@ class ShadowEvidence:
     def __init__(self, max_units: int = MAX_UNITS) -> None:
         self.compared = self.tokens = 0
         self.failed: Counter[str] = Counter()
-        self._cells = Cells(len(METRICS), max_units)
+        self._cells = UnitTable(len(METRICS), max_units)
         self._events = {name: _Event() for name in EVENTS}
 
     @property

@@ -44,7 +44,7 @@ def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | N
     return None
 
 
-def before_the_answer(task: str, body: Mapping[str, Any]) -> Iterator[str]:
+def stable_prefix(task: str, body: Mapping[str, Any]) -> Iterator[str]:
     """The system texts before the first user message, and that message's: the same in every turn."""
     for _, value in _until_the_user(task, body):
         yield from islice(_texts(value), _MOST_TEXTS)
@@ -80,7 +80,7 @@ def turns(task: str, body: Mapping[str, Any], most: int | None = None) -> int:
     return count
 
 
-def is_running(task: str, body: Mapping[str, Any]) -> bool:
+def has_previous_turns(task: str, body: Mapping[str, Any]) -> bool:
     """Whether a request holds a turn of the model's."""
     return turns(task, body, most=1) > 0
 

@@ -27,8 +27,8 @@ from app.exposures.wire import (
     Failure,
     FeedbackItem,
     Flag,
-    Late,
     Lost,
+    OverdueRequest,
     Pair,
     Pins,
     Plan,
@@ -60,7 +60,7 @@ class _Entries:
         self._encoded = bytearray()
 
     def add(self, entry: tuple[object, ...] | FeedbackItem) -> None:
-        """Adds an entry: feedback, or the fields of a `wire.Start`, `Row`, `Late` or `Pair`."""
+        """Adds an entry: feedback, or the fields of a `wire.Start`, `Row`, `OverdueRequest` or `Pair`."""
         self.count += 1
         encoder.encode_into(entry, self._encoded, -1)
 
@@ -446,7 +446,7 @@ class Ledger:
                 batch = self._open
                 plan, assigned = batch.plan(exposure.scope.plan), batch.names[exposure.arrival.assigned]
                 for kind, limit in exposure.late(age):
-                    batch.late.add(Late(kind, limit, exposure.seq, at, unit, plan, assigned, flags))
+                    batch.late.add(OverdueRequest(kind, limit, exposure.seq, at, unit, plan, assigned, flags))
                 self._seal_if_full()
 
     def seal(self) -> None:

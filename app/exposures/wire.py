@@ -138,7 +138,7 @@ class Row(NamedTuple):
     """The caller's group, an index like `endpoint`'s; -1: it is in none."""
 
 
-class Late(NamedTuple):
+class OverdueRequest(NamedTuple):
     """A request that is late, reported while it runs. At most one per kind, limit and request."""
 
     kind: int
@@ -282,7 +282,7 @@ class Batch(msgspec.Struct, frozen=True):
     plans: list[Plan]
     starts: list[Start]
     rows: list[Row]
-    late: list[Late]
+    late: list[OverdueRequest]
     feedback: list[FeedbackItem]
     lost: list[Lost]
     pairs: list[Pair] = []

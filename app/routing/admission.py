@@ -27,7 +27,7 @@ MOMENT_S = 1.0
 """Seconds, the `Retry-After` of a refusal: refusals that are further apart may be of the same request."""
 
 
-class Unserved:
+class UnmetDemand:
     """The unserved requests of each deployment. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,7 +100,7 @@ class AdmissionQueue:
         return len(self._waiting)
 
     def slot(
-        self, endpoint: str, limits: Admission | None, deployment: str = "", unserved: Unserved | None = None
+        self, endpoint: str, limits: Admission | None, deployment: str = "", unserved: UnmetDemand | None = None
     ) -> AbstractAsyncContextManager[None]:
         """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long.
 
@@ -110,12 +110,12 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def _slot(
-        self, endpoint: str, limits: Admission, deployment: str, unserved: Unserved | None
+        self, endpoint: str, limits: Admission, deployment: str, unserved: UnmetDemand | None
     ) -> AsyncIterator[None]:
         if self.running < limits.max_concurrent and not self._waiting:
             self.running += 1
         else:
-            unserved = unserved if unserved is not None else Unserved()
+            unserved = unserved if unserved is not None else UnmetDemand()
             try:
                 with unserved.waiting(deployment):
                     await self._queue(endpoint, limits)

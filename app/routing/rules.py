@@ -37,8 +37,8 @@ class Overrides:
 NO_STOPS: Mapping[str, str] = {}
 
 
-class Stop(Protocol):
-    """The fields that are used of `ledger.acknowledgement.Stop`."""
+class StopFields(Protocol):
+    """The fields that are used of `exposures.wire.Stop`."""
 
     @property
     def endpoint(self) -> str: ...
@@ -48,7 +48,7 @@ class Stop(Protocol):
     def control(self) -> str: ...
 
 
-def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[Stop]) -> Mapping[str, str]:
+def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[StopFields]) -> Mapping[str, str]:
     """The endpoint's stopped deployments, each with the one that gets its share.
 
     Ignores a stop whose deployment or control is not in the traffic, and one whose control is stopped, too.
@@ -102,7 +102,7 @@ class InForce(NamedTuple):
     earlier: Sequence[Earlier] = ()
 
 
-def in_force(
+def current_rules(
     before: InForce | None,
     weights: Mapping[str, int],
     stops: Mapping[str, str],

@@ -17,14 +17,13 @@ from starlette.requests import Request as HTTPRequest
 
 from app.config.base import ConfigError, problems_of
 from app.config.endpoints import MAX_REASON
-from app.config.experiments import Experiment, experiment_warnings, is_active
-from app.config.experiments import Feedback as Declaration
+from app.config.experiments import Experiment, FeedbackSettings, experiment_warnings, is_active
 from app.config.schema import Config, parse
 from app.dialects.base import Reply
 from app.dialects.bodies import Checked, dump, json_object, json_object_with_nulls, validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
 from app.experiments.contract.questions import MAX_RUNS, Action
-from app.experiments.contract.report import Acting, Foreseen, Summary
+from app.experiments.contract.report import AutomationStatus, Foreseen, Summary
 from app.exposures.controller_client import ControllerClient
 from app.exposures.identity import request_hash
 from app.exposures.wire import FeedbackItem
@@ -54,7 +53,7 @@ def etag(content: bytes) -> dict[str, str]:
     return {"etag": f'"{acting.revision}"'} if acting is not None else {}
 
 
-def acting_of(summary: bytes) -> dict[str, Any]:
+def automation_fields(summary: bytes) -> dict[str, Any]:
     """What the audit log has of a Summary: its revision, its state, and the treatments' share."""
     acting = msgspec.json.decode(summary, type=Summary).acting
     return {"revision": acting.revision, "state": acting.state, "share": acting.share} if acting is not None else {}
@@ -99,7 +98,7 @@ def given_decision(body: bytes) -> dict[str, Any]:
     return request.model_dump(exclude_none=True)
 
 
-async def _present(controller: ControllerClient | None, name: str) -> tuple[bytes, Acting]:
+async def _present(controller: ControllerClient | None, name: str) -> tuple[bytes, AutomationStatus]:
     """The present Summary, and the state of acting. Raises Conflict if nothing acts on the experiment."""
     present = (await ask(controller, "GET", f"/experiments/{name}")).body
     acting = msgspec.json.decode(present, type=Summary).acting
@@ -181,7 +180,7 @@ def _yaml(name: str, section: Mapping[str, Any]) -> str:
 MOST_ITEMS = 1000
 
 
-class FeedbackRequest(BaseModel):
+class Feedback(BaseModel):
     """A score for an answer."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -197,7 +196,7 @@ class FeedbackRequest(BaseModel):
     )
 
 
-class FeedbackList(RootModel[Annotated[list[FeedbackRequest], Field(min_length=1, max_length=MOST_ITEMS)]]):
+class FeedbackList(RootModel[Annotated[list[Feedback], Field(min_length=1, max_length=MOST_ITEMS)]]):
     """Several scores."""
 
 
@@ -222,7 +221,7 @@ def checked(body: bytes, config: Config, caller: int, at: float) -> tuple[list[F
     several = isinstance(content, list)
     if several and not 1 <= len(content) <= MOST_ITEMS:
         raise BadRequest(f"A list has 1 to {MOST_ITEMS} scores, not {len(content)}")
-    given = _validated(FeedbackList, content).root if several else [_validated(FeedbackRequest, content)]
+    given = _validated(FeedbackList, content).root if several else [_validated(Feedback, content)]
     declared = _declared(config)
     items, unknown = list[FeedbackItem](), dict[str, None]()
     for index, item in enumerate(given):
@@ -235,9 +234,9 @@ def checked(body: bytes, config: Config, caller: int, at: float) -> tuple[list[F
     return items, list(unknown)
 
 
-def _declared(config: Config) -> dict[str, list[Declaration]]:
+def _declared(config: Config) -> dict[str, list[FeedbackSettings]]:
     """Every running experiment's feedback metrics, by name: two experiments may declare the same one."""
-    declared: dict[str, list[Declaration]] = {}
+    declared: dict[str, list[FeedbackSettings]] = {}
     for experiment in config.experiments.values():
         if is_active(experiment) and experiment.endpoint in config.endpoints:
             for name, declaration in experiment.feedback.items():
@@ -245,7 +244,7 @@ def _declared(config: Config) -> dict[str, list[Declaration]]:
     return declared
 
 
-def _value(value: object, declared: Iterable[Declaration], path: str) -> float:
+def _value(value: object, declared: Iterable[FeedbackSettings], path: str) -> float:
     """The value as a number, if any of the declarations accepts it."""
     expected = []
     for it in declared:

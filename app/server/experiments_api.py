@@ -51,10 +51,10 @@ from app.server.audit_log import AuditLog
 from app.server.experiment_requests import (
     CheckRequest,
     DecisionRequest,
+    Feedback,
     FeedbackList,
-    FeedbackRequest,
     RunsRequest,
-    acting_of,
+    automation_fields,
     check,
     checked,
     decide,
@@ -234,7 +234,7 @@ class ExperimentsApi:
                 "/api/feedback",
                 "feedback",
                 self._feedback,
-                bodies=[Body(FeedbackRequest), Body(FeedbackList)],
+                bodies=[Body(Feedback), Body(FeedbackList)],
                 status=202,
                 counted=True,
             ),
@@ -274,7 +274,10 @@ class ExperimentsApi:
         context.change.reason = given["reason"]
         present, summary = await decide(self._controller, name, if_match, given, context.caller.name)
         asked = {"action": given["action"], **({"treatment": given["treatment"]} if "treatment" in given else {})}
-        context.change.before, context.change.after = acting_of(present), {**asked, **acting_of(summary)}
+        context.change.before, context.change.after = (
+            automation_fields(present),
+            {**asked, **automation_fields(summary)},
+        )
         _log.info(
             "An experiment was decided about",
             extra=event(

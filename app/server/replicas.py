@@ -22,7 +22,7 @@ from app.answer_cache import AnswerCache
 from app.config.schema import Config
 from app.control_plane import RUNNING, ControlPlane, Replicas
 from app.errors import UpstreamError
-from app.routing.admission import Unserved
+from app.routing.admission import UnmetDemand
 from app.telemetry.logs import event
 from app.upstream.target import Target
 
@@ -133,7 +133,7 @@ class UnservedDemand:
 
     def __init__(
         self,
-        unserved: Unserved,
+        unserved: UnmetDemand,
         views: Callable[[], ConfigViews | None],
         control: ControlPlane | None,
         every_s: float = DEMAND_EVERY_S,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from app.exchange.affinity import beginning
+from app.exchange.affinity import prompt_prefix
 from benchmarks.affinity import processes
 
 CONVERSATIONS, TURNS, AT_ONCE, REPLICAS = 64, 6, 16, 4
@@ -87,7 +87,7 @@ def through(base: str, *, keyed: bool = False) -> Address:
     """Sends everything to one address; `keyed`: with the key for HAProxy's own hashing."""
 
     def address(body: Mapping[str, Any]) -> tuple[str, Mapping[str, str], Callable[[], None]]:
-        headers = {"x-key": format(hash(beginning("chat", body)), "x")} if keyed else {}
+        headers = {"x-key": format(hash(prompt_prefix("chat", body)), "x")} if keyed else {}
         return base, headers, _nothing
 
     return address

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.routing.admission import Unserved
+from app.routing.admission import UnmetDemand
 from benchmarks.autoscaling.controller import EPOCH, Autoscaler, Clock, simulated_time
 from benchmarks.autoscaling.engine import STEP_S, Replica, Request, least_loaded
 
@@ -55,7 +55,7 @@ class _Run:
         self._arrivals = [(it.at, number, it) for number, it in enumerate(self._requests)]
         heapq.heapify(self._arrivals)
         self._autoscaler, self._clock, self._reports_queue = autoscaler, clock, reports_queue
-        self._unserved = Unserved(lambda: clock.now)
+        self._unserved = UnmetDemand(lambda: clock.now)
         self._replicas = [Replica(f"r{number}", -1e9) for number in range(replicas)]
         self._started = self._target = replicas
         self._refused = self._steps = 0

@@ -133,7 +133,7 @@ class _Run:
             base=directory,
             analysis_factory=_analysis,
             clock=lambda: self.now,
-            can_move=True,
+            has_control_plane=True,
             open_store=lambda url, base: disk,
         )
         disk = Disk()

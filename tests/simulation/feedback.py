@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from app.experiments.statistics.look import Lines, look
+from app.experiments.statistics.look import UnitSums, look
 from tests.simulation.looks import Estimates, found
 from tests.simulation.pool import generator, spread
 
@@ -36,7 +36,7 @@ def run(matured: bool, rng: np.random.Generator) -> np.ndarray:
     for now in np.geomspace(first, LASTS_S + WINDOW_S, LOOKS):
         arrived = answers & (delay <= WINDOW_S) & (at + delay <= now) & (at <= now - (WINDOW_S if matured else 0.0))
         ones = np.ones(int(arrived.sum()))
-        lines = Lines(
+        lines = UnitSums(
             unit[arrived], np.zeros(len(ones), dtype=np.intp), arm[arrived], ones, content[arrived].astype(float), ones
         )
         result = look(lines, "ratio")

@@ -12,7 +12,7 @@ from app.experiments.analysis.aggregates import UnitHistory
 from app.experiments.analysis.arrays import Hashes
 from app.experiments.analysis.cells import Strata
 from app.experiments.analysis.metrics import Values
-from app.experiments.statistics.look import MIN_UNITS, Covariates, Lines, Look, Moments, look, look_of_requests
+from app.experiments.statistics.look import MIN_UNITS, Covariates, Estimate, Moments, UnitSums, look, look_of_requests
 from app.experiments.statistics.sequences import boundary, effect_size, ln_e_mix
 from app.experiments.storage.columns import RowColumns
 from tests.simulation.pool import generator
@@ -45,7 +45,7 @@ def spaced(requests: int, looks: int = 60) -> list[int]:
     return [round(end) for end in np.geomspace(requests / 250, requests, looks)]
 
 
-def _row(result: Look | None) -> tuple[float, float, float]:
+def _row(result: Estimate | None) -> tuple[float, float, float]:
     if result is None or min(result.units) < MIN_UNITS:
         return math.nan, math.nan, math.nan
     return result.est, result.se, result.nu
@@ -71,7 +71,7 @@ def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats,
             seen = np.flatnonzero(lines[0])
             requests += np.bincount(traffic.stratum[now], minlength=strata)
             stratum = merged(requests)[seen // 2 % strata]
-            here = Lines(seen // (2 * strata), stratum, seen % 2, *lines[:, seen])
+            here = UnitSums(seen // (2 * strata), stratum, seen % 2, *lines[:, seen])
             clustered.append(_row(look(here, world.scale)))
             if known is not None:
                 adjusted.append(_row(look(here, world.scale, _covariates(traffic, end, known))))

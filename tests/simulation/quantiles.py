@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from app.experiments.statistics.look import Lines, Look, look
-from app.experiments.statistics.quantile import QuantileLook, quantile_shift
+from app.experiments.statistics.look import Estimate, UnitSums, look
+from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift
 from app.experiments.statistics.sequences import effect_size
 from tests.simulation.false_positives import NOMINAL
 from tests.simulation.pool import generator, spread
@@ -53,10 +53,10 @@ def misses(p: float | None, rng: np.random.Generator) -> bool:
     for end in np.geomspace(LEAVING.requests / 40, LEAVING.requests, LOOKS):
         now = slice(0, round(end))
         x, unit, stratum, arm = traffic.x[now], traffic.unit[now], traffic.stratum[now], traffic.arm[now]
-        known: Look | QuantileLook | None
+        known: Estimate | QuantileEstimate | None
         if p is None:
             ones = np.ones(len(x))
-            known = look(Lines(unit, stratum, arm, ones, x, ones), "difference")
+            known = look(UnitSums(unit, stratum, arm, ones, x, ones), "difference")
         else:
             known = quantile_shift(x, unit, stratum, arm, p)
         interval = None if known is None else known.interval(effect=EFFECT, alpha=ALPHA)

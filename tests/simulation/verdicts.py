@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from app.experiments.statistics.look import Covariates, Lines, look
+from app.experiments.statistics.look import Covariates, UnitSums, look
 from tests.simulation.false_positives import NOMINAL
 from tests.simulation.looks import Estimates, found, misses, runs, spaced
 from tests.simulation.pool import generator, spread
@@ -253,7 +253,7 @@ def _prompts(row: PromptRow, effect: float, rng: np.random.Generator, ends: list
         here, ones, none = begins[begins < end], np.ones(end), np.zeros(end, np.intp)
         known = code[here]
         size, sizes = (first[it] - first[it].mean() for it in (known, code[:end]))
-        plain = Lines(code[:end], band[:end] + none, arm[:end], ones, time[:end], ones)
+        plain = UnitSums(code[:end], band[:end] + none, arm[:end], ones, time[:end], ones)
         inside = plain._replace(stratum=stratum[:end])
         looks = (
             look(plain, "difference"),

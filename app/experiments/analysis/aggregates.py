@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import LATENCIES, Covariate, Stratum
-from app.experiments.analysis.arms import Arms, FirstExposures, Placement
+from app.experiments.analysis.arms import ArmAssignment, Arms, FirstExposures
 from app.experiments.analysis.arrays import Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped, kept_share
 from app.experiments.analysis.arrivals import HORIZON_S, Held
 from app.experiments.analysis.cells import (
+    ArmMoments,
     CellBlock,
-    Cells,
     CodesOf,
     ColdMinutes,
     FirstRequests,
     Strata,
     Subgroup,
     SubgroupCells,
-    Totals,
+    UnitTable,
     bands_of,
     events_of,
     within,
@@ -36,14 +36,14 @@ from app.experiments.contract.report import ArmDistribution, Distribution
 from app.experiments.statistics.look import (
     NO_SLACK,
     Covariates,
-    Lines,
-    Look,
+    Estimate,
     LookScale,
     Slack,
+    UnitSums,
     look,
     look_of_requests,
 )
-from app.experiments.statistics.quantile import QuantileLook, quantile_shift, reach_of_quantile
+from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantile
 from app.experiments.storage.columns import I32, RowColumns
 
 MAX_VALUES = 1_000_000
@@ -140,7 +140,7 @@ class Distributions:
         self._arms = arms
         self._counts: dict[str, Ints] = {name: np.zeros((len(arms), _BINS), np.int64) for name in METRICS}
 
-    def add(self, rows: RowColumns, placed: Placement, facts: MetricContext) -> None:
+    def add(self, rows: RowColumns, placed: ArmAssignment, facts: MetricContext) -> None:
         """Analysed rows."""
         for name, counts in self._counts.items():
             value = numbers_of(name, rows, facts)
@@ -243,13 +243,13 @@ class UnitHistory:
         return np.where(known, np.stack([excess, excess / (n + SHRINKAGE)], axis=1)[np.maximum(position, 0)], 0.0)
 
 
-AnyLook = Look | QuantileLook
+AnyEstimate = Estimate | QuantileEstimate
 
 _SAMPLED_REQUESTS = 50_000
 """The number of requests kept one by one where requests are the units: A/A runs draw their arms again."""
 
 
-class Collected:
+class SufficientStatistics:
     """The evidence of one experiment. `returning`: units come back, and results are clustered by them; else every
     request is a separate unit. `first_exposures`: with it, results are adjusted for what units did before the run, and
     by what `covariates` says.
@@ -289,15 +289,15 @@ class Collected:
         self._least, self._most = np.full((2, size), np.inf), np.full((2, size), -np.inf)
         """The range of each measure's numerators, and of its denominators."""
         self._per_stratum = Growing(np.float64)
-        self._totals = Totals(size, len(arms.names))
-        self._cells = Cells(size) if returning else Cells(size, _SAMPLED_REQUESTS)
-        self._cold_cells = ColdMinutes(Cells(size))
-        self._cold_totals = ColdMinutes(Totals(size, len(arms.names)))
+        self._totals = ArmMoments(size, len(arms.names))
+        self._cells = UnitTable(size) if returning else UnitTable(size, _SAMPLED_REQUESTS)
+        self._cold_cells = ColdMinutes(UnitTable(size))
+        self._cold_totals = ColdMinutes(ArmMoments(size, len(arms.names)))
         quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
         self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
 
-    def add(self, rows: RowColumns, placed: Placement) -> list[Values | None]:
+    def add(self, rows: RowColumns, placed: ArmAssignment) -> list[Values | None]:
         """Adds analysed rows. Returns each measure's values for them (None: feedback, which comes later).
 
         Every row belongs to the experiment.
@@ -407,7 +407,7 @@ class Collected:
         return bool(len(self._cold.minutes))
 
     @property
-    def _cold(self) -> "ColdMinutes[Cells] | ColdMinutes[Totals]":
+    def _cold(self) -> "ColdMinutes[UnitTable] | ColdMinutes[ArmMoments]":
         return self._cold_cells if self._returning else self._cold_totals
 
     def strata_for(self, treatment: int) -> I32:
@@ -425,7 +425,7 @@ class Collected:
     def _codes(self) -> CodesOf | None:
         return None if self._first is None else self._first.codes
 
-    def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyLook | None:
+    def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyEstimate | None:
         """A measure of a treatment against control; None where there is no estimate yet."""
         measure, strata = self.measures[column], self.strata_for(treatment)
         if measure.kind == "quantile":
@@ -438,13 +438,15 @@ class Collected:
         lines = self._cells.lines(column, strata, treatment, cold, self._codes)
         return look(lines, _scale(measure), self._covariates(column, treatment))
 
-    def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
+    def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Estimate | None:
         """The same look, as if every request were a separate unit."""
         cold = self._cold_totals.sums if without_cold else None
         moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))
 
-    def looks_of_subgroups(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, Look | None, Look | None]]:
+    def looks_of_subgroups(
+        self, column: int, treatment: int
+    ) -> Iterator[tuple[Subgroup, Estimate | None, Estimate | None]]:
         """A measure of a treatment against control in each subgroup, and in all other units. Not for quantiles."""
         measure = self.measures[column]
         scale = _scale(measure)
@@ -460,12 +462,12 @@ class Collected:
                 within_, others = (look(it, scale) if len(it.unit) else None for it in parts)
                 yield subgroup, within_, others
 
-    def design_effect(self, column: int, treatment: int, clustered: AnyLook) -> float | None:
+    def design_effect(self, column: int, treatment: int, clustered: AnyEstimate) -> float | None:
         """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""
-        if not self._returning or not isinstance(clustered, Look):
+        if not self._returning or not isinstance(clustered, Estimate):
             return None
         single = self.look_of_requests(column, treatment)
-        within_shares: Look | None = clustered
+        within_shares: Estimate | None = clustered
         if self._first is not None or clustered.unadjusted is not None:
             # the strata of single requests are the plans' shares alone
             lines = self._cells.lines(column, self.strata_for(treatment), treatment)
@@ -474,9 +476,9 @@ class Collected:
             return None
         return within_shares.se**2 * self._cells.share / single.se**2
 
-    def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes, Covariates | None]]:
+    def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, UnitSums, Hashes, Covariates | None]]:
         """Yields the lines of at most about `most` units of all arms, for every declared measure except quantiles, like
-        `Cells.recorded`, and the units' covariates, in the order of the lines' units.
+        `UnitTable.recorded`, and the units' covariates, in the order of the lines' units.
         """
         strata = self.strata_for(1)
         for column, measure in enumerate(self.measures):

@@ -21,11 +21,11 @@ import numpy as np
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.analysis import monitoring
-from app.experiments.analysis.aggregates import Collected
-from app.experiments.analysis.arms import Arms, Placement
+from app.experiments.analysis.aggregates import SufficientStatistics
+from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import Mask
 from app.experiments.analysis.arrivals import Arrivals
-from app.experiments.analysis.comparing import Comparator, planned
+from app.experiments.analysis.comparing import MetricComparison, planned
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.feedback import Match, PendingFeedback
 from app.experiments.analysis.metrics import RESPONSE_RATE, facts_of, measures_of
@@ -38,7 +38,7 @@ from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurre
 from app.experiments.statistics import planner
 from app.experiments.statistics.planner import e_bh
 from app.experiments.statistics.sequences import effect_size
-from app.experiments.storage.columns import LateColumns, RowColumns, StartColumns, Tables, router_hash
+from app.experiments.storage.columns import OverdueColumns, RowColumns, StartColumns, Tables, router_hash
 from app.exposures.wire import FeedbackItem, Flag
 
 EVERY_S = 1.0
@@ -78,8 +78,8 @@ class Pace:
 SLOW_EVERY_S = 60.0
 """Quantiles read all of their values, and subgroups all units once for each of them."""
 
-AnyColumns = StartColumns | RowColumns | LateColumns
-C = TypeVar("C", StartColumns, RowColumns, LateColumns)
+AnyColumns = StartColumns | RowColumns | OverdueColumns
+C = TypeVar("C", StartColumns, RowColumns, OverdueColumns)
 
 
 class Analysis:
@@ -103,7 +103,7 @@ class Analysis:
         self._arrivals = Arrivals(len(self._arms.names))
         measures = measures_of(experiment)
         self._watched = Monitoring(experiment, measures, self._arms, tables, returning=returning)
-        self._collected = Collected(
+        self._collected = SufficientStatistics(
             measures,
             self._arms,
             facts_of(config, tables),
@@ -121,12 +121,12 @@ class Analysis:
         """The number of additions so far."""
         self._occurrences: list[Occurrence] = []
 
-    def _comparisons(self) -> list[Comparator]:
+    def _comparisons(self) -> list[MetricComparison]:
         experiment, names = self.experiment, self._arms.names
         each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
         others = sum(it.role == "secondary" for it in self._collected.measures) * len(experiment.treatments)
         comparing = [
-            Comparator(
+            MetricComparison(
                 measure,
                 column,
                 treatment,
@@ -195,7 +195,7 @@ class Analysis:
         if ended is not None or any((it != now).any() for it, now in zip(before, after, strict=True)):
             self._version += 1
 
-    def add_late(self, late: LateColumns) -> None:
+    def add_late(self, late: OverdueColumns) -> None:
         """Requests that are late, of any endpoint."""
         late, placed = self._belonging(late)
         self._watched.add_late(late, placed, _random(late))
@@ -228,7 +228,7 @@ class Analysis:
         self._watched.load.observe(routers, replicas)
         self._arrivals.abandon([router_hash(router) for router in gone])
 
-    def _belonging(self, columns: C) -> tuple[C, Placement]:
+    def _belonging(self, columns: C) -> tuple[C, ArmAssignment]:
         placed = self._arms.place(columns)
         if placed.belongs.all():
             return columns, placed
@@ -279,7 +279,7 @@ class Analysis:
                 if self._pace.is_over():
                     return
 
-    def _stale(self, now: float) -> list[Comparator]:
+    def _stale(self, now: float) -> list[MetricComparison]:
         """Comparisons with new data. Quantiles wait for their minute."""
         return [
             it
@@ -288,7 +288,7 @@ class Analysis:
             and (it.measure.kind != "quantile" or now - it.looked_at >= SLOW_EVERY_S)
         ]
 
-    def _look_at(self, comparing: Comparator, now: float) -> None:
+    def _look_at(self, comparing: MetricComparison, now: float) -> None:
         if comparing.looked_version < self._version:
             comparing.looked_version = self._version
             comparing.look(self._collected, self._arms.weights, now)
@@ -335,7 +335,7 @@ class Analysis:
         return self._reported(now, with_values=False)
 
     def look(self, keys: Container[str], now: float) -> None:
-        """Looks at comparisons by their `Comparator.key`, whatever the pace."""
+        """Looks at comparisons by their `MetricComparison.key`, whatever the pace."""
         self.settle(now)
         for comparing in self._comparing:
             if comparing.key in keys:
@@ -397,7 +397,7 @@ class Analysis:
         alpha = self.experiment.alpha
         return lambda runs: false_verdicts(recorded, runs, alpha)
 
-    def _compared(self, metric: str, treatment: str) -> Comparator:
+    def _compared(self, metric: str, treatment: str) -> MetricComparison:
         for comparing in self._comparing:
             if (comparing.measure.key, comparing.names[1]) == (metric, treatment):
                 return comparing

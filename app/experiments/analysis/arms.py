@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from app.config.experiments import Experiment
 from app.experiments.analysis.arrays import Growing, Hashes, Ints, Mask
 from app.experiments.runs import HISTORY_S
-from app.experiments.storage.columns import F64, I32, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.storage.columns import F64, I32, OverdueColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import Plan
 
-AnyColumns = StartColumns | RowColumns | LateColumns
+AnyColumns = StartColumns | RowColumns | OverdueColumns
 Arm = NDArray[np.int8]
 
 OUTSIDE = -1
 
 
-class Placement(NamedTuple):
+class ArmAssignment(NamedTuple):
     """The arm and weights of each exposure, and whether it belongs to the experiment. Equally long arrays."""
 
     belongs: Mask
@@ -31,9 +31,9 @@ class Placement(NamedTuple):
     weights: I32
     """The plan's weights: a row of `Arms.weights`."""
 
-    def take(self, which: Mask) -> "Placement":
+    def take(self, which: Mask) -> "ArmAssignment":
         """The placement of these exposures only."""
-        return Placement(self.belongs[which], self.arm[which], self.weights[which])
+        return ArmAssignment(self.belongs[which], self.arm[which], self.weights[which])
 
 
 class FirstExposures(NamedTuple):
@@ -103,7 +103,7 @@ class Arms:
         own, control = self.weights[sets, treatment], self.weights[sets, 0]
         return int(sets[np.argmax(own / np.maximum(own + control, 1))])
 
-    def place(self, columns: AnyColumns) -> Placement:
+    def place(self, columns: AnyColumns) -> ArmAssignment:
         """The arm and weights of each exposure."""
         self._learn()
         arm = self._arm_of_name.values[columns.assigned]
@@ -113,7 +113,7 @@ class Arms:
         arm = np.where(belongs, arm, OUTSIDE).astype(np.int8)
         if self._experiment.mode == "aa" and belongs.any():
             arm[belongs] = labels(columns.unit[belongs], len(self.names), self._salt)
-        return Placement(belongs, arm, np.where(belongs, weights, OUTSIDE).astype(np.int32))
+        return ArmAssignment(belongs, arm, np.where(belongs, weights, OUTSIDE).astype(np.int32))
 
     def before(self, rows: RowColumns) -> Mask:
         """The mask of the requests from the last `HISTORY_S` before the start whose deployment no draw had decided that

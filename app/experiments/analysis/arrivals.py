@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arms import ArmAssignment
 from app.experiments.analysis.arrays import Growing, Hashes, HashIndex, Ints, Mask, combined
 from app.experiments.storage.columns import RowColumns, StartColumns
 
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     """Requests that have ended."""
 
     rows: RowColumns
-    placed: Placement
+    placed: ArmAssignment
 
 
 class Held(NamedTuple):
@@ -67,17 +67,17 @@ class Arrivals:
         self._forgotten: Ints = np.zeros(arms, np.int64)
         self._kept = _LEAST_KEPT
 
-    def start(self, starts: StartColumns, placed: Placement) -> None:
+    def start(self, starts: StartColumns, placed: ArmAssignment) -> None:
         """Requests that have started."""
         self._take(starts, placed, is_open=True)
 
-    def end(self, rows: RowColumns, placed: Placement) -> None:
+    def end(self, rows: RowColumns, placed: ArmAssignment) -> None:
         """Requests that have ended."""
         position = self._take(rows, placed, is_open=False)
         self._open.values[position] = False
         self._waiting.append(Ended(rows, placed))
 
-    def _take(self, requests: StartColumns | RowColumns, placed: Placement, *, is_open: bool) -> Ints:
+    def _take(self, requests: StartColumns | RowColumns, placed: ArmAssignment, *, is_open: bool) -> Ints:
         """The positions of the requests; new ones are added."""
         if not len(requests):
             return np.zeros(0, np.int64)
@@ -122,7 +122,7 @@ class Arrivals:
         if not len(rows):
             return None
         placements = zip(*(ended.placed for ended in ready), strict=True)
-        return Ended(rows, Placement(*(np.concatenate(columns) for columns in placements)))
+        return Ended(rows, ArmAssignment(*(np.concatenate(columns) for columns in placements)))
 
     @property
     def held(self) -> Held | None:

@@ -1,7 +1,8 @@
 """Sums per unit, stratum and arm, and per stratum and arm: all the data that a look needs.
 
-`Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments of
-single requests: a look needs them where the request is the unit, and they show how much the clustering matters.
+A `UnitTable` is for endpoints whose units come back: one line for each (unit, stratum, arm). `ArmMoments` hold second
+moments of single requests: a look needs them where the request is the unit, and they show how much the clustering
+matters.
 
 - Strata of requests: the treatment's share under the plan that assigned them, and declared strata.
 - Requests of the minutes in which any arm had a cold replica, of all arms.
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Stratum
-from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arms import ArmAssignment
 from app.experiments.analysis.arrays import (
     FirstSeen,
     Floats,
@@ -31,7 +32,7 @@ from app.experiments.analysis.arrays import (
     kept_share,
     mix,
 )
-from app.experiments.statistics.look import Lines, Moments
+from app.experiments.statistics.look import Moments, UnitSums
 from app.experiments.storage.columns import I32, RowColumns
 
 # Only what was known before a unit met its arm may be a stratum. A conversation's later prompts hold the arm's own
@@ -232,7 +233,7 @@ class CellBlock(NamedTuple):
         return CellBlock._make(column[rows] for column in self)
 
 
-class Cells:
+class UnitTable:
     """One line for each unit, stratum and arm."""
 
     def __init__(self, metrics: int, max_lines: int = MAX_LINES) -> None:
@@ -277,9 +278,9 @@ class Cells:
         metric: int,
         strata: I32,
         treatment: int,
-        without: "Cells | None" = None,
+        without: "UnitTable | None" = None,
         codes: CodesOf | None = None,
-    ) -> Lines:
+    ) -> UnitSums:
         """Lines of control and one treatment that have a value.
 
         `strata` maps recorded strata to those of the comparison, which `codes` splits by unit. `without` are requests
@@ -295,7 +296,7 @@ class Cells:
         arm = self._arm.values
         kept = (n > 0) & ((arm == 0) | (arm == treatment))
         unit = self._unit.values[kept]
-        return Lines(
+        return UnitSums(
             unit,
             within(strata[self._stratum.values[kept]], self._units.keys[unit], codes),
             (arm[kept] != 0).astype(np.int64),
@@ -311,11 +312,11 @@ class Cells:
         code[new] = len(self._units) + np.arange(len(new))
         return np.where(kept_share(units, self._bits), code, -1)
 
-    def line_codes(self, lines: Lines, codes: CodesOf) -> I32:
+    def line_codes(self, lines: UnitSums, codes: CodesOf) -> I32:
         """The code of each line's unit."""
         return codes(self._units.keys[lines.unit])
 
-    def recorded(self, metric: int, strata: I32, most: int, codes: CodesOf | None = None) -> tuple[Lines, Hashes]:
+    def recorded(self, metric: int, strata: I32, most: int, codes: CodesOf | None = None) -> tuple[UnitSums, Hashes]:
         """The lines of at most about `most` units of all arms that have a value, ordered by unit, and the units'
         hashes. Units are codes from 0, in the order in which they were first seen. If there are more, a sample is taken
         by hash.
@@ -332,7 +333,7 @@ class Cells:
         n, x, d = (column.values[rows, metric] for column in (self._n, self._x, self._d))
         stratum = within(strata[self._stratum.values[rows]], self._units.keys[self._unit.values[rows]], codes)
         arm = np.zeros(len(rows), np.int64)
-        return Lines(unit, stratum, arm, n.astype(np.float64), x, d), self._units.keys[units]
+        return UnitSums(unit, stratum, arm, n.astype(np.float64), x, d), self._units.keys[units]
 
     @property
     def share(self) -> float:
@@ -346,7 +347,7 @@ class Cells:
         seen[self._unit.values[kept]] = True
         return round(int(seen.sum()) / self.share)
 
-    def _positions(self, part: "Cells") -> tuple[Ints, Ints]:
+    def _positions(self, part: "UnitTable") -> tuple[Ints, Ints]:
         """The positions here of `part`'s lines, and their positions in `part`; without those that were thinned here."""
         where = self._lines.find(part._lines.keys)
         rows = np.flatnonzero(where >= 0)
@@ -363,7 +364,7 @@ class Cells:
         self._unit.values[:] = inverse
 
 
-class Totals:
+class ArmMoments:
     """Sums per stratum and arm: n, Σx, Σd, Σx², Σxd, Σd² of each metric."""
 
     def __init__(self, metrics: int, arms: int) -> None:
@@ -391,12 +392,12 @@ class Totals:
         metric: int,
         strata: I32,
         treatment: int,
-        without: "Totals | None" = None,
+        without: "ArmMoments | None" = None,
         *,
         only: NDArray[np.bool_] | None = None,
     ) -> Moments:
-        """Moments of control and one treatment, by the comparison's strata. `without`: as in `Cells.lines`. `only`: of
-        these recorded strata.
+        """Moments of control and one treatment, by the comparison's strata. `without`: as in `UnitTable.lines`. `only`:
+        of these recorded strata.
         """
         pair = self._sums.values[:, [0, treatment], metric].copy()
         if only is not None:
@@ -423,7 +424,7 @@ MAX_WAITING = 500_000
 
 
 class Sums(Protocol):
-    """`Cells` or `Totals`."""
+    """`UnitTable` or `ArmMoments`."""
 
     def add(self, block: CellBlock) -> None: ...
 
@@ -503,10 +504,10 @@ class SubgroupCells:
         self._strata = Strata(ATTRIBUTES)
         self._first = FirstSeen(1) if returning else None
         self._requests = Growing(np.float64)
-        self._totals = Totals(measures, arms)
+        self._totals = ArmMoments(measures, arms)
         """Where every request is a unit."""
 
-    def add(self, rows: RowColumns, placed: Placement, block: CellBlock) -> None:
+    def add(self, rows: RowColumns, placed: ArmAssignment, block: CellBlock) -> None:
         """Analysed requests, in any order."""
         if self._first is not None:
             nowhere = np.zeros(len(rows), np.int32)
@@ -522,7 +523,7 @@ class SubgroupCells:
         assert self._first is not None, "units come back"
         return self._first.groups(units, unknown=-1)
 
-    def split_lines(self, lines: Lines, codes: I32) -> Iterator[tuple[Subgroup, Lines, Lines]]:
+    def split_lines(self, lines: UnitSums, codes: I32) -> Iterator[tuple[Subgroup, UnitSums, UnitSums]]:
         """The lines of each subgroup's units, and of the others. `codes`: each line's."""
         known = codes >= 0
         for subgroup, of_code in self._each():
@@ -545,10 +546,10 @@ class SubgroupCells:
                     yield Subgroup(attribute, value), value_of == value
 
 
-def events_of(lines: Lines) -> Sequence[float]:
+def events_of(lines: UnitSums) -> Sequence[float]:
     """The sums of the numerators, of control and the treatment."""
     return [float(lines.x[lines.arm == arm].sum()) for arm in (0, 1)]
 
 
-def _taken(lines: Lines, which: NDArray[np.bool_]) -> Lines:
-    return Lines._make(column[which] for column in lines)
+def _taken(lines: UnitSums, which: NDArray[np.bool_]) -> UnitSums:
+    return UnitSums._make(column[which] for column in lines)

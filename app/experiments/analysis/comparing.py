@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.errors import Conflict
-from app.experiments.analysis.aggregates import AnyLook, Collected
+from app.experiments.analysis.aggregates import AnyEstimate, SufficientStatistics
 from app.experiments.analysis.arrays import Ints
 from app.experiments.analysis.metrics import Measure
 from app.experiments.analysis.rare_events import FEW, RareEvents
@@ -36,7 +36,7 @@ from app.experiments.contract.report import (
     Scale,
     Verdict,
 )
-from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Look, Slack
+from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Estimate, Slack
 from app.experiments.statistics.planner import information_needed
 from app.experiments.statistics.sequences import Floats, effect_size, ln_e_mix, usable
 
@@ -295,7 +295,7 @@ class LatestLook:
     measured: Verdict = "undecided"
     """The verdict on what was measured."""
     reason: str = ""
-    look: AnyLook | None = None
+    look: AnyEstimate | None = None
     event_test: Effect | None = None
     design_effect: float | None = None
     without_cold: Effect | None = None
@@ -318,8 +318,8 @@ class LatestLook:
 
 
 @dataclass
-class Comparator:
-    """`column` is the measure's number in `Collected`; `names` are control's and the treatment's."""
+class MetricComparison:
+    """`column` is the measure's number in `SufficientStatistics`; `names` are control's and the treatment's."""
 
     measure: Measure
     column: int
@@ -332,7 +332,7 @@ class Comparator:
     """The probability that an interval misses the effect: `alpha`, or smaller for a metric that is one of many."""
     discovered: bool | None = None
     """Whether e-BH keeps it, for secondary metrics."""
-    response: "Comparator | None" = None
+    response: "MetricComparison | None" = None
     """The comparison of how many answers have a score, for feedback."""
     returns: str = ""
     """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
@@ -365,7 +365,7 @@ class Comparator:
         """The minimal effect on the estimate's scale."""
         return effect_size(self.measure.minimal_effect, self.measure.scale)
 
-    def look(self, collected: Collected, sets: Ints, now: float) -> None:
+    def look(self, collected: SufficientStatistics, sets: Ints, now: float) -> None:
         """Makes a look, of which `say` then takes the word. `sets` as in `Arms.weights`."""
         self.looked_at = now
         self.known = self._looked(collected, sets)
@@ -374,7 +374,7 @@ class Comparator:
         if self.is_recount:
             return
         self.counted = sum(self.known.units)
-        if self.measure.role == "primary" and isinstance(look := self.known.look, Look) and look.enough:
+        if self.measure.role == "primary" and isinstance(look := self.known.look, Estimate) and look.enough:
             look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
             self.changes.add(look.est, look.se, look.nu, look.overlap, now)
 
@@ -423,7 +423,7 @@ class Comparator:
         """The present verdict, whatever alarms say."""
         return "undecided" if self.known.measured in WORDS and self.doubt is not None else self.known.measured
 
-    def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
+    def _looked(self, collected: SufficientStatistics, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)
         units = look.units if look else self._units(collected)
         if min(units) < MIN_UNITS:
@@ -435,15 +435,15 @@ class Comparator:
             return LatestLook(reason="no estimate yet: too few requests, or values that do not differ", units=units)
         return self._interval(look, collected, units)
 
-    def _units(self, collected: Collected) -> tuple[int, int]:
+    def _units(self, collected: SufficientStatistics) -> tuple[int, int]:
         return collected.units(self.column, 0), collected.units(self.column, self.treatment)
 
-    def _few_events(self, collected: Collected) -> str:
+    def _few_events(self, collected: SufficientStatistics) -> str:
         """The reason why there is no interval; empty if there is one."""
         events = [collected.sums(self.column, arm)[1] for arm in (0, self.treatment)]
         return f"fewer than {FEW} events in an arm" if min(events) < FEW else ""
 
-    def _exact(self, reason: str, collected: Collected, sets: Ints, units: tuple[int, int]) -> LatestLook:
+    def _exact(self, reason: str, collected: SufficientStatistics, sets: Ints, units: tuple[int, int]) -> LatestLook:
         if self.rare is None or not self.rare.applies:
             return LatestLook(reason=reason, units=units)
         if missing := int(collected.unknown[[0, self.treatment]].sum()):
@@ -453,7 +453,7 @@ class Comparator:
             ln_e=ln_e, measured=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
         )
 
-    def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> LatestLook:
+    def _interval(self, look: AnyEstimate, collected: SufficientStatistics, units: tuple[int, int]) -> LatestLook:
         slack = collected.slack(self.column, self.treatment, collected.unknown)
         known = LatestLook(
             ln_e=look.ln_e(effect=self.delta, alpha=self.alpha, slack=slack),
@@ -467,7 +467,7 @@ class Comparator:
         )
         return self._judged(known, look)
 
-    def _judged(self, known: LatestLook, look: AnyLook) -> LatestLook:
+    def _judged(self, known: LatestLook, look: AnyEstimate) -> LatestLook:
         """The look with its interval and what follows from it."""
         effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
         with_missing = self._effect(look, known.slack.plus(known.slack_of_missing))
@@ -475,11 +475,11 @@ class Comparator:
         settled, complete = (_allows(it, self.measure) == allowed for it in (after_all, with_missing))
         return replace(known, effect=effect, measured=allowed[0], settled=settled, complete=complete)
 
-    def _effect(self, look: AnyLook, slack: Slack) -> Effect:
+    def _effect(self, look: AnyEstimate, slack: Slack) -> Effect:
         bounds = look.interval(effect=self.delta, alpha=self.alpha, level=self.level, slack=slack)
         return effect_of(look.est, bounds, self.measure.scale)
 
-    def _without_cold(self, collected: Collected) -> Effect | None:
+    def _without_cold(self, collected: SufficientStatistics) -> Effect | None:
         if self.measure.feedback or not collected.has_cold_minutes:
             return None
         look = collected.look(self.column, self.treatment, without_cold=True)
@@ -504,7 +504,7 @@ class Comparator:
 
     def comparison(
         self,
-        collected: Collected,
+        collected: SufficientStatistics,
         *,
         invalid: str,
         units_per_day: float | None,
@@ -543,18 +543,18 @@ class Comparator:
             units_needed=needed,
             days_needed=needed / units_per_day if needed is not None and units_per_day else None,
             design_effect=known.design_effect,
-            variance_ratio=known.look.variance_ratio if isinstance(known.look, Look) else None,
+            variance_ratio=known.look.variance_ratio if isinstance(known.look, Estimate) else None,
             event_test=known.event_test,
             events=self._events(collected) if known.event_test else None,
             without_cold=known.without_cold,
             values=[self._value(collected, arm) for arm in (0, self.treatment)] if with_values else [],
         )
 
-    def _events(self, collected: Collected) -> dict[str, int]:
+    def _events(self, collected: SufficientStatistics) -> dict[str, int]:
         events = (int(collected.sums(self.column, arm)[1]) for arm in (0, self.treatment))
         return dict(zip(self.names, events, strict=True))
 
-    def _value(self, collected: Collected, arm: int) -> ArmValue:
+    def _value(self, collected: SufficientStatistics, arm: int) -> ArmValue:
         rate = collected.response_rate(self.measure.metric, arm) if self.measure.feedback else None
         units = self.known.units[0 if arm == 0 else 1]
         requests = collected.requests_with_value(self.column, arm)
@@ -613,12 +613,12 @@ def _allows(effect: Effect, measure: Measure) -> tuple[Verdict, bool]:
     return verdict_of(effect, measure), is_non_inferior(effect, measure)
 
 
-def clusters(look: AnyLook) -> int:
+def clusters(look: AnyEstimate) -> int:
     """Units of both arms together."""
-    return look.clusters if isinstance(look, Look) else sum(look.units)
+    return look.clusters if isinstance(look, Estimate) else sum(look.units)
 
 
-def planned(comparing: Comparator, effect: float, power: float, units_per_day: float | None) -> Planned:
+def planned(comparing: MetricComparison, effect: float, power: float, units_per_day: float | None) -> Planned:
     """The plan for an increase, from the latest look; a decrease needs the same number of units.
 
     Raises Conflict before there is an estimate.

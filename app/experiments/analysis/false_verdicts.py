@@ -12,7 +12,7 @@ import numpy as np
 
 from app.experiments.analysis.arrays import Hashes, Ints, mix
 from app.experiments.contract.report import FalseVerdicts
-from app.experiments.statistics.look import Covariates, Lines, LookScale, look
+from app.experiments.statistics.look import Covariates, LookScale, UnitSums, look
 from app.experiments.statistics.planner import PeekedTest
 
 MAX_UNITS = 10_000
@@ -33,7 +33,7 @@ class RecordedMetric:
     scale: LookScale
     effect: float
     """The minimal effect on the estimate's scale."""
-    lines: Lines
+    lines: UnitSums
     """`arm` does not matter."""
     hashes: Hashes
     """The hash of each unit."""
@@ -71,7 +71,7 @@ def _run(recorded: RecordedMetric, salted: Hashes, ends: Ints, alpha: float) -> 
         if known is not None:
             seen = known.unit <= lines.unit[max(end - 1, 0)]
             known = Covariates._make(column[seen] for column in known._replace(arm=label[known.unit]))
-        now = look(Lines._make(column[:end] for column in lines), recorded.scale, known)
+        now = look(UnitSums._make(column[:end] for column in lines), recorded.scale, known)
         peeked.add(now and (now.unadjusted or now))
         if now is not None:
             largest = max(largest, now.ln_e(effect=recorded.effect, alpha=alpha))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.config.experiments import Feedback
+from app.config.experiments import FeedbackSettings
 from app.experiments.analysis.arrays import Floats, Growing, Hashes, HashIndex, Ints, combined
 from app.experiments.storage.columns import I32, RowColumns
 from app.exposures.wire import FeedbackItem
@@ -52,7 +52,7 @@ class _WaitingScore(NamedTuple):
 class PendingFeedback:
     """Exposures that may still be scored, by request and by answer."""
 
-    def __init__(self, metrics: Mapping[str, Feedback], max_pending: int = MAX_PENDING) -> None:
+    def __init__(self, metrics: Mapping[str, FeedbackSettings], max_pending: int = MAX_PENDING) -> None:
         self._metrics = list(metrics)
         self._windows = [metrics[name].window_s for name in self._metrics]
         self._max = max_pending

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Experiment, Guardrail
-from app.experiments.analysis.arms import Arms, Placement
+from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped
 from app.experiments.analysis.at_risk import AtRisk, Units
 from app.experiments.analysis.metrics import STREAMS_ONLY, happened, late_events, limits_of
@@ -33,7 +33,7 @@ from app.experiments.statistics.events import (
     share_of_start,
     two_sided,
 )
-from app.experiments.storage.columns import F64, I32, U16, LateColumns, RowColumns
+from app.experiments.storage.columns import F64, I32, U16, OverdueColumns, RowColumns
 
 # An event counts once per unit. Only the arm of its unit matters: `app.experiments.statistics.events` has the
 # mathematics.
@@ -355,7 +355,7 @@ class _Control:
 
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
-C = TypeVar("C", RowColumns, LateColumns)
+C = TypeVar("C", RowColumns, OverdueColumns)
 
 
 class GuardrailWatch:
@@ -390,7 +390,7 @@ class GuardrailWatch:
         self._evidence = EventEvidence()
         self._failing_units = 0
 
-    def add(self, columns: RowColumns | LateColumns, hit: Mask, weights: I32, arm: Arm, sets: Ints) -> None:
+    def add(self, columns: RowColumns | OverdueColumns, hit: Mask, weights: I32, arm: Arm, sets: Ints) -> None:
         """Exposures, of any arms, with whether each had the event. `weights`, `arm` and `sets` as in `Arms`."""
         unit, at, rows = columns.unit, columns.at, isinstance(columns, RowColumns)
         if rows:
@@ -539,7 +539,7 @@ class Guardrails:
     def __iter__(self) -> Iterator[GuardrailWatch]:
         return (watch for _, _, watches in self._watches for watch in watches)
 
-    def add_rows(self, rows: RowColumns, placed: Placement, first: I32, arms: Arms) -> None:
+    def add_rows(self, rows: RowColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Random exposures that belong to the experiment. `first`: the first plan that can have drawn each unit."""
 
         def counted(rail: Guardrail) -> tuple[Mask, Mask]:
@@ -549,7 +549,7 @@ class Guardrails:
         rows, placed, first = self._counting(rows, placed, first)
         self._add(rows, placed, first, arms, counted)
 
-    def add_late(self, late: LateColumns, placed: Placement, first: I32, arms: Arms) -> None:
+    def add_late(self, late: OverdueColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Late records of running requests. Those without the event so far are not trials. `first` as above."""
 
         def counted(rail: Guardrail) -> tuple[Mask, Mask]:
@@ -559,7 +559,7 @@ class Guardrails:
         late, placed, first = self._counting(late, placed, first)
         self._add(late, placed, first, arms, counted)
 
-    def _counting(self, columns: C, placed: Placement, first: I32) -> tuple[C, Placement, I32]:
+    def _counting(self, columns: C, placed: ArmAssignment, first: I32) -> tuple[C, ArmAssignment, I32]:
         """Those since the start, in the order in which they came: however they are read again, it is the same."""
         which = np.lexsort((columns.seq, columns.router, columns.at, columns.arrived))
         if self.since is not None:
@@ -568,8 +568,8 @@ class Guardrails:
 
     def _add(
         self,
-        columns: RowColumns | LateColumns,
-        placed: Placement,
+        columns: RowColumns | OverdueColumns,
+        placed: ArmAssignment,
         first: I32,
         arms: Arms,
         counted: Callable[[Guardrail], tuple[Mask, Mask]],
@@ -605,7 +605,7 @@ class Guardrails:
             for failing in self._failing:
                 failing.look(sets)
 
-    def _number(self, unit: Hashes, placed: Placement, drawn: Mask) -> Ints:
+    def _number(self, unit: Hashes, placed: ArmAssignment, drawn: Mask) -> Ints:
         """Each exposure's unit as `Units` number it; -1 if it does not count there."""
         if self._any_event is None:
             return np.full(len(unit), -1, np.int64)

@@ -27,7 +27,7 @@ from app.config.experiments import (
 from app.config.schema import Config
 from app.experiments.analysis.arrays import Floats, Mask
 from app.experiments.contract.report import Better, Scale
-from app.experiments.storage.columns import LateColumns, RowColumns, Tables
+from app.experiments.storage.columns import OverdueColumns, RowColumns, Tables
 from app.exposures.wire import FinishCode, Flag, LateKind
 
 CLIENT_CLOSED_REQUEST = 499
@@ -91,7 +91,7 @@ def happened(event: Event, rows: RowColumns, limits: EventThresholds) -> Mask:
     return _mask(_EVENTS[event](rows, limits))
 
 
-def late_events(event: Event, late: LateColumns, limits: EventThresholds) -> Mask:
+def late_events(event: Event, late: OverdueColumns, limits: EventThresholds) -> Mask:
     """Whether a late record of a running request is the event: `slow` and `unfinished` happen by the clock."""
     if event == "slow":
         stream = (late.kind == LateKind.SLOW) & (late.above_s >= limits.ttft_above_s - 1e-9)

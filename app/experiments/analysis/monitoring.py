@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.config.experiments import Experiment
-from app.experiments.analysis.arms import Arms, Placement
+from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import Mask
-from app.experiments.analysis.comparing import AGAINST, Comparator, EffectChange, effect_of
+from app.experiments.analysis.comparing import AGAINST, EffectChange, MetricComparison, effect_of
 from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.rare_events import RareEvents
@@ -21,7 +21,7 @@ from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Alarm, Occurrence
 from app.experiments.rendering import words
 from app.experiments.statistics.events import RETURNS_THRESHOLD
-from app.experiments.storage.columns import I32, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.storage.columns import I32, OverdueColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import Flag
 
 
@@ -70,7 +70,7 @@ SPLIT = "sample_ratio"
 RETURNS = "returns"
 LOST = "rows_lost"
 
-C = TypeVar("C", RowColumns, LateColumns)
+C = TypeVar("C", RowColumns, OverdueColumns)
 
 
 class Monitoring:
@@ -127,13 +127,13 @@ class Monitoring:
                 self.alarms.drop(f"guardrail {watch.key}")
         self._mark()
 
-    def add_starts(self, starts: StartColumns, placed: Placement, random: Mask, analysed: Mask) -> None:
+    def add_starts(self, starts: StartColumns, placed: ArmAssignment, random: Mask, analysed: Mask) -> None:
         """Starts that belong to the experiment."""
         self.treated.add_starts(starts.take(random), placed.take(random))
         self.traffic.add_starts(starts, placed)
         self.sample_ratio.add(starts.unit[analysed], starts.at[analysed], starts.plan[analysed], placed.arm[analysed])
 
-    def add_rows(self, rows: RowColumns, placed: Placement, random: Mask) -> None:
+    def add_rows(self, rows: RowColumns, placed: ArmAssignment, random: Mask) -> None:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
         rows, placed = rows.take(random), placed.take(random)
@@ -142,12 +142,12 @@ class Monitoring:
         self.treated.add_rows(rows, placed)
         self.guardrails.add_rows(*self._drawn(rows, placed), self._arms)
 
-    def add_late(self, late: LateColumns, placed: Placement, random: Mask) -> None:
+    def add_late(self, late: OverdueColumns, placed: ArmAssignment, random: Mask) -> None:
         """Late records that belong to the experiment."""
         self.traffic.add_late(late, placed)
         self.guardrails.add_late(*self._drawn(late.take(random), placed.take(random)), self._arms)
 
-    def _drawn(self, columns: C, placed: Placement) -> tuple[C, Placement, I32]:
+    def _drawn(self, columns: C, placed: ArmAssignment) -> tuple[C, ArmAssignment, I32]:
         """Exposures with the first plan that can have drawn their unit: their own, unless their conversation may have
         begun earlier. Conversations from before the run are left out: the plan that drew them may not be recorded.
         """
@@ -159,7 +159,7 @@ class Monitoring:
         known = first >= 0
         return columns.take(known), placed.take(known), first[known]
 
-    def add_values(self, rows: RowColumns, placed: Placement, values: Sequence[Values | None]) -> None:
+    def add_values(self, rows: RowColumns, placed: ArmAssignment, values: Sequence[Values | None]) -> None:
         """Analysed rows, with each measure's values."""
         sets = self._arms.weights
         for (column, _), completeness in self.completeness.items():
@@ -243,7 +243,7 @@ class Monitoring:
         text = f"Requests lack {metric} more often on one arm than the weights explain. Units with one: {counts}."
         return Alarm(kind="completeness", at=now, text=text, metric=metric)
 
-    def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
+    def raise_rig_alarms(self, verdicts: Sequence[MetricComparison], now: float) -> list[Occurrence]:
         """Raises an alarm for a difference found in mode `aa`, where there is none."""
         wrong = [it for it in verdicts if it.measure.role == "primary" and it.word in ("better", *AGAINST)]
         text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
@@ -255,7 +255,7 @@ class Monitoring:
         ]
         return [occurrence for occurrence in found if occurrence is not None]
 
-    def raise_changes(self, comparisons: Sequence[Comparator], now: float) -> list[Occurrence]:
+    def raise_changes(self, comparisons: Sequence[MetricComparison], now: float) -> list[Occurrence]:
         """Raises an alarm for each primary effect whose direction has changed."""
         found = [
             self._hold(
@@ -299,7 +299,7 @@ def _broken(watch: GuardrailWatch) -> str:
     return f"Guardrail {status.event}: {limit}. Units with the event: {counts}."
 
 
-def changed(comparing: Comparator, change: EffectChange, now: float) -> str:
+def changed(comparing: MetricComparison, change: EffectChange, now: float) -> str:
     """What is said of a change, in words."""
     scale, metric, treatment = comparing.measure.scale, comparing.measure.key, comparing.names[1]
 
@@ -330,7 +330,7 @@ def _unhealthy(watch: GuardrailWatch) -> str:
     return f"control itself exceeds the limit of {watch.rail.event}, {watch.limit}: the endpoint is unhealthy"
 
 
-def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
+def verdict_occurrence(comparing: MetricComparison, now: float) -> Occurrence:
     """Records a verdict that is reached for the first time, with the interval that it rests on."""
     control, treatment = comparing.names
     metric, verdict, effect = (

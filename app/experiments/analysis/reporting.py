@@ -7,10 +7,10 @@ import msgspec
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.analysis import sentences
-from app.experiments.analysis.aggregates import Collected
+from app.experiments.analysis.aggregates import SufficientStatistics
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.arrivals import HORIZON_S
-from app.experiments.analysis.comparing import Comparator, decision_of
+from app.experiments.analysis.comparing import MetricComparison, decision_of
 from app.experiments.analysis.feedback import PendingFeedback
 from app.experiments.analysis.metrics import LENGTH
 from app.experiments.analysis.monitoring import Monitoring, changed
@@ -31,18 +31,18 @@ HELD_S = 60.0
 def reported(
     name: str,
     config: Config,
-    collected: Collected,
+    collected: SufficientStatistics,
     watched: Monitoring,
     feedback: PendingFeedback,
-    comparing: Sequence[Comparator],
+    comparing: Sequence[MetricComparison],
     subgroups: SubgroupWatch,
     version: int,
     now: float,
     *,
     with_values: bool = True,
 ) -> Report:
-    """The report from the latest looks. `version`: that of the data, as in `Comparator.looked_version`. `now` in Unix
-    seconds. `with_values`: includes each metric's value in each arm, and the distributions.
+    """The report from the latest looks. `version`: that of the data, as in `MetricComparison.looked_version`. `now` in
+    Unix seconds. `with_values`: includes each metric's value in each arm, and the distributions.
     """
     experiment = config.experiments[name]
     per_day = watched.units_per_day(now)
@@ -121,7 +121,7 @@ def reported(
 def _decisions(
     experiment: Experiment,
     primary: Sequence[Comparison],
-    comparing: Sequence[Comparator],
+    comparing: Sequence[MetricComparison],
     watched: Monitoring,
     withheld: Mapping[str, list[str]],
     *,
@@ -147,7 +147,9 @@ def _decisions(
     return decisions
 
 
-def _withheld(experiment: Experiment, comparing: Sequence[Comparator], watched: Monitoring) -> dict[str, list[str]]:
+def _withheld(
+    experiment: Experiment, comparing: Sequence[MetricComparison], watched: Monitoring
+) -> dict[str, list[str]]:
     """Per treatment, what else could explain what was measured of its primary metrics; without those treatments where
     nothing could. Suspicion is enough not to ship; a verdict is withheld only for a doubt.
     """
@@ -182,7 +184,7 @@ def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, in
 
 def _warnings(
     comparisons: Sequence[Comparison],
-    collected: Collected,
+    collected: SufficientStatistics,
     watched: Monitoring,
     feedback: PendingFeedback,
     now: float,

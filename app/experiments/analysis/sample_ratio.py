@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Experiment
-from app.experiments.analysis.arms import Arms, FirstExposures, Placement
+from app.experiments.analysis.arms import ArmAssignment, Arms, FirstExposures
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints
 from app.experiments.analysis.cells import bands_of
 from app.experiments.analysis.metrics import EventThresholds, happened
@@ -33,7 +33,7 @@ from app.experiments.statistics.events import (
     ln_e,
     ln_e_of_returns,
 )
-from app.experiments.statistics.look import Look, Moments, look_of_requests
+from app.experiments.statistics.look import Estimate, Moments, look_of_requests
 from app.experiments.storage.columns import F64, I32, RowColumns, StartColumns, Tables
 
 _HOUR_S = 3600.0
@@ -146,7 +146,7 @@ class SampleRatioWatch:
             self.returns = self._difference(int(evidence.argmax()), reached, weights)
         return self._evidence_of_returns
 
-    def _means_of_requests(self, first: FirstSeen) -> Iterator[tuple[float, int, Look | None]]:
+    def _means_of_requests(self, first: FirstSeen) -> Iterator[tuple[float, int, Estimate | None]]:
         """For each treatment, the evidence, ln, that its units make more or fewer requests than control's in the mean,
         less what the number of treatments costs; and the look at it.
         """
@@ -181,7 +181,7 @@ class SampleRatioWatch:
         )
         return _unlike(name, how, fewer=bool(found[arm] < expected[arm]))
 
-    def _difference_of_means(self, treatment: int, look: Look) -> str:
+    def _difference_of_means(self, treatment: int, look: Estimate) -> str:
         control, name = self._arms.names[0], self._arms.names[treatment]
         how = f"{words.percent(abs(math.expm1(look.est)))} {'fewer' if look.est < 0 else 'more'} each than {control}'s"
         return _unlike(name, how, fewer=look.est < 0)
@@ -256,14 +256,14 @@ class TreatedWatch:
     def _empty(self) -> Sequence[DistinctUnits]:
         return [DistinctUnits(self._min_units) for _ in self._treatments]
 
-    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
+    def add_starts(self, starts: StartColumns, placed: ArmAssignment) -> None:
         """Adds records of randomised units."""
         self._units.add(starts.unit[placed.arm > 0])
         present = starts.at >= self._since
         for number, units in enumerate(self._at_step, 1):
             units.add(starts.unit[present & (placed.arm == number)])
 
-    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
+    def add_rows(self, rows: RowColumns, placed: ArmAssignment) -> None:
         """Adds records of randomised units."""
         treated = placed.arm > 0
         self._errors += int((treated & happened("error", rows, EventThresholds())).sum())

@@ -8,12 +8,12 @@ often wrongly for being one of many.
 import math
 from collections.abc import Sequence
 
-from app.experiments.analysis.aggregates import Collected
+from app.experiments.analysis.aggregates import SufficientStatistics
 from app.experiments.analysis.cells import Subgroup, value_name
-from app.experiments.analysis.comparing import Comparator, effect_of
+from app.experiments.analysis.comparing import MetricComparison, effect_of
 from app.experiments.contract.report import SubgroupEffect, Subgroups
 from app.experiments.statistics import planner
-from app.experiments.statistics.look import Look
+from app.experiments.statistics.look import Estimate
 from app.experiments.statistics.planner import e_bh
 from app.experiments.statistics.sequences import confidence_sequence, ln_e_mix
 
@@ -24,15 +24,15 @@ KEY = "subgroups"
 class SubgroupWatch:
     """The subgroups of one experiment. `alpha`: that of the experiment. `names`: those of the records' codes."""
 
-    def __init__(self, comparing: Sequence[Comparator], alpha: float, names: Sequence[str]) -> None:
+    def __init__(self, comparing: Sequence[MetricComparison], alpha: float, names: Sequence[str]) -> None:
         self._comparing = [it for it in comparing if it.measure.role == "primary" and it.measure.kind != "quantile"]
         self._alpha, self._names = alpha, names
         self._effects: list[SubgroupEffect] = []
         self.looked_at = -math.inf
         self.looked_version = -1
-        """As in `Comparator`."""
+        """As in `MetricComparison`."""
 
-    def look(self, collected: Collected, now: float) -> None:
+    def look(self, collected: SufficientStatistics, now: float) -> None:
         """Looks at all subgroups."""
         self.looked_at, self._effects = now, []
         if collected.unknown.any():  # any of them may belong to any subgroup
@@ -52,10 +52,10 @@ class SubgroupWatch:
 
     def _effect(
         self,
-        comparing: Comparator,
+        comparing: MetricComparison,
         subgroup: Subgroup,
-        inside: Look,
-        outside: Look,
+        inside: Estimate,
+        outside: Estimate,
         ln_e: float,
         level: float,
         tests: int,
@@ -91,12 +91,12 @@ class SubgroupWatch:
         )
 
 
-def _difference(inside: Look, outside: Look) -> tuple[float, float, float]:
+def _difference(inside: Estimate, outside: Estimate) -> tuple[float, float, float]:
     """The difference of both estimates, its standard error, and Welch's and Satterthwaite's degrees of freedom."""
     own, others = inside.se**2, outside.se**2
     variance = own + others
     return inside.est - outside.est, math.sqrt(variance), variance**2 / (own**2 / inside.nu + others**2 / outside.nu)
 
 
-def _evidence(inside: Look, outside: Look, effect: float, alpha: float) -> float:
+def _evidence(inside: Estimate, outside: Estimate, effect: float, alpha: float) -> float:
     return float(ln_e_mix(*_difference(inside, outside), effect=effect, alpha=alpha))

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arms import ArmAssignment
 from app.experiments.analysis.arrays import Floats, Growing, Hashes, Ints, Mask
 from app.experiments.analysis.guardrails import UnitEvents
 from app.experiments.rendering import words
-from app.experiments.storage.columns import F64, I32, U16, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.storage.columns import F64, I32, U16, OverdueColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import Flag, LateKind
 
 LOST_SHARE = 0.05
@@ -38,11 +38,11 @@ class Traffic:
         self._fallbacks, self._refused, self._unfinished, self._gone = (np.zeros(len(names)) for _ in range(4))
         self._lost = np.zeros(len(names))
 
-    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
+    def add_starts(self, starts: StartColumns, placed: ArmAssignment) -> None:
         """Starts that belong to the experiment; forced ones, too."""
         self._starts += self._count(placed.arm, (starts.flags & Flag.FORCED) == 0)
 
-    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
+    def add_rows(self, rows: RowColumns, placed: ArmAssignment) -> None:
         """Rows that belong to the experiment; forced ones, too."""
         forced = (rows.flags & Flag.FORCED) != 0
         random = ~forced
@@ -58,7 +58,7 @@ class Traffic:
         np.add.at(self._served.values, (rows.served[answered], placed.arm[answered]), 1.0)
         self._unanswered += self._count(placed.arm, random & (rows.served < 0))
 
-    def add_late(self, late: LateColumns, placed: Placement) -> None:
+    def add_late(self, late: OverdueColumns, placed: ArmAssignment) -> None:
         """Late records that belong to the experiment; forced ones, too."""
         hanging = (late.kind == LateKind.UNFINISHED) & ((late.flags & Flag.FORCED) == 0)
         self._unfinished += self._count(placed.arm, hanging)

@@ -18,12 +18,12 @@ from app.config.schema import Config
 from app.control_plane import Authorship, ControlPlane, Wanted, change_plan
 from app.errors import Conflict, PreconditionFailed, SwitchyardError
 from app.experiments.automation import shares
-from app.experiments.automation.decisions import acting_of, decided, foreseen, next_sentence
-from app.experiments.automation.machine import MAX_TURNS, Transition, next_turn
+from app.experiments.automation.decisions import automation_status, decided, foreseen, next_sentence
+from app.experiments.automation.machine import MAX_TRANSITIONS, Transition, next_transition
 from app.experiments.automation.state import Intent, Interventions, RolloutInput, State, states_of
 from app.experiments.contract.journal import JournalEntry, history
 from app.experiments.contract.questions import ManualDecision
-from app.experiments.contract.report import Acting, Foreseen, Report
+from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.runs import ExperimentRun
 from app.exposures.wire import Stop
 from app.telemetry.logs import event
@@ -96,15 +96,15 @@ PATIENCE_S = 0.5
 """The longest wait of a stop for the directory."""
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""The delays after the first refusal of a change in a row, the second …"""
+"""Back-off between consecutive refused changes."""
 
 
 @dataclass(slots=True)
-class _Course:
+class _Progress:
     """The rollout inputs of one experiment besides its state."""
 
-    turn: int = 0
-    """The number of its last turn."""
+    transition: int = 0
+    """The number of its last transition."""
     position: int = 0
     """The journal position of the state's entry."""
     changed_at: float = 0.0
@@ -112,7 +112,7 @@ class _Course:
     """The journal position and time at which each present stop first appeared: later events no longer delay it."""
     refusals: int = 0
     retry_at: float = 0.0
-    trouble: str = ""
+    last_error: str = ""
 
 
 class Journal:
@@ -125,18 +125,18 @@ class Journal:
 
 
 class Actions:
-    """Carries out turns. `can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
+    """Carries out transitions. `has_control_plane`: traffic can be moved. Times are Unix seconds."""
 
-    def __init__(self, journal: Journal, *, can_move: bool) -> None:
-        self.settled = not can_move
+    def __init__(self, journal: Journal, *, has_control_plane: bool) -> None:
+        self.rollout_complete = not has_control_plane
         """Whether every router has the applied configuration."""
-        self.turns = 0
-        """The number of turns taken. In any thread."""
-        self.seen_turns = 0
-        """The number of turns taken when the applied configuration was read."""
-        self._journal, self._can_move = journal, can_move
+        self.transitions = 0
+        """The number of transitions so far. In any thread."""
+        self.seen_transitions = 0
+        """The number of transitions when the applied configuration was read."""
+        self._journal, self._has_control_plane = journal, has_control_plane
         self._states: dict[str, State] = {}
-        self._courses: dict[str, _Course] = {}
+        self._progresses: dict[str, _Progress] = {}
 
     def restore(self, entries: Iterable[JournalEntry]) -> None:
         """Continues from the journal."""
@@ -149,14 +149,14 @@ class Actions:
         """What besides the states decides on the next step, as plain data: whether there is a control plane, whether
         every router has its configuration, and why a change was refused.
         """
-        trouble = {name: course.trouble for name, course in self._courses.items() if course.trouble}
-        return {"can_move": self._can_move, "settled": self.settled, "trouble": trouble}
+        last_error = {name: progress.last_error for name, progress in self._progresses.items() if progress.last_error}
+        return {"can_move": self._has_control_plane, "settled": self.rollout_complete, "trouble": last_error}
 
     def meet(self, obstacles: Mapping[str, Any]) -> None:
         """Takes the `obstacles` of a journal, to tell what was next then."""
-        self._can_move, self.settled = obstacles["can_move"], obstacles["settled"]
-        for name, trouble in obstacles["trouble"].items():
-            self._course(name).trouble = trouble
+        self._has_control_plane, self.rollout_complete = obstacles["can_move"], obstacles["settled"]
+        for name, last_error in obstacles["trouble"].items():
+            self._progress(name).last_error = last_error
 
     def learn(self, entries: Iterable[JournalEntry], runs: Mapping[str, ExperimentRun]) -> None:
         """Takes another controller's entries about the same runs. A controller's own runs have their own states."""
@@ -168,27 +168,27 @@ class Actions:
         return self._state(run).interventions
 
     def act(self, run: ExperimentRun, config: Config, report: Report, now: float) -> bool:
-        """Takes every turn that is due. Returns whether there was any."""
+        """Takes every transition that is due. Returns whether there was any."""
         facts, has_turned = self._facts(run, config, report), False
-        for _ in range(MAX_TURNS):
-            if (turn := next_turn(self._state(run), facts, now)) is None:
+        for _ in range(MAX_TRANSITIONS):
+            if (transition := next_transition(self._state(run), facts, now)) is None:
                 break
-            self._take(run.name, turn, now)
-            facts, has_turned = replace(facts, is_fresh=False), True
+            self._take(run.name, transition, now)
+            facts, has_turned = replace(facts, config_is_current=False), True
         return has_turned
 
     def decide(self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float) -> None:
         """Takes a person's decision. Raises Conflict if it is not applicable now, PreconditionFailed if it is stale."""
-        turn = self._decided(run, config, report, request, now)
+        transition = self._decided(run, config, report, request, now)
         by = {"action": request.action, "reason": request.reason, "by": request.by}
-        self._take(run.name, turn, now, **by)
+        self._take(run.name, transition, now, **by)
 
     def foresee(
         self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float
     ) -> Foreseen:
         """The consequences of that decision. Raises the same."""
-        turn = self._decided(run, config, report, request, now)
-        return foreseen(turn, self._state(run), self._facts(run, config, report))
+        transition = self._decided(run, config, report, request, now)
+        return foreseen(transition, self._state(run), self._facts(run, config, report))
 
     def _decided(
         self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float
@@ -217,7 +217,9 @@ class Actions:
     @property
     def waits_for_delivery(self) -> bool:
         """Whether the next turn depends on the applied configuration and its delivery."""
-        return self._can_move and any(state.stops or state.intent is not None for state in self._states.values())
+        return self._has_control_plane and any(
+            state.stops or state.intent is not None for state in self._states.values()
+        )
 
     def changes(
         self, config: Config, runs: Mapping[str, ExperimentRun], entries: Sequence[JournalEntry], now: float
@@ -227,20 +229,20 @@ class Actions:
 
     def tried(self, change: TrafficChange, refusal: str | None, now: float) -> None:
         """Records that a change was made (`refusal` is None), or is to be tried again."""
-        course = self._course(change.experiment)
+        progress = self._progress(change.experiment)
         if refusal is None:
-            course.refusals, course.retry_at, course.trouble = 0, now + RETRY_S[0], ""
+            progress.refusals, progress.retry_at, progress.last_error = 0, now + RETRY_S[0], ""
             return
         pauses = RETRY_S[:2] if change.intent.kind == "rollback" else RETRY_S
-        course.retry_at = now + pauses[min(course.refusals, len(pauses) - 1)]
-        course.refusals += 1
-        course.trouble = refusal
+        progress.retry_at = now + pauses[min(progress.refusals, len(pauses) - 1)]
+        progress.refusals += 1
+        progress.last_error = refusal
 
-    def acting(self, run: ExperimentRun, config: Config, report: Report, now: float) -> Acting | None:
+    def acting(self, run: ExperimentRun, config: Config, report: Report, now: float) -> AutomationStatus | None:
         """The present state for summaries; None if nothing acts on the experiment."""
         if report.mode == "aa" or run.stopped_at is not None:
             return None
-        return acting_of(self._state(run), self._facts(run, config, report), now)
+        return automation_status(self._state(run), self._facts(run, config, report), now)
 
     def next_sentence(self, run: ExperimentRun, config: Config, report: Report, now: float) -> str:
         """The report's sentence about the next step; its own one if nothing acts."""
@@ -264,38 +266,39 @@ class Actions:
     ) -> Iterator[TrafficChange]:
         for name, state in self._states.items():
             section, run = config.experiments.get(name), runs.get(name)
-            if not self._can_move or state.intent is None or section is None or not _is_of(state, run):
+            if not self._has_control_plane or state.intent is None or section is None or not _is_of(state, run):
                 continue
-            course = self._course(name)
-            if now < course.retry_at:
+            progress = self._progress(name)
+            if now < progress.retry_at:
                 continue
             is_stop = state.intent.kind == "rollback"
-            if self._is_durable(name) or (is_stop and self._may_stop(course.position, course.changed_at, now)):
+            if self._is_durable(name) or (is_stop and self._may_stop(progress.position, progress.changed_at, now)):
                 generation = max((it.generation for it in history(entries, section.endpoint)), default=0)
                 yield TrafficChange(name, section, state.intent, generation)
 
-    def _take(self, name: str, turn: Transition, now: float, **detail: object) -> None:
-        course = self._course(name)
-        self.turns += 1
-        course.turn = self.turns
-        if turn.kind != "done":
-            course.refusals, course.retry_at = 0, 0.0
-        course.trouble = course.trouble if turn.state.intent is not None else ""
-        known = {it.id: course.stops.get(it.id, (0, now)) for it in self._states[name].stops}
-        self._states[name] = turn.state
-        course.position = self._journal.add([turn.state.entry(name, turn.kind, now, turn.text, **detail)])
-        course.changed_at = now
-        course.stops = {it.id: known.get(it.id, (course.position, now)) for it in turn.state.stops}
+    def _take(self, name: str, transition: Transition, now: float, **detail: object) -> None:
+        progress = self._progress(name)
+        self.transitions += 1
+        progress.transition = self.transitions
+        if transition.kind != "done":
+            progress.refusals, progress.retry_at = 0, 0.0
+        progress.last_error = progress.last_error if transition.state.intent is not None else ""
+        known = {stop.id: progress.stops.get(stop.id, (0, now)) for stop in self._states[name].stops}
+        self._states[name] = transition.state
+        entry = transition.state.entry(name, transition.kind, now, transition.text, **detail)
+        progress.position = self._journal.add([entry])
+        progress.changed_at = now
+        progress.stops = {stop.id: known.get(stop.id, (progress.position, now)) for stop in transition.state.stops}
 
     def _is_due(self, name: str, stop: Stop, now: float) -> bool:
-        return self._may_stop(*self._course(name).stops.get(stop.id, (0, now)), now)
+        return self._may_stop(*self._progress(name).stops.get(stop.id, (0, now)), now)
 
     def _may_stop(self, position: int, since: float, now: float) -> bool:
         is_late = now >= since + PATIENCE_S
         return self._journal.durable() >= position or self._journal.is_failing() or is_late
 
     def _is_durable(self, name: str) -> bool:
-        return self._journal.durable() >= self._course(name).position
+        return self._journal.durable() >= self._progress(name).position
 
     def _state(self, run: ExperimentRun) -> State:
         known = self._states.get(run.name)
@@ -304,8 +307,8 @@ class Actions:
             self._states[run.name] = known
         return known
 
-    def _course(self, name: str) -> _Course:
-        return self._courses.setdefault(name, _Course())
+    def _progress(self, name: str) -> _Progress:
+        return self._progresses.setdefault(name, _Progress())
 
     def _facts(self, run: ExperimentRun, config: Config, report: Report) -> RolloutInput:
         section = config.experiments[run.name]
@@ -316,11 +319,11 @@ class Actions:
             traffic=endpoint.traffic,
             planned_by=endpoint.plan.by,
             is_temporary=endpoint.plan.expires is not None,
-            can_move=self._can_move,
-            settled=self.settled,
-            is_fresh=self.seen_turns >= self._course(run.name).turn,
+            has_control_plane=self._has_control_plane,
+            rollout_complete=self.rollout_complete,
+            config_is_current=self.seen_transitions >= self._progress(run.name).transition,
             report=report,
-            trouble=self._course(run.name).trouble,
+            last_error=self._progress(run.name).last_error,
         )
 
 

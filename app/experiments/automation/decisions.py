@@ -18,18 +18,18 @@ from app.experiments.automation.machine import (
     resumed,
     rolled_back,
     to_step,
-    turned,
+    transition_to,
 )
 from app.experiments.automation.state import Intent, RolloutInput, State
 from app.experiments.contract.questions import Action, ManualDecision
-from app.experiments.contract.report import Acting, Cause, Foreseen
+from app.experiments.contract.report import AutomationStatus, Cause, Foreseen
 from app.experiments.rendering import words
 
 _ALONE = "there is no control plane: change the traffic in the router's configuration file, and start it again"
 
 
 def decided(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
-    """The turn that carries out a decision. Raises Conflict where it is not applicable, with the remedy."""
+    """The transition that carries out a decision. Raises Conflict where it is not applicable, with the remedy."""
     if facts.experiment.mode == "aa":
         raise Conflict("Mode aa routes nothing: there is nothing to decide")
     if state.phase == "stopped":
@@ -37,20 +37,20 @@ def decided(state: State, facts: RolloutInput, request: ManualDecision, now: flo
             f"The experiment is stopped ({state.text}). A new run begins when what it compares, or `starts_at`, "
             "changes in the configuration; traffic is changed with the traffic API"
         )
-    turn = _ACTIONS[request.action](state, facts, request, now)
-    return Transition(turn.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
+    transition = _ACTIONS[request.action](state, facts, request, now)
+    return Transition(transition.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
 
 
-def foreseen(turn: Transition, state: State, facts: RolloutInput) -> Foreseen:
+def foreseen(transition: Transition, state: State, facts: RolloutInput) -> Foreseen:
     """The effect of a `decided` turn on the traffic. `state`: before it."""
-    arms, intent = shares.of_arms(facts.traffic, facts.experiment), turn.state.intent
+    arms, intent = shares.of_arms(facts.traffic, facts.experiment), transition.state.intent
     after = arms
     if intent is not None and intent.kind == "rollback":
         after = shares.without(arms, facts.experiment, intent.treatments)
     elif intent is not None:
         after = intent.after
-    stopped = [stop.deployment for stop in turn.state.stops]
-    return Foreseen(revision=state.revision, state=turn.state.phase, before=arms, after=after, stopped=stopped)
+    stopped = [stop.deployment for stop in transition.state.stops]
+    return Foreseen(revision=state.revision, state=transition.state.phase, before=arms, after=after, stopped=stopped)
 
 
 def _promote(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
@@ -66,7 +66,9 @@ def _promote(state: State, facts: RolloutInput, request: ManualDecision, now: fl
     intent = Intent(
         id=state.revision + 1, kind="promote", before=arms, after=after, by=facts.author, reason=_words(request)
     )
-    return turned(state, "decision", "", phase="running", cause="", text="", until=None, by=request.by, intent=intent)
+    return transition_to(
+        state, "decision", "", phase="running", cause="", text="", until=None, by=request.by, intent=intent
+    )
 
 
 def _advance(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
@@ -79,8 +81,8 @@ def _advance(state: State, facts: RolloutInput, request: ManualDecision, now: fl
         raise Conflict("The ramp is at its last step: promote, or stop the experiment")
     if step.decision:
         raise Conflict(f"The last step waits for {step.decision}: `promote` takes it all the same")
-    turn = to_step(state, facts, step.weights, _words(request))
-    return Transition(msgspec.structs.replace(turn.state, by=request.by), turn.kind, turn.text)
+    transition = to_step(state, facts, step.weights, _words(request))
+    return Transition(msgspec.structs.replace(transition.state, by=request.by), transition.kind, transition.text)
 
 
 def _pause(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
@@ -94,7 +96,7 @@ def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: flo
         raise Conflict("The experiment runs: there is nothing to resume")
     if facts.experiment.state == "paused":
         raise Conflict("Its configuration says `state: paused`: change it there")
-    if facts.can_move and (state.stops or state.intent is not None):
+    if facts.has_control_plane and (state.stops or state.intent is not None):
         raise Conflict("The rollback is not complete yet, some routers may still have the plan before: resume later")
     return resumed(state, now, "", request.by, "decision")
 
@@ -118,11 +120,11 @@ def _halted(state: State, phase: str, request: ManualDecision) -> Transition:
     """The traffic stays; a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
     changes = {"cause": "decision", "text": _words(request), "by": request.by, "until": None}
-    return turned(state, "decision", "", phase=phase, weights=None, intent=intent, **changes)
+    return transition_to(state, "decision", "", phase=phase, weights=None, intent=intent, **changes)
 
 
 def _refuse_unless_movable(state: State, facts: RolloutInput) -> None:
-    if not facts.can_move:
+    if not facts.has_control_plane:
         raise Conflict(f"Traffic cannot be moved, {_ALONE}")
     if state.stops:
         raise Conflict("A rollback is under way: wait until it is complete")
@@ -144,14 +146,14 @@ _ACTIONS: dict[Action, Callable[[State, RolloutInput, ManualDecision, float], Tr
 }
 
 
-def acting_of(state: State, facts: RolloutInput, now: float) -> Acting:
+def automation_status(state: State, facts: RolloutInput, now: float) -> AutomationStatus:
     """The present state for summaries. `now`: Unix seconds."""
     experiment = facts.experiment
     arms = shares.of_arms(facts.traffic, experiment)
     step = next_step(state, facts, now)
     effective = shares.without(arms, experiment, [stop.deployment for stop in state.stops if stop.deployment in arms])
     cause, text = _held(facts) if state.phase == "running" else (state.cause, state.text)
-    return Acting(
+    return AutomationStatus(
         state=state.phase,
         revision=state.revision,
         cause=cause,
@@ -198,7 +200,7 @@ def _without_ramp(facts: RolloutInput) -> str:
 
 def _waits(state: State, facts: RolloutInput, step: NextStep | None) -> list[str]:
     if state.intent is not None:
-        return [f"the control plane: {facts.trouble}" if facts.trouble else "the control plane"]
+        return [f"the control plane: {facts.last_error}" if facts.last_error else "the control plane"]
     return list(step.waits_for) if state.phase == "running" and step is not None else []
 
 
@@ -208,7 +210,7 @@ def _held(facts: RolloutInput) -> tuple[Cause, str]:
 
 def _stopping(state: State, facts: RolloutInput) -> str:
     names = " and ".join(stop.deployment for stop in state.stops)
-    if not facts.can_move:
+    if not facts.has_control_plane:
         return (
             f"give {names} 0 % in the router's configuration file. Until then the routers give its traffic to "
             f"{facts.experiment.control}. {_sentence(state.text)}"
@@ -231,7 +233,7 @@ def _shares(arms: dict[str, int], facts: RolloutInput) -> str:
 
 
 def _trouble(facts: RolloutInput) -> str:
-    return f" It did not yet: {_sentence(facts.trouble)}" if facts.trouble else ""
+    return f" It did not yet: {_sentence(facts.last_error)}" if facts.last_error else ""
 
 
 def _sentence(text: str) -> str:

@@ -1,8 +1,8 @@
 """The next action on an experiment: a pure function of its state, the facts and the time.
 
-`next_turn` returns one turn, the state after it and the journal's entry; it is called until there is none. Nothing else
-is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and
-`actions.py` carries them out. Doing so twice changes nothing.
+`next_transition` returns one transition: the state after it and the journal's entry; it is called until there is none.
+Nothing else is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps,
+and `actions.py` carries them out. Doing so twice changes nothing.
 
 The next step of a ramp, and the conditions for which it waits. Steps wait for evidence, not for the clock alone.
 """
@@ -56,13 +56,13 @@ def next_step(state: State, facts: RolloutInput, now: float) -> NextStep | None:
 
 def _obstacles(facts: RolloutInput) -> Iterator[str]:
     """Reasons that hold up every step, even the first one."""
-    if not facts.can_move:
+    if not facts.has_control_plane:
         yield "there is no control plane: change the traffic in the router's configuration file"
-    if facts.trouble:
-        yield f"the control plane did not make the last change: {facts.trouble}"
+    if facts.last_error:
+        yield f"the control plane did not make the last change: {facts.last_error}"
     if facts.is_temporary:
         yield "the present plan is temporary: the ramp continues when it has ended"
-    elif not facts.settled:
+    elif not facts.rollout_complete:
         yield "not every router has the present plan yet"
     for _, text in facts.silenced:
         yield text
@@ -112,8 +112,8 @@ def _shipped(facts: RolloutInput) -> list[str]:
     return [name for name in facts.experiment.treatments if facts.report.decisions.get(name) == "ship"]
 
 
-MAX_TURNS = 20
-"""The most turns at one moment: far more than can be needed."""
+MAX_TRANSITIONS = 20
+"""The most transitions at one moment: far more than can be needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +125,18 @@ class Transition:
     text: str
 
 
-def next_turn(state: State, facts: RolloutInput, now: float) -> Transition | None:
-    """The next turn; None: nothing happens until the facts or the time change. `now`: Unix seconds."""
+def next_transition(state: State, facts: RolloutInput, now: float) -> Transition | None:
+    """The next transition; None: nothing happens until the facts or the time change. `now`: Unix seconds."""
     if facts.experiment.mode == "aa":
         return None
     for rule in _RULES:
-        if (turn := rule(state, facts, now)) is not None:
-            return turn
+        if (transition := rule(state, facts, now)) is not None:
+            return transition
     return None
 
 
-def turned(state: State, kind: str, text: str, /, **changes: object) -> Transition:
-    """A turn to a state with these changes."""
+def transition_to(state: State, kind: str, text: str, /, **changes: object) -> Transition:
+    """A transition to a state with these changes."""
     return Transition(replace(state, revision=state.revision + 1, **changes), kind, text)
 
 
@@ -158,8 +158,8 @@ def rolled_back(
     stopped = {stop.deployment: stop for stop in state.stops}
     for name in treatments:
         stopped.setdefault(name, Stop(f"{facts.name}/{name}/{revision}", endpoint, name, control))
-    intent = _rollback(revision, facts, list(stopped), text) if facts.can_move else None
-    return turned(
+    intent = _rollback(revision, facts, list(stopped), text) if facts.has_control_plane else None
+    return transition_to(
         state,
         "stop",
         text,
@@ -181,7 +181,7 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
     again.
     """
     has_acted = bool(state.out) or state.cause == "alarm"
-    return turned(
+    return transition_to(
         state,
         kind,
         text,
@@ -213,21 +213,21 @@ def _rollback(revision: int, facts: RolloutInput, treatments: list[str], reason:
 
 def _stops(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """Lifts stops once a plan with the same effect has reached every router. Until then they get no traffic."""
-    if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
+    if not state.stops or not facts.has_control_plane or (state.intent is not None and state.intent.kind == "rollback"):
         return None
-    if not facts.is_fresh:  # another change may have given it traffic meanwhile
+    if not facts.config_is_current:  # another change may have given it traffic meanwhile
         return None
     names = [stop.deployment for stop in state.stops]
     if _have_nothing(names, facts):
-        if not facts.settled:
+        if not facts.rollout_complete:
             return None
         text = f"Every router has the plan without {_listed(names)}"
-        return turned(state, "stop_lifted", text, stops=[])
+        return transition_to(state, "stop_lifted", text, stops=[])
     text = f"{_listed(names)} was given traffic before the rollback was complete"
-    return turned(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
+    return transition_to(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
 
 
-def _harm(state: State, facts: RolloutInput, now: float) -> Transition | None:
+def _budget_exhausted(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase == "stopped":
         return None
     had, limits = facts.report.treated, facts.experiment.harm_budget
@@ -244,15 +244,15 @@ def _harm(state: State, facts: RolloutInput, now: float) -> Transition | None:
     return None
 
 
-def _broken(state: State, facts: RolloutInput, now: float) -> Transition | None:
+def _guardrail_violated(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase == "stopped":
         return None
     found = [it for it in live_alarms(state, facts) if it.action == "rollback" and it.treatment not in state.out]
     if not found:
         return None
     ramp = facts.experiment.ramp
-    until = now + ramp.cooldown_s if ramp is not None and facts.can_move else None
-    return _taken_back(state, facts, now, found, "alarm", until)
+    until = now + ramp.cooldown_s if ramp is not None and facts.has_control_plane else None
+    return _roll_back(state, facts, now, found, "alarm", until)
 
 
 def _worse(state: State, facts: RolloutInput, now: float) -> Transition | None:
@@ -264,10 +264,10 @@ def _worse(state: State, facts: RolloutInput, now: float) -> Transition | None:
         for it in facts.worse
         if it.action == "rollback" and it.treatment not in state.out and it.key not in state.seen
     ]
-    return _taken_back(state, facts, now, found, "worse", None) if found else None
+    return _roll_back(state, facts, now, found, "worse", None) if found else None
 
 
-def _taken_back(
+def _roll_back(
     state: State, facts: RolloutInput, now: float, found: Sequence[Violation], cause: Cause, until: float | None
 ) -> Transition:
     treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
@@ -280,12 +280,12 @@ def _ended(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase == "stopped" or longest is None or now < state.started_at + longest:
         return None
     text = f"Reached its maximum duration of {words.duration(longest)}"
-    return _halted(state, "stopped", "stopped", "ended", text)
+    return _pause(state, "stopped", "stopped", "ended", text)
 
 
 def _as_the_file_says(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if facts.experiment.state == "paused" and state.phase == "running":
-        return _halted(state, "paused", "paused", "file", "Its configuration says `state: paused`")
+        return _pause(state, "paused", "paused", "file", "Its configuration says `state: paused`")
     if facts.experiment.state == "running" and state.phase == "paused" and state.cause == "file":
         return resumed(state, now, "Its configuration says `state: running`")
     return None
@@ -299,14 +299,14 @@ def _paused(state: State, facts: RolloutInput, now: float) -> Transition | None:
         found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
         if found:
             text = "; ".join(it.text for it in found)
-            return _halted(state, "paused", "paused", cause, text, seen=[*state.seen, *(it.key for it in found)])
+            return _pause(state, "paused", "paused", cause, text, seen=[*state.seen, *(it.key for it in found)])
     return None
 
 
-def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Transition:
+def _pause(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Transition:
     """The traffic stays as it is; only a rollback that is under way continues."""
     intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
-    return turned(
+    return transition_to(
         state,
         kind,
         text,
@@ -327,15 +327,15 @@ def _applied(state: State, facts: RolloutInput, now: float) -> Transition | None
         return None
     arms = shares.of_arms(facts.traffic, facts.experiment)
     if intent.kind == "rollback":
-        if not facts.is_fresh or not _have_nothing(intent.treatments, facts):
+        if not facts.config_is_current or not _have_nothing(intent.treatments, facts):
             return None
-        return turned(state, "done", f"{_listed(intent.treatments)} has no traffic", intent=None)
+        return transition_to(state, "done", f"{_listed(intent.treatments)} has no traffic", intent=None)
     if arms == intent.after:
         text = f"{_shares(arms, facts)}: {intent.reason}"
         if intent.kind == "promote":
             changes = {"phase": "stopped", "cause": "promoted", "text": intent.reason, "until": None, "weights": None}
-            return turned(state, "stopped", text, intent=None, **changes)
-        return turned(state, "done", text, intent=None, weights=arms, since=now)
+            return transition_to(state, "stopped", text, intent=None, **changes)
+        return transition_to(state, "done", text, intent=None, weights=arms, since=now)
     return None if arms == intent.before else _changed_by_others(state, facts, arms, now)
 
 
@@ -351,19 +351,21 @@ def _changed_by_others(state: State, facts: RolloutInput, arms: dict[str, int], 
     if facts.planned_by == facts.author:
         if shares.treated(arms, facts.experiment):
             text = f"{_shares(arms, facts)}: another controller of experiments did that"
-            return turned(state, "done", text, intent=None, weights=arms, since=now)
+            return transition_to(state, "done", text, intent=None, weights=arms, since=now)
         # It rolled back. Its alarm is in the evidence here, too, or will be.
         ramp = facts.experiment.ramp
         until = now + ramp.cooldown_s if ramp is not None else None
         text = "Another controller of experiments rolled back"
-        turn = _halted(state, "paused", "paused", "alarm", text)
-        return Transition(replace(turn.state, out=list(facts.experiment.treatments), until=until), turn.kind, text)
+        transition = _pause(state, "paused", "paused", "alarm", text)
+        return Transition(
+            replace(transition.state, out=list(facts.experiment.treatments), until=until), transition.kind, text
+        )
     who = facts.planned_by or "a deployment of the configuration"
     text = f"{_shares(arms, facts)}: changed by {who}, not by this experiment"
-    return _halted(state, "paused", "paused", "superseded", text)
+    return _pause(state, "paused", "paused", "superseded", text)
 
 
-def _fed_again(state: State, facts: RolloutInput, now: float) -> Transition | None:
+def _traffic_returned(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """A treatment that was rolled back has traffic again: guardrails watch it again.
 
     If that was a step of another controller, which did not know of the rollback, it is undone.
@@ -373,20 +375,20 @@ def _fed_again(state: State, facts: RolloutInput, now: float) -> Transition | No
     fed = [name for name in state.out if facts.traffic.get(name, 0) > 0]
     if not fed:
         return None
-    if facts.planned_by == facts.author and facts.can_move:
+    if facts.planned_by == facts.author and facts.has_control_plane:
         text, phase, cause = f"{_listed(fed)} was given traffic after the rollback", state.phase, state.cause
-        turn = rolled_back(state, facts, now, fed, text, phase=phase, cause=cause, until=state.until, by=state.by)
-        return Transition(replace(turn.state, text=state.text), turn.kind, text)
+        transition = rolled_back(state, facts, now, fed, text, phase=phase, cause=cause, until=state.until, by=state.by)
+        return Transition(replace(transition.state, text=state.text), transition.kind, text)
     if state.phase == "stopped":
         return None
     text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
-    turn = _halted(state, "paused", "paused", "superseded", text)
+    transition = _pause(state, "paused", "paused", "superseded", text)
     seen = [key for key in state.seen if key.startswith("worse ")]
     out = [name for name in state.out if name not in fed]
-    return Transition(replace(turn.state, out=out, armed_since=now, seen=seen), turn.kind, text)
+    return Transition(replace(transition.state, out=out, armed_since=now, seen=seen), transition.kind, text)
 
 
-def _thawed(state: State, facts: RolloutInput, now: float) -> Transition | None:
+def _cooldown_over(state: State, facts: RolloutInput, now: float) -> Transition | None:
     is_over = state.phase == "paused" and state.until is not None and now >= state.until
     if not is_over or state.stops or state.intent is not None or facts.experiment.state != "running":
         return None
@@ -399,13 +401,18 @@ def _started(state: State, facts: RolloutInput, now: float) -> Transition | None
     if now < state.started_at or state.intent is not None:
         return None
     arms = shares.of_arms(facts.traffic, facts.experiment)
-    return turned(
+    return transition_to(
         state, "ramp", f"The ramp begins where the traffic is: {_shares(arms, facts)}", weights=arms, since=now
     )
 
 
-def _stepped(state: State, facts: RolloutInput, now: float) -> Transition | None:
-    if facts.experiment.ramp is None or not facts.can_move or state.weights is None or state.intent is not None:
+def _advance(state: State, facts: RolloutInput, now: float) -> Transition | None:
+    if (
+        facts.experiment.ramp is None
+        or not facts.has_control_plane
+        or state.weights is None
+        or state.intent is not None
+    ):
         return None
     if state.phase != "running" or (step := next_step(state, facts, now)) is None or step.waits_for:
         return None
@@ -416,12 +423,12 @@ def to_step(state: State, facts: RolloutInput, after: dict[str, int], reason: st
     """The wanted change to other weights of the arms."""
     before = shares.of_arms(facts.traffic, facts.experiment)
     intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
-    return turned(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
+    return transition_to(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
 
 
 _RULES: tuple[Callable[[State, RolloutInput, float], Transition | None], ...] = (
-    _harm,
-    _broken,
+    _budget_exhausted,
+    _guardrail_violated,
     _worse,
     _ended,
     _applied,
@@ -429,10 +436,10 @@ _RULES: tuple[Callable[[State, RolloutInput, float], Transition | None], ...] = 
     _as_the_file_says,
     _paused,
     _changed,
-    _thawed,
-    _fed_again,
+    _cooldown_over,
+    _traffic_returned,
     _started,
-    _stepped,
+    _advance,
 )
 
 

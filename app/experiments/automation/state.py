@@ -54,14 +54,14 @@ class RolloutInput:
     """The author of that plan."""
     is_temporary: bool
     """Whether that plan ends by itself."""
-    can_move: bool
+    has_control_plane: bool
     """Whether there is a control plane."""
-    settled: bool
+    rollout_complete: bool
     """Whether every router has the applied configuration."""
-    is_fresh: bool
-    """Whether the applied configuration was read after the experiment's last turn."""
+    config_is_current: bool
+    """Whether the applied configuration was read after the experiment's last transition."""
     report: Report
-    trouble: str = ""
+    last_error: str = ""
     """The reason why the control plane has not made the wanted change."""
 
     @property

@@ -398,7 +398,7 @@ Cause = Literal[
 """The reason why an experiment is paused, stopped or held."""
 
 
-class Acting(msgspec.Struct, frozen=True, kw_only=True):
+class AutomationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of acting on the evidence. Times are Unix seconds."""
 
     state: Literal["running", "paused", "stopped"]
@@ -440,7 +440,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """The consequences of a decision, if it were made now."""
 
     revision: int
-    """The present revision: `Acting.revision`."""
+    """The present revision: `AutomationStatus.revision`."""
     state: Literal["running", "paused", "stopped"]
     """The experiment's state after it."""
     before: dict[str, int]
@@ -475,11 +475,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     alarm_kinds: list[str] = []
     """The kinds of its alarms: sample_ratio, guardrail …"""
     primary: list[PrimaryEffect] = []
-    acting: Acting | None = None
+    acting: AutomationStatus | None = None
     """None in mode `aa`, and for experiments without evidence."""
 
 
-def summary_of(report: Report, acting: Acting | None = None) -> Summary:
+def summary_of(report: Report, acting: AutomationStatus | None = None) -> Summary:
     """The line of a running experiment."""
     plans = report.sample_ratio.plans
     return Summary(

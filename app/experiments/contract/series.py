@@ -5,7 +5,7 @@ from typing import get_args
 
 import msgspec
 
-from app.experiments.contract.report import Acting, Comparison, Report, Verdict
+from app.experiments.contract.report import AutomationStatus, Comparison, Report, Verdict
 
 METRICS = {
     "switchyard_experiment_lift": "A treatment's effect on a metric: relative, or in the metric's own unit; bound is "
@@ -39,7 +39,7 @@ class Series(msgspec.Struct, frozen=True):
     value: float
 
 
-def series_of(report: Report, acting: Acting | None) -> list[Series]:
+def series_of(report: Report, acting: AutomationStatus | None) -> list[Series]:
     """The samples of one experiment; none for what has no value yet."""
     common = {"endpoint": report.endpoint, "experiment": report.experiment}
     series = [
@@ -65,7 +65,7 @@ def _samples(report: Report) -> Iterator[tuple[str, dict[str, str], float | None
     yield "sample_ratio_log_e_value", {}, report.sample_ratio.log_e_value
 
 
-def _acting(acting: Acting | None) -> Iterator[tuple[str, dict[str, str], float | None]]:
+def _acting(acting: AutomationStatus | None) -> Iterator[tuple[str, dict[str, str], float | None]]:
     if acting is None:
         return
     for state in _STATES:

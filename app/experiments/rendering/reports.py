@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.experiments.contract.report import (
-    Acting,
     ArmDistribution,
+    AutomationStatus,
     Comparison,
     Distribution,
     GuardrailStatus,
@@ -28,7 +28,7 @@ Action = tuple[float, str]
 """The time of an action (Unix seconds), and its description."""
 
 
-def standing(acting: Acting, now: float | None = None) -> str:
+def standing(acting: AutomationStatus, now: float | None = None) -> str:
     """The state in a few words: running at 5 % (step 2), paused at 0 % until 13 Nov 14:02."""
     text = f"{acting.state} at {acting.share} %"
     if acting.state == "running" and acting.step is not None:
@@ -40,7 +40,7 @@ def standing(acting: Acting, now: float | None = None) -> str:
     return text
 
 
-def acting_blocks(report: Report, acting: Acting, actions: Sequence[Action]) -> Iterator[Block]:
+def acting_blocks(report: Report, acting: AutomationStatus, actions: Sequence[Action]) -> Iterator[Block]:
     """The state, what changes it, and the latest `actions`, the last one last."""
     yield Heading("What is done about it")
     yield Paragraph(
@@ -50,7 +50,7 @@ def acting_blocks(report: Report, acting: Acting, actions: Sequence[Action]) -> 
         yield Bullets([f"{words.moment(at, report.at)}: {text}" for at, text in actions])
 
 
-def _progress(report: Report, acting: Acting) -> str:
+def _progress(report: Report, acting: AutomationStatus) -> str:
     text = f"{acting.state.capitalize()}"
     if acting.state == "paused" and acting.until is not None:
         text += f" until {words.moment(acting.until, report.at)} UTC"
@@ -63,7 +63,7 @@ def _progress(report: Report, acting: Acting) -> str:
     return f"{text}: {where}the {has} {acting.share} % of the traffic."
 
 
-def _stops(report: Report, acting: Acting) -> str:
+def _stops(report: Report, acting: AutomationStatus) -> str:
     if not acting.stopped:
         return ""
     return (
@@ -72,7 +72,7 @@ def _stops(report: Report, acting: Acting) -> str:
     )
 
 
-def _way_on(report: Report, acting: Acting) -> str:
+def _way_on(report: Report, acting: AutomationStatus) -> str:
     """The command that changes the state, if a person is to change it."""
     command = f"switchyard experiments decide {report.experiment}"
     if acting.state == "paused" and acting.cause != "file":
@@ -93,7 +93,7 @@ _SHOWN = (0.05, 0.5, 0.95, 0.99)
 """The quantiles of a distribution that a table has room for."""
 
 
-def document(report: Report, acting: Acting | None = None, actions: Sequence[Action] = ()) -> Iterator[Block]:
+def document(report: Report, acting: AutomationStatus | None = None, actions: Sequence[Action] = ()) -> Iterator[Block]:
     """The whole report as blocks. `acting`: the state and what changes it, if known; `actions`: the latest."""
     yield Heading(report.headline, level=1)
     yield Paragraph([*report.details, *([report.next] if report.next else [])])
@@ -119,7 +119,7 @@ def document(report: Report, acting: Acting | None = None, actions: Sequence[Act
     yield from _served(report)
 
 
-def _standing(report: Report, acting: Acting | None) -> str:
+def _standing(report: Report, acting: AutomationStatus | None) -> str:
     since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
     kind = "A/A test" if report.mode == "aa" else "experiment"
     decision = words.DECISIONS[report.decision]

@@ -48,7 +48,7 @@ _ROUNDING = 1e-24
 _ROUNDING_OF_MOMENTS = 1e-13
 
 
-class Lines(NamedTuple):
+class UnitSums(NamedTuple):
     """Sums of each (unit, stratum, arm): equally long arrays.
 
     The same combination may occur in several lines. `unit` and `stratum` are codes from 0, without large gaps.
@@ -73,7 +73,7 @@ class Covariates(NamedTuple):
     """
 
     unit: Codes
-    """As in `Lines`."""
+    """As in `UnitSums`."""
     stratum: Codes
     """Of its first request: codes of their own."""
     arm: Codes
@@ -118,7 +118,7 @@ class Moments(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Estimate:
     """An estimate on a logarithmic scale (or a plain difference), with what the decision needs."""
 
     est: float
@@ -136,7 +136,7 @@ class Look:
     """Distinct units of each arm, in the strata that count."""
     clusters: int
     """Distinct units of both arms together."""
-    unadjusted: "Look | None" = None
+    unadjusted: "Estimate | None" = None
     """The same look without covariates, if these adjust it."""
 
     @property
@@ -224,7 +224,7 @@ def _result(
     units: tuple[int, int],
     clusters: int,
     adjustment: "_Adjustment | None" = None,
-) -> Look | None:
+) -> Estimate | None:
     """`squares` as in `variance_of`; if the arms' own are at most `floor` together, they are rounding."""
     if not math.isfinite(squares.sum()) or squares[0].sum() <= floor:
         return None
@@ -236,7 +236,7 @@ def _result(
     se, est = math.sqrt(variance), _estimate(cells, scale) - by
     if not (se * se > 0 and math.isfinite(se) and math.isfinite(est)):
         return None
-    return Look(est, se, nu, cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
+    return Estimate(est, se, nu, cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
 
 
 def variance_of(squares: Floats, units: tuple[int, int], strata: int) -> tuple[float, float] | None:
@@ -271,7 +271,7 @@ def sum_of_squares(values: Floats) -> float:
     return float(np.square(values).sum())
 
 
-def look(lines: Lines, scale: LookScale, covariates: Covariates | None = None) -> Look | None:
+def look(lines: UnitSums, scale: LookScale, covariates: Covariates | None = None) -> Estimate | None:
     """The treatment against control, clustered by unit, and adjusted by `covariates` where that is possible.
 
     None where there is no estimate with an error: no stratum with two requests in each arm, a ratio whose numerator or
@@ -289,7 +289,7 @@ def look(lines: Lines, scale: LookScale, covariates: Covariates | None = None) -
             return None
         if not cells.ok.all():
             kept = cells.ok[lines.stratum]
-            lines = Lines._make(column[kept] for column in lines)
+            lines = UnitSums._make(column[kept] for column in lines)
         influence, own = _influences(cells, multipliers, lines)
         floor = _ROUNDING * sum_of_squares(own)
         seen = np.zeros((2, influence.shape[2]), dtype=np.bool_)
@@ -307,7 +307,7 @@ def look(lines: Lines, scale: LookScale, covariates: Covariates | None = None) -
     return unadjusted if adjusted is None else replace(adjusted, unadjusted=unadjusted)
 
 
-def _influences(cells: _Cells, multipliers: Floats, lines: Lines) -> tuple[Floats, Floats]:
+def _influences(cells: _Cells, multipliers: Floats, lines: UnitSums) -> tuple[Floats, Floats]:
     """The units' influences on the estimate, as they are and exchanged between the arms: shape (2, 2 arms, units); and
     the lines' own parts of it.
     """
@@ -344,7 +344,7 @@ def _adjustment(influence: Floats, covariates: Covariates) -> _Adjustment | None
         if cells is None:
             return None
         kept = cells.ok[stratum]
-        lines = Lines(unit[kept], stratum[kept], arm[kept], ones[kept], values[kept], ones[kept])
+        lines = UnitSums(unit[kept], stratum[kept], arm[kept], ones[kept], values[kept], ones[kept])
         of_units, parts = _influences(cells, np.array([-1.0, 1.0]) / cells.overlap, lines)
         size = math.sqrt(sum_of_squares(of_units[0]))
         varies = size**2 > _ROUNDING_OF_MOMENTS * sum_of_squares(parts)
@@ -383,7 +383,7 @@ def squares_of_arms(influence: Floats) -> Floats:
     return np.asarray(parts.sum(axis=1), dtype=np.float64)
 
 
-def look_of_requests(moments: Moments, scale: LookScale) -> Look | None:
+def look_of_requests(moments: Moments, scale: LookScale) -> Estimate | None:
     """Like `look`, where every request is its own unit: second moments are enough."""
     if not len(moments.n):
         return None

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from scipy.special import ndtri, stdtr
 
-from app.experiments.statistics.look import Look
+from app.experiments.statistics.look import Estimate
 from app.experiments.statistics.sequences import ln_e_mix
 
 _HALVINGS = 50
@@ -46,7 +46,7 @@ def information_needed(
 def units_needed(information: float, sigma: float, share: float) -> int:
     """The units of both arms that give this information.
 
-    `sigma` is the residuals' standard deviation per unit (`Look.sigma`), `share` the treatment's, between 0 and 1.
+    `sigma` is the residuals' standard deviation per unit (`Estimate.sigma`), `share` the treatment's, between 0 and 1.
     """
     return math.ceil(information * sigma**2 / (share * (1 - share)))
 
@@ -57,7 +57,7 @@ def fixed_units_needed(effect: float, sigma: float, share: float, *, alpha: floa
     return math.ceil((z / effect) ** 2 * sigma**2 / (share * (1 - share)))
 
 
-def p_value(look: Look) -> float:
+def p_value(look: Estimate) -> float:
     """Student's two-sided p-value of this look, as if it were the only one."""
     return float(2 * stdtr(look.nu, -abs(look.est / look.se)))
 
@@ -70,7 +70,7 @@ class PeekedTest:
         self.smallest = 1.0
         """The smallest p-value so far."""
 
-    def add(self, look: Look | None) -> None:
+    def add(self, look: Estimate | None) -> None:
         """Adds a look; None is a look without a result."""
         if look is not None and look.enough and math.isfinite(look.se):
             self.smallest = min(self.smallest, p_value(look))

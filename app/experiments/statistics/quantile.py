@@ -122,7 +122,7 @@ def _kth(one: Floats, other: Floats, k: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantileLook:
+class QuantileEstimate:
     """A shift of ln y at a quantile; `ln_e` and `interval` as a `Look` has them."""
 
     est: float
@@ -168,7 +168,7 @@ class QuantileLook:
         return self._test.crossing(k, min(near, far), max(near, far)) or self._test.crossing(k)
 
 
-def quantile_shift(values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: float) -> QuantileLook | None:
+def quantile_shift(values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: float) -> QuantileEstimate | None:
     """The treatment's shift of ln y against control's at quantile `p`, one row per request.
 
     `values` are ln y; `unit` and `stratum` codes from 0 without large gaps; `arm` 0 or 1. None where fewer than
@@ -183,7 +183,7 @@ def quantile_shift(values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: f
     if centre is None or lower is None or upper is None:
         return None
     est, se = 0.5 * (centre[0] + centre[1]), 0.5 * (upper[1] - lower[0])
-    return QuantileLook(est, se, test.nu(est), test.units, test)
+    return QuantileEstimate(est, se, test.nu(est), test.units, test)
 
 
 def reach_of_quantile(values: Floats, p: float, unknown: float, least: float, most: float) -> Slack:

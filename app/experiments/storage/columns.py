@@ -1,5 +1,5 @@
-"""Batches as columns: equally long numpy arrays, one for each field of `app.exposures.wire.Start`, `Row`, `Late`,
-`FeedbackItem` and `Pair`.
+"""Batches as columns: equally long numpy arrays, one for each field of `app.exposures.wire.Start`, `Row`,
+`OverdueRequest`, `FeedbackItem` and `Pair`.
 
 Names and plans are interned over the whole life of a controller (`Tables`), so that columns of different batches and
 segments share their codes. Values that may be missing are floats with NaN. A count above its column's range is stored
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from app.exposures.wire import Batch, FeedbackItem, Late, Pair, Plan, Row, Start
+from app.exposures.wire import Batch, FeedbackItem, OverdueRequest, Pair, Plan, Row, Start
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
@@ -160,8 +160,8 @@ class RowColumns(_Requests):
 
 
 @dataclass(frozen=True, slots=True)
-class LateColumns(_Requests):
-    """`Late` records."""
+class OverdueColumns(_Requests):
+    """`OverdueRequest` records."""
 
     kind: U8
     above_s: F64
@@ -220,7 +220,7 @@ class Exposures(NamedTuple):
 
     starts: StartColumns
     rows: RowColumns
-    late: LateColumns
+    late: OverdueColumns
     feedback: FeedbackColumns
     pairs: PairColumns
 
@@ -230,7 +230,7 @@ class Exposures(NamedTuple):
         return cls(
             StartColumns.concat([part.starts for part in parts]),
             RowColumns.concat([part.rows for part in parts]),
-            LateColumns.concat([part.late for part in parts]),
+            OverdueColumns.concat([part.late for part in parts]),
             FeedbackColumns.concat([part.feedback for part in parts]),
             PairColumns.concat([part.pairs for part in parts]),
         )
@@ -298,7 +298,7 @@ def from_batch(batch: Batch, tables: Tables, arrived: float = math.nan) -> Expos
         return Exposures(
             StartColumns(**_arrays(batch.starts, Start._fields, names, plans, source)),
             RowColumns(**_arrays(batch.rows, Row._fields, names, plans, source)),
-            LateColumns(**_arrays(batch.late, Late._fields, names, plans, source)),
+            OverdueColumns(**_arrays(batch.late, OverdueRequest._fields, names, plans, source)),
             FeedbackColumns(**_feedback(batch.feedback, tables), **_source(source, len(batch.feedback))),
             PairColumns(**_arrays(batch.pairs, Pair._fields, names, plans, source)),
         )

@@ -101,7 +101,7 @@ def at_once(work: Callable[[], Outcome]) -> "Future[Outcome]":
     return future
 
 
-class Keeper:
+class StorageManager:
     """The directory of one controller. Not thread-safe, except for the rounds that it submits."""
 
     def __init__(

@@ -30,7 +30,7 @@ from app.experiments.storage.columns import (
     Columns,
     Exposures,
     FeedbackColumns,
-    LateColumns,
+    OverdueColumns,
     PairColumns,
     RowColumns,
     StartColumns,
@@ -228,7 +228,7 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
             return columns.empty()
         return _read(store, segment, kind, columns, tables, missing)
 
-    starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", LateColumns)
+    starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", OverdueColumns)
     exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
     return SegmentContent(footer, exposures, missing)
 

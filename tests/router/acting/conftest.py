@@ -17,7 +17,7 @@ import pytest
 
 from app.config.schema import parse
 from app.control_plane import Delivery
-from app.experiments.contract.report import Acting, Report, Summary
+from app.experiments.contract.report import AutomationStatus, Report, Summary
 from app.exposures.controller_client import Answer
 from app.exposures.log import Arm
 from app.server.application import Router
@@ -217,7 +217,7 @@ class ActingRig:
 
         return await wait_until_async(arrived)
 
-    async def acting(self) -> Acting:
+    async def acting(self) -> AutomationStatus:
         summary = msgspec.json.decode((await self.get("/api/experiments/first")).content, type=Summary)
         assert summary.acting is not None
         return summary.acting

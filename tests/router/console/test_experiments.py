@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from app.errors import Conflict
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.contract.report import Acting, ArmDistribution, Cause, Decision, Effect
+from app.experiments.contract.report import ArmDistribution, AutomationStatus, Cause, Decision, Effect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
@@ -511,7 +511,7 @@ async def test_bars_and_curves_are_visible_in_forced_colours(compared: Compared,
 
 
 async def test_the_last_decision_is_attributed(compared: Compared, open_page: OpenPage) -> None:
-    compared.controller.acting = Acting(
+    compared.controller.acting = AutomationStatus(
         state="running", revision=9, step=1, share=5, next_share=25, waits_for=["20 more units"], by="boss"
     )
     page = await opened(open_page, compared)

@@ -13,7 +13,7 @@ import typer
 
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.questions import Action
-from app.experiments.contract.report import Acting
+from app.experiments.contract.report import AutomationStatus
 from app.routing import rules
 from deployments.cli import experiments_deciding, experiments_decisions
 from deployments.cli.main import main
@@ -211,7 +211,10 @@ def test_a_split_by_hand_says_that_it_pauses_a_ramp(
     assert not shown().startswith("warning")
     acting = running.controller.acting
     assert acting is not None
-    for still in (msgspec.structs.replace(acting, state="paused"), Acting(state="running", revision=1, share=40)):
+    for still in (
+        msgspec.structs.replace(acting, state="paused"),
+        AutomationStatus(state="running", revision=1, share=40),
+    ):
         running.controller.acting = still
         assert not shown("blue=50", "green=50", "--dry-run").startswith("warning")
     running.controller.absent = True
@@ -227,7 +230,7 @@ def test_the_list_has_the_state(running: DecidingCommand) -> None:
 
 
 def test_the_way_on_can_be_pasted_from_a_terminal_and_names_the_program_elsewhere(running: DecidingCommand) -> None:
-    running.controller.acting = Acting(state="paused", revision=7, step=1, share=5, cause="decision")
+    running.controller.acting = AutomationStatus(state="paused", revision=7, step=1, share=5, cause="decision")
     resume = f"experiments decide {NAME} resume --reason TEXT"
     assert f"To go on: {command(resume, running.url)}\n" in running.switchyard("report", NAME)[1]
     assert f"To go on: switchyard {resume}\n" in running.switchyard("report", NAME, "--format", "markdown")[1]

@@ -124,9 +124,9 @@ def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> R
         "traffic": {"blue": 100 - green, "green": green},
         "planned_by": None,
         "is_temporary": False,
-        "can_move": True,
-        "settled": True,
-        "is_fresh": True,
+        "has_control_plane": True,
+        "rollout_complete": True,
+        "config_is_current": True,
         "report": report_of(section, **fields),
     }
     return RolloutInput(**(base | of_facts))

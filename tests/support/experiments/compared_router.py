@@ -10,7 +10,7 @@ import msgspec
 from app.experiments.api import Answers
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.questions import ManualDecision
-from app.experiments.contract.report import Acting, Effect, Foreseen, HistoryPoint, PlanCounts, Report
+from app.experiments.contract.report import AutomationStatus, Effect, Foreseen, HistoryPoint, PlanCounts, Report
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.experiments.deciding_controller import DecidingController, DecidingReader
@@ -144,9 +144,11 @@ class Reader(DecidingReader):
     def analysis(self, name: str) -> FixedEvidence | None:
         return self.others.get(name) or super().analysis(name)
 
-    def acting(self, report: Report) -> Acting | None:
+    def acting(self, report: Report) -> AutomationStatus | None:
         return (
-            Acting(state="running", revision=1, share=5, next_share=25) if report.experiment in OTHERS else self.doing
+            AutomationStatus(state="running", revision=1, share=5, next_share=25)
+            if report.experiment in OTHERS
+            else self.doing
         )
 
     def foresee(self, report: Report, request: ManualDecision) -> Foreseen:
@@ -162,7 +164,7 @@ class Compared:
         self.controller = DecidingController()
         self.reader = self.controller.reader = Reader()
         self.controller.answers = Answers(self.reader)
-        self.controller.acting = Acting(state="running", revision=7, step=3, share=50, next_share=100)
+        self.controller.acting = AutomationStatus(state="running", revision=7, step=3, share=50, next_share=100)
         self.reader.judged = Evidence()
         for number, share in enumerate([*RAMP][1:], 1):
             weights, since = {BLUE: 100 - share, GREEN: share}, START + number * STEP_S
@@ -217,6 +219,6 @@ class Compared:
         self.reader.judged = Evidence(report)
 
     def act(self, **changes: Any) -> None:
-        """Changes fields of the experiment's `Acting`."""
+        """Changes fields of the experiment's `AutomationStatus`."""
         assert self.controller.acting is not None
         self.controller.acting = msgspec.structs.replace(self.controller.acting, **changes)

@@ -8,7 +8,7 @@ import msgspec
 from app.errors import Conflict, PreconditionFailed
 from app.experiments.api import Answers
 from app.experiments.contract.questions import ManualDecision
-from app.experiments.contract.report import Acting, Foreseen, Report
+from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.exposures.controller_client import Answer
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import FakeReader
@@ -41,16 +41,16 @@ class DecidingController(FakeController):
         super().__init__()
         self.reader = DecidingReader()
         self.answers = Answers(self.reader)
-        self.acting = Acting(state="running", revision=7, step=1, share=5, next_share=25)
+        self.acting = AutomationStatus(state="running", revision=7, step=1, share=5, next_share=25)
         self.overtaken = False
 
     @property
-    def acting(self) -> Acting | None:
+    def acting(self) -> AutomationStatus | None:
         """The state of the actions on `green-float32`."""
         return self.reader.doing
 
     @acting.setter
-    def acting(self, acting: Acting | None) -> None:
+    def acting(self, acting: AutomationStatus | None) -> None:
         self.reader.doing = acting
 
     @property

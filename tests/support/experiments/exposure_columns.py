@@ -4,7 +4,7 @@ from typing import Any
 
 from app.experiments.storage.columns import (
     Exposures,
-    LateColumns,
+    OverdueColumns,
     PairColumns,
     RowColumns,
     StartColumns,
@@ -37,7 +37,7 @@ class Recorder:
         """One start for each."""
         return self._columns(starts=[start(self._next(), **it) for it in fields], **batch_fields).starts
 
-    def late(self, *fields: Fields, **batch_fields: Any) -> LateColumns:
+    def late(self, *fields: Fields, **batch_fields: Any) -> OverdueColumns:
         """One late record for each."""
         return self._columns(late=[late(self._next(), **it) for it in fields], **batch_fields).late
 

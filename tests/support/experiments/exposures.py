@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.exposures.wire import VERSION, Batch, Late, Pair, Plan, Row, Start
+from app.exposures.wire import VERSION, Batch, OverdueRequest, Pair, Plan, Row, Start
 
 PLAN = Plan("chat", "0-aaaaaaaa", {"blue": 50, "green": 50})
 NAMES = ["blue", "green", "openai", "chat"]
@@ -50,9 +50,9 @@ def row(seq: int, **fields: Any) -> Row:
     return base._replace(**fields)
 
 
-def late(seq: int, **fields: Any) -> Late:
+def late(seq: int, **fields: Any) -> OverdueRequest:
     """A slow request on blue (index 0)."""
-    base = Late(kind=0, above_s=10.0, seq=seq, at=1000.0 + seq, unit=seq % 5, plan=0, assigned=0, flags=0)
+    base = OverdueRequest(kind=0, above_s=10.0, seq=seq, at=1000.0 + seq, unit=seq % 5, plan=0, assigned=0, flags=0)
     return base._replace(**fields)
 
 

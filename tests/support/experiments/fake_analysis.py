@@ -9,7 +9,7 @@ from app.config.schema import Config
 from app.experiments.analysis.feedback import Match
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
-from app.experiments.storage.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.storage.columns import Columns, OverdueColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import FeedbackItem
 
 
@@ -37,7 +37,7 @@ class FakeAnalysis:
     def add_rows(self, rows: RowColumns) -> None:
         self._add(self.rows, rows)
 
-    def add_late(self, late: LateColumns) -> None:
+    def add_late(self, late: OverdueColumns) -> None:
         self._add(self.late, late)
 
     def add_feedback(self, items: Sequence[FeedbackItem], arrived: Sequence[float] | None = None) -> None:
@@ -131,7 +131,7 @@ class FakeAnalysis:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.restored, self.largest = state, state["largest"]
 
-    def _add(self, counts: "Counter[Any]", columns: StartColumns | RowColumns | LateColumns) -> None:
+    def _add(self, counts: "Counter[Any]", columns: StartColumns | RowColumns | OverdueColumns) -> None:
         inside: Columns = columns.take(columns.at >= self.started_at)
         assert isinstance(inside, type(columns))
         counts.update(zip(inside.router.tolist(), inside.seq.tolist(), strict=True))

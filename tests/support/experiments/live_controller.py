@@ -64,13 +64,13 @@ class LiveController:
         with self._lock:
             return list(self._running.entries())
 
-    def configure(self, config: Config, *, settled: bool = True) -> None:
+    def configure(self, config: Config, *, rollout_complete: bool = True) -> None:
         """Starts the controller with the first configuration; later delivers new ones."""
         with self._mortal():
-            self._config, self._settled = config, settled
+            self._config, self._settled = config, rollout_complete
             if self._controller is None:
                 self._start()
-            self._running.configure(config, settled=settled)
+            self._running.configure(config, rollout_complete=rollout_complete)
 
     async def send(self, batch: bytes) -> bytes:
         try:
@@ -104,7 +104,7 @@ class LiveController:
         with suppress(UpstreamError):
             applied = await control.applied()
             if (config := applied.parsed()) is not None:
-                await asyncio.to_thread(self.configure, config, settled=applied.delivery is Delivery.SETTLED)
+                await asyncio.to_thread(self.configure, config, rollout_complete=applied.delivery is Delivery.SETTLED)
 
     async def record(self, recording: bytes) -> None:
         """A `RecordingClient`, too."""
@@ -126,7 +126,7 @@ class LiveController:
                 with suppress(Death):
                     self._start()
                     assert self._config is not None
-                    self._running.configure(self._config, settled=self._settled)
+                    self._running.configure(self._config, rollout_complete=self._settled)
                     return
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class LiveController:
             base=self.base,
             analysis_factory=_analysis,
             same_run=same_run,
-            can_move=self.control is not None,
+            has_control_plane=self.control is not None,
             clock=self._now,
             open_store=self.open_store,
         )

@@ -11,7 +11,15 @@ from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.questions import ManualDecision
-from app.experiments.contract.report import Acting, Effect, FalseVerdicts, Foreseen, HistoryPoint, Planned, Report
+from app.experiments.contract.report import (
+    AutomationStatus,
+    Effect,
+    FalseVerdicts,
+    Foreseen,
+    HistoryPoint,
+    Planned,
+    Report,
+)
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.store import FileStore, StoreError
 from app.exposures.wire import FeedbackItem
@@ -101,7 +109,7 @@ class FakeReader:
         self.journal: list[JournalEntry] = []
         self.shadows: dict[str, ShadowReport] = {}
         self.audit = AuditTrail(_no_directory, lambda: 1, lambda: self.time)
-        self.doing: Acting | None = Acting(state="running", revision=3)
+        self.doing: AutomationStatus | None = AutomationStatus(state="running", revision=3)
         self.decided: list[ManualDecision] = []
         self.read: list[float] = []
         self.refusal: ClientError | None = None
@@ -115,7 +123,7 @@ class FakeReader:
     def analysis(self, name: str) -> FixedEvidence | None:
         return self.judged if name == "green-float32" else None
 
-    def acting(self, report: Report) -> Acting | None:
+    def acting(self, report: Report) -> AutomationStatus | None:
         return self.doing
 
     def shown(self, report: Report) -> None:

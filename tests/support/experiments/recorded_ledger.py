@@ -12,7 +12,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.controller import Controller
 from app.experiments.judging import AnalysisFactory
 from app.experiments.storage.columns import Columns, Tables
-from app.exposures.wire import VERSION, Batch, FeedbackItem, Late, Row, Start, encode
+from app.exposures.wire import VERSION, Batch, FeedbackItem, OverdueRequest, Row, Start, encode
 from tests.support.experiments.world import START, Recorded, Unpaced, World
 
 
@@ -20,7 +20,7 @@ def batches(tables: Tables, recorded: Recorded, size: int = 4096, *, scored: str
     """Everything, in the order of arrival, in batches of one router. `scored`: a metric by which every second answer
     gets a score."""
     rows = list(_tuples(recorded.rows, Row))
-    starts, late = list(_tuples(recorded.starts, Start)), list(_tuples(recorded.late, Late))
+    starts, late = list(_tuples(recorded.starts, Start)), list(_tuples(recorded.late, OverdueRequest))
     for number, first in enumerate(range(0, max(len(rows), len(starts)), size), 1):
         part = slice(first, first + size)
         yield Batch(

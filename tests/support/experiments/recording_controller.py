@@ -14,8 +14,8 @@ from app.exposures.wire import (
     FeedbackItem,
     FinishCode,
     Flag,
-    Late,
     LateKind,
+    OverdueRequest,
     Pair,
     Reason,
     Row,
@@ -165,7 +165,7 @@ class Keeper:
         return row
 
 
-def _seen(batch: Batch, item: Start | Late) -> Seen:
+def _seen(batch: Batch, item: Start | OverdueRequest) -> Seen:
     plan = batch.plans[item.plan]
     return Seen(item, plan.endpoint, plan.id, batch.names[item.assigned])
 

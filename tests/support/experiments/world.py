@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from app.config.schema import Config, parse
 from app.experiments.analysis.analysis import Analysis, Pace
 from app.experiments.analysis.arrays import Floats, Ints, Mask
-from app.experiments.storage.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.storage.columns import DTYPES, OverdueColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import Failure, FinishCode, Flag, LateKind, Plan
 
 BLUE, GREEN = "blue", "green"
@@ -168,7 +168,7 @@ class Recorded:
 
     starts: StartColumns
     rows: RowColumns
-    late: LateColumns
+    late: OverdueColumns
 
     def flagged(self, flag: Flag) -> "Recorded":
         """All with a flag."""
@@ -183,7 +183,7 @@ class Recorded:
             analysis.add_rows(rows.take(_slice(len(rows), part, parts)))
 
 
-C = TypeVar("C", StartColumns, RowColumns, LateColumns)
+C = TypeVar("C", StartColumns, RowColumns, OverdueColumns)
 
 
 def _with(columns: C, flag: Flag) -> C:
@@ -196,7 +196,7 @@ def _recorded(filled: dict[str, NDArray[Any]], told: Mask, hanging: Mask) -> Rec
     return Recorded(
         _columns(StartColumns, filled).take(told),
         _columns(RowColumns, filled).take(told & ~hanging),
-        _columns(LateColumns, filled | extra).take(told & hanging),
+        _columns(OverdueColumns, filled | extra).take(told & hanging),
     )
 
 

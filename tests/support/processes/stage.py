@@ -46,8 +46,8 @@ def plain(green: int = 50, **experiment: Any) -> dict[str, Any]:
 class Stage:
     """Successive controllers on one directory, routers, and the control plane."""
 
-    def __init__(self, directory: Path, config: dict[str, Any], *, can_move: bool = True) -> None:
-        self.directory, self.now, self.can_move = directory, START, can_move
+    def __init__(self, directory: Path, config: dict[str, Any], *, has_control_plane: bool = True) -> None:
+        self.directory, self.now, self.has_control_plane = directory, START, has_control_plane
         self.control = MemoryControl(config, lambda config: None)
         self.open_store: OpenStore = open_store
         self.submit: Submit = at_once
@@ -60,7 +60,7 @@ class Stage:
         self.controller = Controller(
             self.config.ledger,
             base=self.directory,
-            can_move=self.can_move,
+            has_control_plane=self.has_control_plane,
             clock=lambda: self.now,
             submit=self.submit,
             open_store=self.open_store,
@@ -77,7 +77,7 @@ class Stage:
         return self.config.endpoints["chat"].traffic["green"]
 
     def read(self) -> None:
-        self.controller.configure(self.config, settled=self.control.delivery is Delivery.SETTLED)
+        self.controller.configure(self.config, rollout_complete=self.control.delivery is Delivery.SETTLED)
 
     def send(self, green_fails: int = 0, green: int = 0, blue: int = 0) -> Acknowledgement:
         """Sends a batch of requests, each of another unit."""

@@ -10,7 +10,7 @@ from app.config.access import ANONYMOUS
 from app.config.endpoints import Affinity
 from app.config.schema import Config, Task, parse
 from app.dialects.base import Call, Translation
-from app.exchange.affinity import Place, beginning
+from app.exchange.affinity import Place, prompt_prefix
 from app.exchange.snapshot import Snapshot
 from app.internal_api import AFFINITY_HEADER
 from app.routing.traffic import Assignment
@@ -23,7 +23,7 @@ AGAIN = {"role": "user", "content": "And snow?"}
 
 
 def chat(*messages: Any, **fields: Any) -> str | None:
-    return beginning("chat", {"messages": list(messages), **fields})
+    return prompt_prefix("chat", {"messages": list(messages), **fields})
 
 
 def test_later_turns_have_the_text_of_the_first() -> None:
@@ -43,8 +43,8 @@ def test_another_system_prompt_question_or_set_of_tools_is_another_beginning() -
         chat(SYSTEM, AGAIN),
         chat(SYSTEM, ASKS, tools=[tool("weather")]),
         chat(SYSTEM, ASKS, tools=[tool("stocks")]),
-        beginning("chat", {"system": "Be brief.", "messages": [ASKS]}),
-        beginning("responses", {"instructions": "Be terse.", "input": "What is rain?"}),
+        prompt_prefix("chat", {"system": "Be brief.", "messages": [ASKS]}),
+        prompt_prefix("responses", {"instructions": "Be terse.", "input": "What is rain?"}),
     ]
     assert len(set(different)) == len(different)
 
@@ -70,9 +70,9 @@ def test_long_texts_are_hashed_at_both_ends_with_their_length() -> None:
     ],
 )
 def test_a_completions_prompt_counts_by_its_first_part(prompt: Any, later: Any) -> None:
-    found = beginning("completions", {"prompt": prompt})
+    found = prompt_prefix("completions", {"prompt": prompt})
     assert found
-    assert beginning("completions", {"prompt": later}) == found
+    assert prompt_prefix("completions", {"prompt": later}) == found
     assert len(found) < 2_000
 
 
@@ -90,7 +90,7 @@ def test_a_completions_prompt_counts_by_its_first_part(prompt: Any, later: Any) 
     ],
 )
 def test_a_request_without_a_beginning_has_no_key(task: str, body: Mapping[str, Any]) -> None:
-    assert beginning(task, body) is None
+    assert prompt_prefix(task, body) is None
 
 
 def configured(sticky: Mapping[str, str] | None = None, **affinity: Any) -> Snapshot:

@@ -18,7 +18,7 @@ from app.experiments.contract.questions import ManualDecision
 from app.experiments.controller import Controller
 from app.experiments.judging import AnalysisFactory
 from app.experiments.recorded import RecordedLedger
-from app.exposures.wire import Batch, FeedbackItem, Late, Lost, Row, encode
+from app.exposures.wire import Batch, FeedbackItem, Lost, OverdueRequest, Row, encode
 from tests.support.experiments.printed import contradictions
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
 from tests.support.experiments.world import DAY_S, START, World, config
@@ -78,7 +78,7 @@ class Life:
         self._batches = batches(world.tables, world.requests(requests, hours=2.0), SIZE)
         self._config = declared()
         self.controller = self._started()
-        self._late: list[Late] = []
+        self._late: list[OverdueRequest] = []
         """Records of requests that hang, until they are late."""
         self._scores: list[FeedbackItem] = []
         """Scores to come."""

@@ -16,7 +16,7 @@ from app.exposures.wire import (
     Batch,
     FeedbackItem,
     Flag,
-    Late,
+    OverdueRequest,
     Plan,
     Row,
     Start,
@@ -91,8 +91,9 @@ def test_a_sealed_batch_decodes_to_the_recorded_rows() -> None:
     plan = Plan("chat", "0-1", {"blue": 100})
     row = Row(1, 2.5, 3, 0, 2**64 - 1, 6, 0, 1, -1, 0, 2, 3, True, 200, 0, 1, 10, None, 5, None, 0.5, 1.0, None, None,
               1, 0, 0, False, 8)  # fmt: skip
-    parts: Any = (["a", "b"], [plan], [Start(1, 2.5, 3, 0, 1, 0, 0)], [row], [Late(0, 1.0, 1, 2.5, 3, 0, 1, 0)],
-                  [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)], [pair(1, cosine=0.5)])  # fmt: skip
+    parts: Any = (["a", "b"], [plan], [Start(1, 2.5, 3, 0, 1, 0, 0)], [row],
+                  [OverdueRequest(0, 1.0, 1, 2.5, 3, 0, 1, 0)], [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)], [pair(1,
+                  cosine=0.5)])  # fmt: skip
     names, plans, starts, rows, late, feedback, pairs = parts
     whole = Batch(VERSION, "r", 7, 5, 1.5, names, plans, starts, rows, late, feedback, [], pairs)
     batch = OpenBatch()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.config.schema import Admission
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import check_length
-from app.routing.admission import COUNTED_S, MOMENT_S, AdmissionQueue, Unserved
+from app.routing.admission import COUNTED_S, MOMENT_S, AdmissionQueue, UnmetDemand
 
 
 async def test_the_queue_is_served_in_order() -> None:
@@ -123,7 +123,7 @@ def test_a_text_given_as_its_tokens_is_no_batch() -> None:
 
 
 async def test_waiting_and_refused_requests_count_as_unserved() -> None:
-    queue, limits, unserved = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1), Unserved()
+    queue, limits, unserved = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1), UnmetDemand()
     async with queue.slot("chat", limits, "blue", unserved):
         assert unserved.demand() == {}, "it runs"
 
@@ -150,7 +150,7 @@ class Clock:
 
 
 def test_waiting_requests_are_demand_while_they_wait() -> None:
-    unserved = Unserved()
+    unserved = UnmetDemand()
     with unserved.waiting("blue"), unserved.waiting("blue"), unserved.waiting("green"):
         assert unserved.demand() == {"blue": 2, "green": 1}
     with pytest.raises(KeyError), unserved.waiting("blue"):
@@ -160,7 +160,7 @@ def test_waiting_requests_are_demand_while_they_wait() -> None:
 
 def test_refused_requests_of_one_moment_add_up_and_are_forgotten() -> None:
     clock = Clock()
-    unserved = Unserved(clock)
+    unserved = UnmetDemand(clock)
     for _ in range(28):
         unserved.refused("blue")
         clock.now += 0.01
@@ -173,7 +173,7 @@ def test_refused_requests_of_one_moment_add_up_and_are_forgotten() -> None:
 
 def test_a_request_refused_repeatedly_counts_once() -> None:
     clock = Clock()
-    unserved = Unserved(clock)
+    unserved = UnmetDemand(clock)
     for _ in range(10):
         unserved.refused("blue")
         clock.now += MOMENT_S
@@ -183,7 +183,7 @@ def test_a_request_refused_repeatedly_counts_once() -> None:
 @given(st.lists(st.floats(0, 40), max_size=60))
 def test_the_demand_is_at_most_the_recently_refused_requests(pauses: list[float]) -> None:
     clock, refused = Clock(), []
-    unserved = Unserved(clock)
+    unserved = UnmetDemand(clock)
     for pause in pauses:
         clock.now += pause
         refused.append(clock.now)

@@ -36,8 +36,8 @@ from app.routing.rules import (
     Overrides,
     Rules,
     choice,
+    current_rules,
     effective,
-    in_force,
     made_up_keys,
     moved,
     same,
@@ -350,7 +350,7 @@ BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue
 
 def after(before: InForce | None, weights: Mapping[str, int], *, now: float = 1000.0, **more: Any) -> InForce:
     given: dict[str, Any] = {"stops": {}, "listed": [], "pin_s": 60.0, **more}
-    return in_force(before, weights, given.pop("stops"), given.pop("listed"), now=now, **given)
+    return current_rules(before, weights, given.pop("stops"), given.pop("listed"), now=now, **given)
 
 
 def test_a_new_router_follows_the_plans_earlier_weights() -> None:

@@ -10,7 +10,7 @@ from app.access.caller import ConfigViews
 from app.config.schema import parse
 from app.control_plane import Replicas
 from app.errors import Unavailable
-from app.routing.admission import Unserved
+from app.routing.admission import UnmetDemand
 from app.server.replicas import CACHE_S, RUNNING_EVERY_S, Readiness, RunningReplicas, UnservedDemand, document
 from app.upstream.target import RuntimeEnvironment, Target, targets
 from tests.support.processes.fake_control_plane import MemoryControl
@@ -139,7 +139,7 @@ def control() -> MemoryControl:
 
 
 async def test_the_demand_of_an_application_is_that_of_its_deployments() -> None:
-    unserved, plane = Unserved(), control()
+    unserved, plane = UnmetDemand(), control()
     demand = UnservedDemand(unserved, lambda: VIEWS, plane)
     with unserved.waiting("blue"), unserved.waiting("green"), unserved.waiting("hosted"), unserved.waiting("gone"):
         await demand.report(plane)
@@ -147,7 +147,7 @@ async def test_the_demand_of_an_application_is_that_of_its_deployments() -> None
 
 
 async def test_the_end_of_demand_is_reported_once() -> None:
-    unserved, plane = Unserved(), control()
+    unserved, plane = UnmetDemand(), control()
     demand = UnservedDemand(unserved, lambda: VIEWS, plane)
     await demand.report(plane)
     with unserved.waiting("blue"):
@@ -158,7 +158,7 @@ async def test_the_end_of_demand_is_reported_once() -> None:
 
 
 async def test_an_unavailable_control_plane_is_called_again() -> None:
-    unserved, plane = Unserved(), control()
+    unserved, plane = UnmetDemand(), control()
     demand = UnservedDemand(unserved, lambda: VIEWS, plane)
     with unserved.waiting("blue"):
         await demand.report(plane)
@@ -170,7 +170,7 @@ async def test_an_unavailable_control_plane_is_called_again() -> None:
 
 
 async def test_demand_is_reported_periodically() -> None:
-    unserved, plane = Unserved(), control()
+    unserved, plane = UnmetDemand(), control()
     with unserved.waiting("blue"):
         async with UnservedDemand(unserved, lambda: VIEWS, plane, every_s=0.0).running():
             while not plane.unserved:  # noqa: ASYNC110
@@ -180,5 +180,5 @@ async def test_demand_is_reported_periodically() -> None:
 
 async def test_before_the_first_configuration_there_is_no_demand() -> None:
     plane = control()
-    await UnservedDemand(Unserved(), lambda: None, plane).report(plane)
+    await UnservedDemand(UnmetDemand(), lambda: None, plane).report(plane)
     assert plane.unserved == []

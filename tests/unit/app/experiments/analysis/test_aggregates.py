@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.experiments.analysis.aggregates import METRICS, SHARES, SHRINKAGE, Distributions, RawValues, UnitHistory
-from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arms import ArmAssignment
 from app.experiments.analysis.arrays import combined
 from app.experiments.analysis.metrics import Values, facts_of
 from app.experiments.contract.report import Distribution
@@ -27,7 +27,7 @@ def found(arms: list[int], fields: list[Fields], batch: int = 10**9) -> dict[str
         recorder = Recorder()
         rows = recorder.rows(*fields[start : start + batch])
         arm = np.array(arms[start : start + batch], np.int8)
-        placed = Placement(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int64))
+        placed = ArmAssignment(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int64))
         distributions.add(rows, placed, facts_of(config(), recorder.tables))
     return {it.metric: it for it in distributions.report()}
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.experiments.analysis import arrivals
-from app.experiments.analysis.arms import Placement
+from app.experiments.analysis.arms import ArmAssignment
 from app.experiments.analysis.arrivals import HORIZON_S, Arrivals
 from app.experiments.storage.columns import DTYPES, RowColumns, StartColumns
 
@@ -26,9 +26,9 @@ def columns(kind: type[C], seq: list[int], at: list[int], router: list[int] | No
     return replace(kind(**empty), seq=np.array(seq, np.uint64), at=np.array(at, np.float64), router=routers)
 
 
-def placed(treated: list[bool]) -> Placement:
+def placed(treated: list[bool]) -> ArmAssignment:
     arm = np.array(treated, np.int8)
-    return Placement(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int32))
+    return ArmAssignment(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int32))
 
 
 @given(REQUESTS, st.integers(1, 7), st.randoms(use_true_random=False), st.integers(0, 3000), st.sets(st.integers(1, 3)))
@@ -45,7 +45,7 @@ def test_exactly_the_requests_before_every_running_one_are_released_each_once(
     tested = Arrivals(2)
     numbers = list(range(len(requests)))
 
-    def of(kind: type[C], which: list[int]) -> tuple[C, Placement]:
+    def of(kind: type[C], which: list[int]) -> tuple[C, ArmAssignment]:
         chosen = [requests[number] for number in which]
         at, routers = [it[0] for it in chosen], [it[3] for it in chosen]
         return columns(kind, which, at, routers), placed([it[2] for it in chosen])

@@ -11,14 +11,14 @@ from app.experiments.analysis import cells as cold_minutes
 from app.experiments.analysis.cells import (
     MAX_SHARES,
     WAIT_MINUTES,
+    ArmMoments,
     CellBlock,
-    Cells,
     ColdMinutes,
     FirstRequests,
     Strata,
-    Totals,
+    UnitTable,
 )
-from app.experiments.statistics.look import Look, Moments, look, look_of_requests
+from app.experiments.statistics.look import Estimate, Moments, look, look_of_requests
 from tests.simulation import reports
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.exposures import NAMES
@@ -42,19 +42,19 @@ def block(size: int, seed: int = 1, units: int = 40) -> CellBlock:
     )
 
 
-def looked(cells: Cells, without: Cells | None = None) -> Look:
+def looked(cells: UnitTable, without: UnitTable | None = None) -> Estimate:
     found = look(cells.lines(0, STRATA, 2, without), "ratio")
     assert found is not None
     return found
 
 
-def same(one: Look, other: Look) -> None:
+def same(one: Estimate, other: Estimate) -> None:
     assert (one.est, one.se, one.nu) == pytest.approx((other.est, other.se, other.nu), rel=1e-9)
     assert one.units == other.units
 
 
 def test_lines_are_the_sums_of_units_in_strata_and_arms() -> None:
-    data, cells = block(500), Cells(2)
+    data, cells = block(500), UnitTable(2)
     cells.add(data)
     lines = cells.lines(1, STRATA, 1)
     expected = dict[tuple[int, int, int], list[float]]()
@@ -73,7 +73,7 @@ def test_lines_are_the_sums_of_units_in_strata_and_arms() -> None:
 @given(st.integers(1, 9))
 def test_order_and_batches_change_no_look(parts: int) -> None:
     data = block(600)
-    whole, split = Cells(2), Cells(2)
+    whole, split = UnitTable(2), UnitTable(2)
     whole.add(data)
     order = np.random.default_rng(parts).permutation(600)
     for part in np.array_split(order, parts):
@@ -84,12 +84,12 @@ def test_order_and_batches_change_no_look(parts: int) -> None:
 def test_taking_away_requests_is_as_if_they_had_not_been_added() -> None:
     data = block(2000, units=200)
     cold = np.random.default_rng(3).random(2000) < 0.3
-    everything, some, rest = Cells(2), Cells(2), Cells(2)
+    everything, some, rest = UnitTable(2), UnitTable(2), UnitTable(2)
     everything.add(data)
     some.add(data.take(cold))
     rest.add(data.take(~cold))
     same(looked(everything, some), looked(rest))
-    totals, part, remaining = Totals(2, 3), Totals(2, 3), Totals(2, 3)
+    totals, part, remaining = ArmMoments(2, 3), ArmMoments(2, 3), ArmMoments(2, 3)
     totals.add(data)
     part.add(data.take(cold))
     remaining.add(data.take(~cold))
@@ -98,13 +98,13 @@ def test_taking_away_requests_is_as_if_they_had_not_been_added() -> None:
 
 
 def test_above_the_bound_whole_units_are_left_out() -> None:
-    data, cells = block(20_000, units=4000), Cells(2, max_lines=3000)
+    data, cells = block(20_000, units=4000), UnitTable(2, max_lines=3000)
     for part in np.array_split(np.arange(20_000), 7):
         cells.add(CellBlock._make(column[part] for column in data))
     assert len(cells) <= 3000
     assert cells.share < 1
     lines, kept = cells.lines(0, STRATA, 1), np.unique(cells.recorded(0, STRATA, 10**6)[1])
-    full = Cells(2)
+    full = UnitTable(2)
     full.add(data.take(np.isin(data.unit, kept)))
     expected = full.lines(0, STRATA, 1)
     assert np.sort(lines.x) == pytest.approx(np.sort(expected.x))
@@ -113,7 +113,7 @@ def test_above_the_bound_whole_units_are_left_out() -> None:
 
 def test_thinning_does_not_move_the_estimate_beyond_its_error() -> None:
     data = block(20_000, units=4000)
-    whole, thinned = Cells(2), Cells(2, max_lines=4000)
+    whole, thinned = UnitTable(2), UnitTable(2, max_lines=4000)
     whole.add(data)
     thinned.add(data)
     one, other = looked(whole), looked(thinned)
@@ -122,7 +122,7 @@ def test_thinning_does_not_move_the_estimate_beyond_its_error() -> None:
 
 
 def test_recorded_lines_are_ordered_by_unit_and_hold_every_arm() -> None:
-    data, cells = block(500), Cells(2)
+    data, cells = block(500), UnitTable(2)
     cells.add(data)
     lines, hashes = cells.recorded(0, STRATA, 10**6)
     assert (np.diff(lines.unit) >= 0).all()
@@ -133,7 +133,7 @@ def test_recorded_lines_are_ordered_by_unit_and_hold_every_arm() -> None:
 
 
 def test_totals_give_the_look_of_requests() -> None:
-    data, totals = block(3000), Totals(2, 3)
+    data, totals = block(3000), ArmMoments(2, 3)
     for part in np.array_split(np.arange(3000), 4):
         totals.add(CellBlock._make(column[part] for column in data))
     here = (data.arm != 1) & (data.n[:, 0] > 0)
@@ -156,7 +156,7 @@ def requests(arms: list[int]) -> CellBlock:
     )
 
 
-def counted(cold: ColdMinutes[Totals]) -> list[float]:
+def counted(cold: ColdMinutes[ArmMoments]) -> list[float]:
     sums = cold.sums
     assert sums is not None
     counts: list[float] = sums.of_arms(0)[:, 0].tolist()
@@ -164,7 +164,7 @@ def counted(cold: ColdMinutes[Totals]) -> list[float]:
 
 
 def test_a_cold_replica_excludes_its_whole_minute_from_both_arms() -> None:
-    cold = ColdMinutes(Totals(1, 2))
+    cold = ColdMinutes(ArmMoments(1, 2))
     cold.add(np.array([10.0, 70.0, 75.0]), np.array([False, False, False]), requests([0, 0, 1]))
     assert cold.sums is None
     cold.add(np.array([80.0, 130.0]), np.array([True, False]), requests([1, 0]))
@@ -175,14 +175,14 @@ def test_a_cold_replica_excludes_its_whole_minute_from_both_arms() -> None:
 
 
 def test_no_request_counts_twice() -> None:
-    cold = ColdMinutes(Totals(1, 2))
+    cold = ColdMinutes(ArmMoments(1, 2))
     for _ in range(3):
         cold.add(np.array([10.0, 70.0]), np.array([True, True]), requests([0, 1]))
     assert counted(cold) == [3, 3]
 
 
 def test_requests_stop_waiting_after_a_while() -> None:
-    cold = ColdMinutes(Totals(1, 2))
+    cold = ColdMinutes(ArmMoments(1, 2))
     cold.add(np.array([10.0]), np.array([False]), requests([0]))
     cold.add(np.array([60.0 * (WAIT_MINUTES + 2)]), np.array([False]), requests([0]))
     cold.add(np.array([20.0]), np.array([True]), requests([1]))
@@ -190,7 +190,7 @@ def test_requests_stop_waiting_after_a_while() -> None:
 
 
 def test_no_more_than_a_bounded_number_waits() -> None:
-    cold, size = ColdMinutes(Totals(1, 2)), cold_minutes.MAX_WAITING // 2
+    cold, size = ColdMinutes(ArmMoments(1, 2)), cold_minutes.MAX_WAITING // 2
     for _ in range(3):
         cold.add(np.full(size, 10.0), np.zeros(size, np.bool_), requests([0] * size))
     cold.add(np.array([20.0]), np.array([True]), requests([1]))

@@ -2,7 +2,7 @@ import numpy as np
 
 from app.experiments.analysis.arrays import combined
 from app.experiments.analysis.false_verdicts import RecordedMetric, false_verdicts
-from app.experiments.statistics.look import Lines
+from app.experiments.statistics.look import UnitSums
 from tests.support.experiments.world import World, analysis_of, config
 
 
@@ -12,7 +12,7 @@ def recorded(units: int, seed: int = 1) -> RecordedMetric:
     n = rng.integers(1, 20, units).astype(np.float64)
     x = n * rng.normal(0, 0.5, units) + np.sqrt(n) * rng.normal(0, 0.5, units)
     codes = np.arange(units)
-    lines = Lines(codes, np.zeros(units, np.int64), np.zeros(units, np.int64), n, x, n)
+    lines = UnitSums(codes, np.zeros(units, np.int64), np.zeros(units, np.int64), n, x, n)
     return RecordedMetric("ttft", "difference", 0.05, lines, combined(codes.astype(np.uint64), codes))
 
 

@@ -5,13 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.experiments import Feedback
+from app.config.experiments import FeedbackSettings
 from app.experiments.analysis.feedback import GRACE_S, UNKNOWN_S, PendingFeedback
 from app.exposures.wire import FeedbackItem
 from tests.support.experiments.exposure_columns import Fields, Recorder
 
 WINDOW = 3600.0
-METRICS = {"thumbs": Feedback(window_s=WINDOW), "stars": Feedback(type="number", min=1, max=5, window_s=60.0)}
+METRICS = {
+    "thumbs": FeedbackSettings(window_s=WINDOW),
+    "stars": FeedbackSettings(type="number", min=1, max=5, window_s=60.0),
+}
 RIPE = 1000.0 + WINDOW + GRACE_S
 ALICE, BOB, MANAGER = 7, 8, 0
 

@@ -94,7 +94,7 @@ class RunningController:
             analysis_factory=evidence.analysis,
             same_run=same_run,
             clock=clock,
-            can_move=True,
+            has_control_plane=True,
             submit=self._submit,
         )
         self.read()
@@ -109,7 +109,7 @@ class RunningController:
 
     def read(self) -> None:
         config = parse(self.control.config)
-        self.controller.configure(config, settled=self.control.delivery is Delivery.SETTLED)
+        self.controller.configure(config, rollout_complete=self.control.delivery is Delivery.SETTLED)
 
     @property
     def stops(self) -> list[Stop]:

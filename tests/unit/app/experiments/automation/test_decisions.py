@@ -9,8 +9,8 @@ import pytest
 from tests.support.processes.stage import RAMP, Stage, plain
 
 
-def stage_at(directory: Path, green: int = 5, *, can_move: bool = True, **experiment: Any) -> Stage:
-    stage = Stage(directory, plain(green, **experiment), can_move=can_move)
+def stage_at(directory: Path, green: int = 5, *, has_control_plane: bool = True, **experiment: Any) -> Stage:
+    stage = Stage(directory, plain(green, **experiment), has_control_plane=has_control_plane)
     stage.wait(1)
     return stage
 
@@ -121,7 +121,7 @@ def test_a_stale_decision_is_answered_with_the_present_state(tmp_path: Path) -> 
 
 
 def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_resume(tmp_path: Path) -> None:
-    stage = stage_at(tmp_path, can_move=False, ramp=RAMP)
+    stage = stage_at(tmp_path, has_control_plane=False, ramp=RAMP)
     assert "no control plane" in stage.acting["waits_for"][0]
     for action in ("advance", "promote"):
         assert "no control plane" in refusal(stage, action)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.experiments.automation.machine import next_step, next_turn, resumed
+from app.experiments.automation.machine import next_step, next_transition, resumed
 from app.experiments.automation.state import RolloutInput, State
 from app.experiments.contract.report import Treated
 from tests.support.experiments.acting_facts import RAMP, START, alarmed, compared, experiment, facts, silencing
@@ -19,7 +19,7 @@ LATER = START + 61.0
 def at(now: float, given: RolloutInput, state: State = NEW) -> tuple[State, list[str]]:
     """Takes every turn at this time. Returns the state after them, and their kinds."""
     kinds: list[str] = []
-    while (turn := next_turn(state, given, now)) is not None:
+    while (turn := next_transition(state, given, now)) is not None:
         state, kinds = turn.state, [*kinds, turn.kind]
         assert turn.text
         assert len(kinds) < 10
@@ -58,7 +58,7 @@ def test_a_step_is_an_intent_and_done_when_it_is_applied() -> None:
     assert state.intent is not None
     assert state.intent.after == {"blue": 50, "green": 50}
     assert at(LATER + 9, ready(), state)[1] == [], "it waits for the change to be carried out"
-    after, kinds = at(LATER + 9, ready(green=50, settled=False), state)
+    after, kinds = at(LATER + 9, ready(green=50, rollout_complete=False), state)
     assert kinds == ["done"]
     assert (after.intent, after.weights, after.since) == (None, {"blue": 50, "green": 50}, LATER + 9)
 
@@ -78,10 +78,10 @@ BETTER = compared("better", non_inferior=True)
         ("better", ready(primary=[BETTER, compared("undecided")]), None),
         ("manual", ready(primary=[BETTER]), "a manager's `advance`"),
         ("quiet", facts(units=9), "1 more unit on green"),
-        ("quiet", ready(settled=False), "not every router"),
+        ("quiet", ready(rollout_complete=False), "not every router"),
         ("quiet", ready(is_temporary=True), "the present plan is temporary"),
-        ("quiet", ready(can_move=False), "there is no control plane"),
-        ("quiet", ready(trouble="busy"), "busy"),
+        ("quiet", ready(has_control_plane=False), "there is no control plane"),
+        ("quiet", ready(last_error="busy"), "busy"),
         ("quiet", ready(alarms=[silencing("sample_ratio")]), "Something about sample_ratio."),
         ("quiet", ready(alarms=[silencing("rows_lost")]), "Something about rows_lost."),
         ("quiet", ready(alarms=[silencing("completeness")]), "Something about completeness."),
@@ -130,7 +130,7 @@ def test_an_alarm_rolls_back_stops_and_freezes() -> None:
     assert (state.phase, state.cause, state.until) == ("paused", "alarm", LATER + 3600)
     assert state.intent is not None
     assert (state.intent.kind, state.intent.treatments) == ("rollback", ["green"])
-    state, kinds = at(LATER + 1, facts(green=0, settled=False, guardrails=[alarmed("rollback")]), state)
+    state, kinds = at(LATER + 1, facts(green=0, rollout_complete=False, guardrails=[alarmed("rollback")]), state)
     assert (kinds, state.stops) == (["done"], [stop])
     state, kinds = at(LATER + 2, facts(green=0, guardrails=[alarmed("rollback")]), state)
     assert (kinds, state.stops) == (["stop_lifted"], [])
@@ -232,7 +232,7 @@ def test_a_step_of_another_controller_is_adopted() -> None:
 
 def test_traffic_given_to_a_stopped_treatment_before_all_routers_have_the_plan_is_taken_back() -> None:
     state, _ = at(LATER, facts(guardrails=[alarmed("rollback")]), RUNNING)
-    state, _ = at(LATER, facts(green=0, settled=False, guardrails=[alarmed("rollback")]), state)
+    state, _ = at(LATER, facts(green=0, rollout_complete=False, guardrails=[alarmed("rollback")]), state)
     state, kinds = at(LATER, facts(green=30, planned_by="bob", guardrails=[alarmed("rollback")]), state)
     assert kinds == ["intent"]
     assert state.intent is not None
@@ -241,7 +241,7 @@ def test_traffic_given_to_a_stopped_treatment_before_all_routers_have_the_plan_i
 
 def test_a_stop_is_not_lifted_by_earlier_readings() -> None:
     broken = [alarmed("rollback")]
-    state, _ = at(LATER, facts(green=0, is_fresh=False, guardrails=broken), RUNNING)
+    state, _ = at(LATER, facts(green=0, config_is_current=False, guardrails=broken), RUNNING)
     assert state.stops
     state, kinds = at(LATER + 1, facts(green=0, guardrails=broken), state)
     assert (kinds, state.stops) == (["done", "stop_lifted"], [])
@@ -288,7 +288,7 @@ def test_without_a_ramp_only_alarms_end_times_and_verdicts_act() -> None:
 
 
 def test_without_a_control_plane_a_stop_lasts() -> None:
-    given = facts(can_move=False, guardrails=[alarmed("rollback")])
+    given = facts(has_control_plane=False, guardrails=[alarmed("rollback")])
     state, kinds = at(LATER, given, RUNNING)
     assert (kinds, state.intent, state.until) == (["stop"], None, None)
     assert at(LATER + 1e5, given, state)[1] == []

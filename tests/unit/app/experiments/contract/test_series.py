@@ -1,12 +1,12 @@
-from app.experiments.contract.report import Acting
+from app.experiments.contract.report import AutomationStatus
 from app.experiments.contract.series import METRICS, series_of
 from app.experiments.shadows import MIRROR_VALUE
 from tests.support.experiments.reports import SHIP
 
-SECOND_STEP = Acting(state="running", revision=3, step=1, share=5, next_share=25)
+SECOND_STEP = AutomationStatus(state="running", revision=3, step=1, share=5, next_share=25)
 
 
-def values(name: str, acting: Acting | None = SECOND_STEP, /, **labels: str) -> list[float]:
+def values(name: str, acting: AutomationStatus | None = SECOND_STEP, /, **labels: str) -> list[float]:
     return [it.value for it in series_of(SHIP, acting) if it.metric == name and labels.items() <= it.labels.items()]
 
 
@@ -46,9 +46,9 @@ def test_the_series_show_the_state_of_acting() -> None:
 
 
 def test_below_the_first_step_and_without_a_ramp() -> None:
-    below = Acting(state="running", revision=0, next_share=1)
+    below = AutomationStatus(state="running", revision=0, next_share=1)
     assert values("switchyard_experiment_step", below) == [0.0]
-    by_hand = Acting(state="paused", revision=1, share=50)
+    by_hand = AutomationStatus(state="paused", revision=1, share=50)
     assert values("switchyard_experiment_step", by_hand) == []
     assert values("switchyard_experiment_share", by_hand) == [50.0]
     assert values("switchyard_experiment_state", None) == []

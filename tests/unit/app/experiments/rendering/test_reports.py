@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.contract.report import Acting, ArmDistribution, Distribution, Effect, Report, summary_of
+from app.experiments.contract.report import ArmDistribution, AutomationStatus, Distribution, Effect, Report, summary_of
 from app.experiments.rendering import document as markdown
 from app.experiments.rendering import document as text
 from app.experiments.rendering.reports import Action, acting_blocks, document, list_document, standing
@@ -18,11 +18,11 @@ from tests.support.experiments.reports import BLUE, EMPTY, GREEN, INVALID, NOW, 
 RESUME = "To go on: switchyard experiments decide green-float32 resume --reason TEXT"
 
 
-def acting(**given: Any) -> Acting:
-    return Acting(**{"state": "running", "revision": 3, "step": 1, "share": 5, "next_share": 25, **given})
+def acting(**given: Any) -> AutomationStatus:
+    return AutomationStatus(**{"state": "running", "revision": 3, "step": 1, "share": 5, "next_share": 25, **given})
 
 
-def lines(found: Acting, actions: Sequence[Action] = ()) -> list[str]:
+def lines(found: AutomationStatus, actions: Sequence[Action] = ()) -> list[str]:
     return text.text(acting_blocks(SHIP, found, actions)).splitlines()[1:]
 
 

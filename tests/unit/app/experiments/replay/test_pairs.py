@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from app.experiments.statistics.look import Lines, look
+from app.experiments.statistics.look import UnitSums, look
 
 PAIRS, EFFECT = 400, 0.1
 
 
-def lines(*, paired: bool) -> Lines:
+def lines(*, paired: bool) -> UnitSums:
     """Logarithms of times: requests differ widely, their two answers little, and the treatment's are longer."""
     random = np.random.default_rng(1)
     request = random.normal(0.0, 1.0, PAIRS)
     times = [request + arm * EFFECT + random.normal(0.0, 0.1, PAIRS) for arm in (0, 1)]
     pair = np.arange(PAIRS)
     ones = np.ones(2 * PAIRS)
-    return Lines(
+    return UnitSums(
         unit=np.concatenate([pair, pair if paired else pair + PAIRS]),
         stratum=np.zeros(2 * PAIRS, np.int64),
         arm=np.repeat([0, 1], PAIRS),

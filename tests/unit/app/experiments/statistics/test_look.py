@@ -9,7 +9,7 @@ import ville
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.statistics.look import Covariates, Lines, Look, LookScale, Moments, look, look_of_requests
+from app.experiments.statistics.look import Covariates, Estimate, LookScale, Moments, UnitSums, look, look_of_requests
 from app.experiments.statistics.sequences import boundary, narrowest
 
 Line = tuple[int, int, int, float, float]
@@ -18,9 +18,9 @@ Line = tuple[int, int, int, float, float]
 SCALES: tuple[LookScale, ...] = get_args(LookScale)
 
 
-def lines_of(requests: list[Line]) -> Lines:
+def lines_of(requests: list[Line]) -> UnitSums:
     unit, stratum, arm, x, d = (np.array(column) for column in zip(*requests, strict=True))
-    return Lines(unit, stratum, arm, np.ones(len(requests)), x.astype(float), d.astype(float))
+    return UnitSums(unit, stratum, arm, np.ones(len(requests)), x.astype(float), d.astype(float))
 
 
 def moments_of(requests: list[Line]) -> Moments:
@@ -100,7 +100,7 @@ a_request = st.tuples(
 requests = st.lists(a_request, min_size=1, max_size=80)
 
 
-def same(one: Look | None, other: Look | None, tolerance: float = 1e-9) -> None:
+def same(one: Estimate | None, other: Estimate | None, tolerance: float = 1e-9) -> None:
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert astuple(one)[:3] == pytest.approx(astuple(other)[:3], rel=tolerance, abs=tolerance)
@@ -154,7 +154,7 @@ def test_neither_order_nor_merging_of_lines_changes_a_look(
     for unit, stratum, arm, x, d in requests:
         for place, value in enumerate((1.0, x, d)):
             sums[unit, stratum, arm][place] += value
-    merged = Lines(*np.array(list(sums), dtype=int).T, *np.array(list(sums.values())).T)
+    merged = UnitSums(*np.array(list(sums), dtype=int).T, *np.array(list(sums.values())).T)
     same(look(shuffled, scale), look(lines_of(requests), scale))
     same(look(merged, scale), look(lines_of(requests), scale))
 
@@ -197,7 +197,7 @@ def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequen
     y = np.random.default_rng(seed).normal(0.2, 3, n)
     theirs = ville.AsymptoticCS(alpha=0.05, t_opt=t_opt, min_samples=2).fit(y)
     arm, zeros = np.repeat([1, 0], n), np.zeros(2 * n)
-    lines = Lines(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, np.r_[y, np.zeros(n)], zeros + 1)
+    lines = UnitSums(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, np.r_[y, np.zeros(n)], zeros + 1)
     mine = look(lines, "difference")
     assert mine is not None
     effect = narrowest(0.05) * y.std(ddof=1) / math.sqrt(t_opt)
@@ -225,7 +225,9 @@ def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequen
 def test_without_enough_data_there_is_no_look(scale: LookScale, requests: list[Line]) -> None:
     empty = np.empty(0)
     lines = (
-        lines_of(requests) if requests else Lines(empty.astype(int), empty.astype(int), empty.astype(int), *[empty] * 3)
+        lines_of(requests)
+        if requests
+        else UnitSums(empty.astype(int), empty.astype(int), empty.astype(int), *[empty] * 3)
     )
     moments = moments_of(requests) if requests else Moments(*np.empty((6, 0, 2)))
     result = look(lines, scale)
@@ -285,7 +287,9 @@ def test_the_error_and_its_degrees_are_those_of_a_small_treatment() -> None:
         stratum = np.concatenate([np.arange(3000) % 12, np.arange(40) % 12])
         arm = np.repeat([0, 1], [3000, 40])
         ones = np.ones(3040)
-        found = look(Lines(np.arange(3040), stratum, arm, ones, stratum + rng.normal(0, 1, 3040), ones), "difference")
+        found = look(
+            UnitSums(np.arange(3040), stratum, arm, ones, stratum + rng.normal(0, 1, 3040), ones), "difference"
+        )
         assert found is not None
         looks.append(found)
     assert all(28 <= it.nu < 35 for it in looks)
@@ -358,7 +362,7 @@ def test_with_one_request_per_unit_it_is_the_analysis_of_covariance() -> None:
     x = 1 + 0.5 * arm + z @ [0.8, -0.3] + rng.normal(0, 1, n + m)
     unit, ones = np.arange(n + m), np.ones(n + m)
     nothing = np.zeros(n + m, int)
-    found = look(Lines(unit, nothing, arm, ones, x, ones), "difference", Covariates(unit, nothing, arm, z))
+    found = look(UnitSums(unit, nothing, arm, ones, x, ones), "difference", Covariates(unit, nothing, arm, z))
     root = 1 / np.where(arm == 1, m, n)
     slopes = np.linalg.lstsq(np.column_stack([ones, arm, z]) * root[:, None], x * root, rcond=None)[0]
     assert found is not None
@@ -366,7 +370,7 @@ def test_with_one_request_per_unit_it_is_the_analysis_of_covariance() -> None:
     left = x - np.column_stack([ones, arm, z]) @ slopes
     squares = [np.square(left[arm == a]).sum() / k / (k - 3) for a, k in ((0, n), (1, m))]
     assert found.se == pytest.approx(math.sqrt(sum(squares)), rel=1e-9)
-    assert found.unadjusted == look(Lines(unit, nothing, arm, ones, x, ones), "difference")
+    assert found.unadjusted == look(UnitSums(unit, nothing, arm, ones, x, ones), "difference")
 
 
 def test_an_adjusted_look_has_the_error_that_it_says_and_a_smaller_one() -> None:
@@ -413,7 +417,7 @@ def test_an_arm_without_the_rare_value_that_control_has_is_as_uncertain_as_contr
     x = np.where(np.arange(2050) % 100 == 0, 8.0, 0.3) + 0.001 * (np.arange(2050) % 7)
     x[2000:] = 0.3 + 0.001 * (np.arange(50) % 7)
     found = look(
-        Lines(np.arange(2050), np.zeros(2050, int), (np.arange(2050) >= 2000).astype(int), ones, x, ones), scale
+        UnitSums(np.arange(2050), np.zeros(2050, int), (np.arange(2050) >= 2000).astype(int), ones, x, ones), scale
     )
     assert found is not None
     assert found.se > 0.9 * x[:2000].std() / math.sqrt(50) / (1.0 if scale == "difference" else x[:2000].mean())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
-from app.experiments.statistics.look import Lines, Look, look
+from app.experiments.statistics.look import Estimate, UnitSums, look
 from app.experiments.statistics.planner import (
     PeekedTest,
     e_bh,
@@ -83,11 +83,11 @@ def test_evidence_beyond_a_floats_range_is_a_discovery() -> None:
     assert e_bh([], 0.05) == levels([], 0.05) == []
 
 
-def look_at(difference: float, n: int = 100, seed: int = 3) -> tuple[Look, np.ndarray, np.ndarray]:
+def look_at(difference: float, n: int = 100, seed: int = 3) -> tuple[Estimate, np.ndarray, np.ndarray]:
     y = np.random.default_rng(seed).normal(size=2 * n)
     y[n:] += difference
     arm, zeros = np.repeat([0, 1], n), np.zeros(2 * n)
-    result = look(Lines(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, y, zeros + 1), "difference")
+    result = look(UnitSums(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, y, zeros + 1), "difference")
     assert result is not None
     return result, y[:n], y[n:]
 

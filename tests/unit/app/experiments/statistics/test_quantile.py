@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.statistics.look import Lines, look
-from app.experiments.statistics.quantile import FARTHEST, QuantileLook, quantile_shift
+from app.experiments.statistics.look import UnitSums, look
+from app.experiments.statistics.quantile import FARTHEST, QuantileEstimate, quantile_shift
 from app.experiments.statistics.sequences import boundary
 
 STEP = 2e-5
@@ -35,12 +35,12 @@ def z_of_the_design(data: Rows, p: float, shift: float) -> float:
     shifted = values - shift * arm
     q = np.quantile(shifted, p, method="inverted_cdf")
     ones = np.ones(len(values))
-    result = look(Lines(unit, stratum, arm, ones, (shifted > q).astype(float), ones), "difference")
+    result = look(UnitSums(unit, stratum, arm, ones, (shifted > q).astype(float), ones), "difference")
     assert result is not None
     return result.est / result.se
 
 
-def found(data: Rows, p: float) -> QuantileLook:
+def found(data: Rows, p: float) -> QuantileEstimate:
     result = quantile_shift(*data, p)
     assert result is not None
     return result
