@@ -31,7 +31,7 @@ class Caller:
 
     def group(self, known: Collection[str]) -> str:
         """Its group among the `known` ones; empty if it is in none."""
-        return next((it for it in self.groups if it in known), "") if known else ""
+        return next((group for group in self.groups if group in known), "") if known else ""
 
     @property
     def principal(self) -> str:
@@ -59,8 +59,8 @@ def credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
     A repeated one counts once: Azure's SDK sends its key in two headers.
     """
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    found = [token if scheme.lower() == "bearer" else "", *(headers.get(name, "") for name in _HEADERS)]
-    return tuple(dict.fromkeys(it for value in found if (it := value.strip())))
+    sources = [token if scheme.lower() == "bearer" else "", *(headers.get(name, "") for name in _HEADERS)]
+    return tuple(dict.fromkeys(credential for value in sources if (credential := value.strip())))
 
 
 def names(config: Config) -> Collection[str]:
@@ -74,7 +74,7 @@ def visible_config(caller: Caller, config: Config) -> Config:
         return config
     endpoints = {name: endpoint for name, endpoint in config.endpoints.items() if name in caller.endpoints}
     behind = {name for endpoint in endpoints.values() for name in (*endpoint.traffic, *(endpoint.fallback or ()))}
-    reachable = {n: it for n, it in config.deployments.items() if n in behind or n in caller.endpoints}
+    reachable = {n: deployment for n, deployment in config.deployments.items() if n in behind or n in caller.endpoints}
     defaults = {task: name for task, name in config.defaults.items() if name in endpoints}
     return config.model_copy(update={"endpoints": endpoints, "deployments": reachable, "defaults": defaults})
 
@@ -156,7 +156,7 @@ class Roles:
         """The caller's widest role on the endpoint; None: on any."""
         if self.may_manage(caller):
             return "manager"
-        if any(self.may_operate(caller, it) for it in ([endpoint] if endpoint is not None else self.operators)):
+        if any(self.may_operate(caller, name) for name in ([endpoint] if endpoint is not None else self.operators)):
             return "operator"
         return "viewer" if self.may_view(caller) else "caller"
 

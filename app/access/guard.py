@@ -271,8 +271,8 @@ class Access:
 
     def _check_sharing(self, settings: AccessSettings, ring: KeyRing) -> None:
         problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)
-        if found := list(problems):
-            raise ConfigError(found)
+        if shared := list(problems):
+            raise ConfigError(shared)
 
     async def _reread_keys(self) -> None:
         if (state := self._state) is None or state.keys is None:
@@ -320,11 +320,11 @@ async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
             _log.error("Access refresh task failed", extra=event("access_refresh_failed", traceback=where(error)))
 
 
-def _only(found: Sequence[str]) -> str | None:
+def _only(credentials: Sequence[str]) -> str | None:
     """The one credential, if any. Raises Unauthorized if there are several: a proxy may have checked the other one."""
-    if len(found) > 1:
+    if len(credentials) > 1:
         raise Unauthorized(_TWO_KEYS)
-    return found[0] if found else None
+    return credentials[0] if credentials else None
 
 
 def _key_file(settings: AccessSettings, before: _State | None, used: dict[str, float]) -> KeyFile | None:

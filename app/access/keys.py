@@ -188,7 +188,7 @@ class KeyRing:
 
     def id_of(self, name: str) -> str | None:
         """The id of the caller whose key has this name; None if there is none."""
-        return next((it.caller.id for it in self._entries.values() if it.caller.name == name), None)
+        return next((entry.caller.id for entry in self._entries.values() if entry.caller.name == name), None)
 
     def caller(self, key: str, now: float) -> Caller:
         """The caller with this key at `now` (Unix time). Raises Unauthorized if there is none or it has expired."""
@@ -210,12 +210,12 @@ class KeyRing:
 
     def uses(self) -> Iterator[KeyUse]:
         """Every key, by name."""
-        for it in sorted(self._entries.values(), key=lambda entry: entry.caller.name):
+        for entry in sorted(self._entries.values(), key=lambda entry: entry.caller.name):
             previous = None
-            if it.previous is not None:
-                previous = it.previous.expires, _minute(self.used, it.previous)
-            ends = it.secret.expires if it.secret.expires != float("inf") else None
-            yield KeyUse(it.caller, ends, _minute(self.used, it.secret), previous)
+            if entry.previous is not None:
+                previous = entry.previous.expires, _minute(self.used, entry.previous)
+            ends = entry.secret.expires if entry.secret.expires != float("inf") else None
+            yield KeyUse(entry.caller, ends, _minute(self.used, entry.secret), previous)
 
 
 def read_records(text: str) -> Sequence[KeyRecord]:

@@ -61,7 +61,7 @@ def read_keys(jwks: bytes) -> Keys:
     listed = _object(jwks).get("keys")
     if not isinstance(listed, list):
         raise ValueError("a JWK set has a list `keys`")
-    found: dict[str | None, jwt.PyJWK] = {}
+    keys: dict[str | None, jwt.PyJWK] = {}
     for item in listed:
         if not isinstance(item, dict) or item.get("use", "sig") != "sig":
             continue
@@ -70,16 +70,16 @@ def read_keys(jwks: bytes) -> Keys:
         except (jwt.PyJWTError, ValueError, TypeError, KeyError):
             continue
         if key.algorithm_name in ALGORITHMS:
-            found[key.key_id] = key
-    return {**found, None: next(iter(found.values()))} if len(found) == 1 else found
+            keys[key.key_id] = key
+    return {**keys, None: next(iter(keys.values()))} if len(keys) == 1 else keys
 
 
 def read_discovery(document: bytes, issuer: str) -> Mapping[str, Any]:
     """An issuer's discovery document. Raises ValueError if it is not this issuer's."""
-    found = _object(document)
-    if found.get("issuer") != issuer:
+    metadata = _object(document)
+    if metadata.get("issuer") != issuer:
         raise ValueError("it belongs to another issuer")
-    return found
+    return metadata
 
 
 def safe_url(discovery: Mapping[str, Any], name: str) -> str:

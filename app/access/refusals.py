@@ -69,14 +69,18 @@ class Refusals:
         """Writes one line about the refusals since the last one, if there were any."""
         if not self._sources:
             return
-        named = [(it, count) for it, count in self._sources.most_common(_NAMED + 1) if it != _OTHERS][:_NAMED]
+        named = [(source, count) for source, count in self._sources.most_common(_NAMED + 1) if source != _OTHERS][
+            :_NAMED
+        ]
         total = self._sources.total()
         fields: dict[str, Any] = {
             "requests": total,
             "throttled": self._throttled,
-            "sources": [{"source": it, "requests": count} for it, count in named],
+            "sources": [{"source": source, "requests": count} for source, count in named],
             "other_sources": total - sum(count for _, count in named),
-            "reasons": [{"reason": it or "others", "requests": count} for it, count in self._reasons.most_common()],
+            "reasons": [
+                {"reason": reason or "others", "requests": count} for reason, count in self._reasons.most_common()
+            ],
         }
         self._sources.clear()
         self._reasons.clear()
@@ -103,15 +107,15 @@ def source_of(headers: Mapping[str, str], peer: Sequence[Any] | None, *, behind_
     `X-Forwarded-For`: the last one there is believed, and none that the client may have written before it.
     """
     added = headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if behind_ingress else ""
-    found = _address(added) or (_address(str(peer[0])) if peer else None)
-    if found is None:
+    address = _address(added) or (_address(str(peer[0])) if peer else None)
+    if address is None:
         return "unknown"
-    return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else str(found)
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(address, "ipv4_mapped", None) or address

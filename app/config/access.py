@@ -94,11 +94,11 @@ class Limiting(Section):
 
     def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
         """The limits of `caller` on `endpoint`; `own` are those of its key."""
-        found = self.default
+        limits = self.default
         for narrower in (self.endpoints.get(endpoint), self.callers.get(caller), own):
             if narrower is not None:
-                found = narrower.within(found)
-        return found
+                limits = narrower.within(limits)
+        return limits
 
     @property
     def has_limits(self) -> bool:

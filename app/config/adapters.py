@@ -70,12 +70,12 @@ def model_problems(
         base = _part(config, "model_loading_config").get("model_id")
         if not isinstance(base, str):
             continue
-        adapters = [it.name for it in adapters_of(config)]
+        adapters = [adapter.name for adapter in adapters_of(config)]
         if deployment.model not in (base, *adapters):
-            served = ", ".join([base, *adapters])
+            models = ", ".join([base, *adapters])
             yield (
                 f"deployments.{name}.model: the application '{deployment.app}' does not serve '{deployment.model}', "
-                f"only {served}; correct it, or add an adapter to engine_kwargs.lora_modules"
+                f"only {models}; correct it, or add an adapter to engine_kwargs.lora_modules"
             )
         elif deployment.parent is not None and deployment.model == base:
             yield f"deployments.{name}.parent: '{base}' is the application's own model, no adapter; remove it"
@@ -114,8 +114,8 @@ def _modules(llm_config: Mapping[str, Any]) -> Any:
 
 
 def _part(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = mapping.get(key)
-    return found if isinstance(found, Mapping) else {}
+    part = mapping.get(key)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _is_text(value: object) -> bool:

@@ -79,12 +79,12 @@ def renamed(section: Any, names: Mapping[str, str]) -> Any:
 def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:
     """Every problem that pydantic found in a `root`, one line each. `is_secret`: unknown names and values are not
     repeated, since one may be an API key in the wrong place."""
-    found = error.errors()
-    for item in found:
+    items = error.errors()
+    for item in items:
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             yield from cause.problems
-        elif not any(_explains(other, item) for other in found):
+        elif not any(_explains(other, item) for other in items):
             location = [str(part) for part in item["loc"] if part != "[key]"]
             if item["type"] == "extra_forbidden" and is_secret:
                 location.pop()
@@ -98,9 +98,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     if len(name) > 2 * max(map(len, known := list(known)), default=0):
         return ""
-    names = {it.lower(): it for it in known}
-    found = get_close_matches(name.lower(), names, 1)
-    return f"; did you mean {names[found[0]]}?" if found and names[found[0]] != name else ""
+    names = {spelling.lower(): spelling for spelling in known}
+    close = get_close_matches(name.lower(), names, 1)
+    return f"; did you mean {names[close[0]]}?" if close and names[close[0]] != name else ""
 
 
 def _explains(cause: ErrorDetails, item: ErrorDetails) -> bool:

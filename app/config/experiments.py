@@ -234,7 +234,7 @@ class Experiment(Section):
             return section
         if both := {"max_duration_s", "harm_budget"} & section.keys():
             raise ValueError(f"`ends` is the former name of `max_duration_s` and `harm_budget`; keep only {min(both)}")
-        rest, budget = {name: it for name, it in section.items() if name != "ends"}, dict(section["ends"])
+        rest, budget = {name: value for name, value in section.items() if name != "ends"}, dict(section["ends"])
         duration = {"max_duration_s": budget.pop("after_s")} if "after_s" in budget else {}
         return {**rest, **duration, "harm_budget": budget}
 
@@ -324,7 +324,11 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
 def _acting_warnings(path: str, experiment: Experiment, endpoint: EndpointFields) -> Iterator[str]:
     """Warnings about automatic actions that cannot happen, or not as the configuration reads."""
     if experiment.mode == "aa":
-        if any(it.action != "alert" for it in experiment.guardrails if "guardrails" in experiment.model_fields_set):
+        if any(
+            guardrail.action != "alert"
+            for guardrail in experiment.guardrails
+            if "guardrails" in experiment.model_fields_set
+        ):
             yield f"{path}.guardrails: mode aa routes nothing, so that an alarm is only shown; use `action: alert`"
     elif experiment.ramp is not None:
         yield from _ramp_warnings(path, experiment, experiment.ramp, endpoint)
@@ -429,9 +433,9 @@ def _space_problems(path: str, experiment: Experiment, deployments: Mapping[str,
     spaces = {arm: deployments[arm].space_id for arm in experiment.arms if arm in deployments}
     if len(set(spaces.values())) == 1 and None not in spaces.values():
         return []
-    found = ", ".join(f"{arm}: {space or 'none'}" for arm, space in spaces.items())
+    listed = ", ".join(f"{arm}: {space or 'none'}" for arm, space in spaces.items())
     return [
-        f"{path}: the arms of an embeddings endpoint need the same `space_id` ({found}); declare it if they embed into "
+        f"{path}: the arms of an embeddings endpoint need the same `space_id` ({listed}); declare it if they embed into "
         "the same space, or use `mode: aa`"
     ]
 

@@ -122,8 +122,8 @@ def _misspells(cause: Any, error: Any) -> bool:
 def _words(error: Any) -> Iterator[str]:
     """The problem lines of an error of jsonschema."""
     path, value, rule = _path(error.absolute_path) or "(top level)", error.instance, error.validator
-    inner = [it for it in error.context or () if len(it.path) > 0 or it.validator != "type"]
-    kinds = {str(it.validator_value): it for it in inner if it.validator == "const"}
+    inner = [cause for cause in error.context or () if len(cause.path) > 0 or cause.validator != "type"]
+    kinds = {str(cause.validator_value): cause for cause in inner if cause.validator == "const"}
     if kinds:  # a key says which of several kinds of mapping this is
         wrong = next(iter(kinds.values()))
         yield f"{_path(wrong.absolute_path)}: expected one of {', '.join(kinds)}{_not(wrong.instance, kinds)}"
@@ -143,7 +143,7 @@ def _words(error: Any) -> Iterator[str]:
     elif rule in _BOUNDS:
         yield f"{path}: expected {_BOUNDS[rule]} {error.validator_value}, not {shown(value)}"
     else:
-        choices = [str(it) for it in _choices(error.schema)]
+        choices = [str(choice) for choice in _choices(error.schema)]
         meant = nearest(str(value), choices)
         if meant and len(choices) > _FEW:
             yield f"{path}: {shown(value)} is not known{meant}"
@@ -197,13 +197,15 @@ _KINDS = {
 
 
 def _choices(given: Mapping[str, Any]) -> Iterator[object]:
-    yield from (it for it in [*given.get("enum", ()), *([given["const"]] if "const" in given else [])] if it)
+    yield from (
+        choice for choice in [*given.get("enum", ()), *([given["const"]] if "const" in given else [])] if choice
+    )
     for branch in given.get("anyOf", ()):
         yield from _choices(branch)
 
 
 def _path(parts: Sequence[str | int]) -> str:
-    return "".join(f"[{it}]" if isinstance(it, int) else f".{it}" for it in parts).removeprefix(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 
 def _elsewhere(name: str) -> str:
@@ -229,16 +231,16 @@ def _listed(known: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _short(problem: str, document: object) -> str:
     """The problem with the application's name instead of its number; the router's part begins at `user_config`."""
-    if (found := _APPLICATION.match(shorter := _USER_CONFIG.sub("", problem))) is None:
+    if (match := _APPLICATION.match(shorter := _USER_CONFIG.sub("", problem))) is None:
         return shorter
-    name = document["applications"][int(found[1])].get("name") if isinstance(document, Mapping) else None
-    return f"applications.{name}{shorter[found.end() :]}" if isinstance(name, str) else shorter
+    name = document["applications"][int(match[1])].get("name") if isinstance(document, Mapping) else None
+    return f"applications.{name}{shorter[match.end() :]}" if isinstance(name, str) else shorter
 
 
 def _in_file(path: Path, problem: str) -> str:
     """A problem of the text itself, whose line it may name."""
-    if (found := re.match(r"line (\d+): ", problem)) is not None:
-        return f"{path}:{found[1]}: {problem[found.end() :]}"
+    if (match := re.match(r"line (\d+): ", problem)) is not None:
+        return f"{path}:{match[1]}: {problem[match.end() :]}"
     return problem if problem.startswith(str(path)) else f"{path}: {problem}"
 
 
@@ -248,15 +250,15 @@ def _line(tree: yaml.Node | None, problem: str) -> int:
     if tree is None:
         return 1
     starts = [tree, *_routers(tree)]
-    return max((_found(start, path) for start in starts), key=lambda it: it[0])[1]
+    return max((_found(start, path) for start in starts), key=lambda pair: pair[0])[1]
 
 
 def _routers(tree: yaml.Node) -> Iterator[yaml.Node]:
     """The routers' configurations, at which the paths of some problems begin."""
     for application in _items(_child(tree, "applications")):
         for deployment in _items(_child(application, "deployments")):
-            if (found := _child(deployment, "user_config")) is not None:
-                yield found
+            if (node := _child(deployment, "user_config")) is not None:
+                yield node
 
 
 def _found(node: yaml.Node, path: str) -> tuple[int, int]:
@@ -280,7 +282,7 @@ def _step(node: yaml.Node, rest: str) -> tuple[yaml.Node, int, str] | None:
         ]
         if not matching:
             return None
-        key, value = max(matching, key=lambda it: len(it[0].value))
+        key, value = max(matching, key=lambda pair: len(pair[0].value))
         return value, key.start_mark.line + 1, rest[len(key.value) :].removeprefix(".")
     items = _items(node)
     if (index := re.match(r"\[?(\d+)\]?\.?", rest)) is not None and int(index[1]) < len(items):

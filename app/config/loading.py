@@ -122,11 +122,11 @@ class Parser:
         if not isinstance(data, Mapping):
             return parse(data)
         encoded = {name: _encoded(data.get(name)) for name in _NAMED}
-        reused = {name: self._reused(name, data[name], found) for name, found in encoded.items() if found}
+        reused = {name: self._reused(name, data[name], variables) for name, variables in encoded.items() if variables}
         config = parse({**data, **reused})
         self._known = {
-            name: {item: (content, getattr(config, name)[item]) for item, content in found.items()}
-            for name, found in encoded.items()
+            name: {item: (content, getattr(config, name)[item]) for item, content in variables.items()}
+            for name, variables in encoded.items()
         }
         return config
 
@@ -218,7 +218,7 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
         if (llm_config := _llm_config(application)) is not None:
             llm_configs[name] = llm_config
             problems += [f"applications[{index}].args.{line}" for line in engine_problems(llm_config)]
-        if name == EXPERIMENTS and any(runs_several(it) for it in application.get("deployments") or []):
+        if name == EXPERIMENTS and any(runs_several(deployment) for deployment in application.get("deployments") or []):
             problems.append(f"applications[{index}].deployments: the controller of experiments is one replica; set 1")
     for name, deployment in config.deployments.items() if config else ():
         if deployment.app is None:
@@ -259,8 +259,8 @@ def _task_problems(applications: Sequence[Mapping[str, Any]], config: Config) ->
 def _llm_config(application: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """An engine's configuration, if this is an engine's application and has one."""
     args = application.get("args")
-    found = args.get("llm_config") if isinstance(args, Mapping) else None
-    return found if isinstance(found, Mapping) else None
+    config = args.get("llm_config") if isinstance(args, Mapping) else None
+    return config if isinstance(config, Mapping) else None
 
 
 def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> list[str]:
@@ -272,9 +272,15 @@ def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> lis
         return [f"applications.{EXPERIMENTS}.route_prefix: must be {expected} for the router to find it"]
     declare = f"declare it, with route_prefix {expected} and import_path deployments.experiments:build"
     missing = f"no application is named '{EXPERIMENTS}', which keeps what routers record; {declare}"
-    recorded = [f"endpoints.{name}.ledger" for name, it in config.endpoints.items() if it.ledger == "always"]
-    recorded += [f"endpoints.{name}.mirror" for name, it in config.endpoints.items() if it.mirror is not None]
-    recorded += [f"endpoints.{name}.record" for name, it in config.endpoints.items() if it.record is not None]
+    recorded = [
+        f"endpoints.{name}.ledger" for name, endpoint in config.endpoints.items() if endpoint.ledger == "always"
+    ]
+    recorded += [
+        f"endpoints.{name}.mirror" for name, endpoint in config.endpoints.items() if endpoint.mirror is not None
+    ]
+    recorded += [
+        f"endpoints.{name}.record" for name, endpoint in config.endpoints.items() if endpoint.record is not None
+    ]
     return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else recorded[:1])]
 
 

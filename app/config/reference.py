@@ -23,8 +23,8 @@ def packages() -> Mapping[str, Any]:
 
     `deployments.package_schema` writes it.
     """
-    found: Mapping[str, Any] = json.loads(Path(__file__).with_name("packages.json").read_text())
-    return found
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("packages.json").read_text())
+    return content
 
 
 def schema(user_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -34,7 +34,9 @@ def schema(user_config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if user_config is not None:
         definitions["Config"] = user_config
     applications = packages()["applications"]
-    conditions = [_condition(path, it["deployment"], it["args"]) for path, it in applications.items()]
+    conditions = [
+        _condition(path, application["deployment"], application["args"]) for path, application in applications.items()
+    ]
     definitions[_APPLICATION] = {
         **definitions[_APPLICATION],
         "required": ["name", "import_path"],
@@ -118,7 +120,7 @@ def _object(key: Schema) -> tuple[str, str] | None:
 
 
 def _referred(key: Schema) -> str | None:
-    references = [it["$ref"] for it in (key, *key.get("anyOf", ())) if "$ref" in it]
+    references = [option["$ref"] for option in (key, *key.get("anyOf", ())) if "$ref" in option]
     return str(references[0]).rpartition("/")[2] if references else None
 
 
@@ -126,13 +128,13 @@ def _value(key: Schema) -> str:
     """The accepted values, in a few words."""
     if (reached := _object(key)) is not None:
         return {"": "object", "[]": "list of objects"}.get(reached[0], "map of objects")
-    options = [it for it in key.get("anyOf", [key]) if it.get("type") != "null"]
-    return " or ".join(_type(it) for it in options)
+    options = [option for option in key.get("anyOf", [key]) if option.get("type") != "null"]
+    return " or ".join(_type(option) for option in options)
 
 
 def _type(key: Schema) -> str:
     if "enum" in key:
-        return ", ".join(f"`{it}`" for it in key["enum"])
+        return ", ".join(f"`{choice}`" for choice in key["enum"])
     if key["type"] == "array":
         return f"list of {_type(key['items'])}"
     if key["type"] == "object":

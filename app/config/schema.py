@@ -297,12 +297,12 @@ class Config(_Model):
 
     def body_limit(self, endpoint: str) -> int:
         """The largest body for an endpoint, in bytes; for a name that is none, a deployment's own."""
-        if (found := self.endpoints.get(endpoint)) is None:
+        if (section := self.endpoints.get(endpoint)) is None:
             behind: Sequence[str] = [endpoint]
-        elif found.max_body_bytes is not None:
-            return found.max_body_bytes
+        elif section.max_body_bytes is not None:
+            return section.max_body_bytes
         else:
-            behind = [*found.traffic, *(found.fallback or ())]
+            behind = [*section.traffic, *(section.fallback or ())]
         has_images = any(name in self.deployments and self.deployments[name].images for name in behind)
         return max(self.max_body_bytes, IMAGES_BODY_BYTES if has_images else 0)
 
@@ -314,7 +314,7 @@ class Config(_Model):
             return None
         if name in self.endpoints:
             return self.endpoints[name]
-        having = [it for it in self.endpoints.values() if name.partition(":")[0] in it.traffic]
+        having = [endpoint for endpoint in self.endpoints.values() if name.partition(":")[0] in endpoint.traffic]
         return having[0] if len(having) == 1 else None
 
     @model_validator(mode="after")
@@ -366,7 +366,9 @@ class Config(_Model):
             f"{path}.isolate_cache: deployment '{name}' is a server elsewhere; set `cache_salt: true` there if it is a "
             "vLLM, or leave out `isolate_cache`"
             for name in dict.fromkeys((*endpoint.traffic, *(endpoint.fallback or ()), *mirror))
-            if (found := self.deployments.get(name)) is not None and found.url is not None and not found.cache_salt
+            if (section := self.deployments.get(name)) is not None
+            and section.url is not None
+            and not section.cache_salt
         ]
 
     def _cannot_serve(self, where: str, name: str, tasks: Sequence[Task]) -> list[str]:
@@ -396,14 +398,14 @@ class Config(_Model):
         known = {*self.endpoints, *self.deployments}
         unknown = [f"limits.endpoints.{name}" for name in self.access.limits.endpoints if name not in known]
         unknown += [f"operators.{name}" for name in self.access.operators if name not in self.endpoints]
-        return [f"access.{it}: unknown endpoint; known: {', '.join(self.endpoints)}" for it in unknown]
+        return [f"access.{name}: unknown endpoint; known: {', '.join(self.endpoints)}" for name in unknown]
 
 
 def _outside(path: str, overrides: Sequence[Override], traffic: Mapping[str, int]) -> list[str]:
     return [
-        f"{path}.{number}.deployment: '{it.deployment}' is not in the traffic; choose one of {', '.join(traffic)}"
-        for number, it in enumerate(overrides)
-        if it.deployment not in traffic
+        f"{path}.{number}.deployment: '{override.deployment}' is not in the traffic; choose one of {', '.join(traffic)}"
+        for number, override in enumerate(overrides)
+        if override.deployment not in traffic
     ]
 
 

@@ -41,10 +41,10 @@ def compare(primary: MeasuredAnswer, shadow: MeasuredAnswer, promise: Promise | 
     }
     if promise is not None:
         values["valid"], values["primary_valid"] = (
-            int(is_kept(promise, it.answer, stream=it.stream)) for it in (shadow, primary)
+            int(is_kept(promise, side.answer, stream=side.stream)) for side in (shadow, primary)
         )
     with suppress(*MALFORMED):
-        values |= _said(*(content_of(it.answer, stream=it.stream) for it in (primary, shadow)))
+        values |= _said(*(content_of(side.answer, stream=side.stream) for side in (primary, shadow)))
     return values
 
 
@@ -54,7 +54,7 @@ def compare_vectors(primary: MeasuredAnswer, shadow: MeasuredAnswer) -> Values:
     with suppress(*MALFORMED):
         pairs = zip(vectors_of(primary.answer), vectors_of(shadow.answer), strict=False)
         cosines = [_cosine(one, other) for one, other in pairs]
-        known = [it for it in cosines if it is not None]
+        known = [cosine for cosine in cosines if cosine is not None]
         values["cosine"] = fmean(known) if known and len(known) == len(cosines) else None
     return values
 
@@ -84,7 +84,7 @@ def _said(primary: Content, shadow: Content) -> Values:
 
 def _texts(content: Content, form: Callable[[str], str]) -> list[str]:
     """The text of each choice or block; engines differ in whether they show those without text."""
-    return [text for _, it in sorted(content.texts.items()) if (text := form(it))]
+    return [text for _, raw in sorted(content.texts.items()) if (text := form(raw))]
 
 
 def _words(text: str) -> str:
@@ -92,12 +92,12 @@ def _words(text: str) -> str:
 
 
 def _size(content: Content) -> int:
-    return sum(map(len, content.texts.values())) + sum(len(it.name) + len(it.arguments) for it in content.calls)
+    return sum(map(len, content.texts.values())) + sum(len(call.name) + len(call.arguments) for call in content.calls)
 
 
 def _called(content: Content) -> list[tuple[str, Any]]:
     """Names and arguments; the arguments as values, since their order and white space do not matter."""
-    return [(it.name, _arguments(it)) for it in content.calls]
+    return [(call.name, _arguments(call)) for call in content.calls]
 
 
 def _arguments(call: ToolCall) -> Any:

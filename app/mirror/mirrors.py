@@ -224,27 +224,27 @@ class Mirrors:
             return None
         return Original(endpoint, mirror, exposure, size, self._answers)
 
-    def ended(self, original: Original, served: ServedRequest) -> None:
+    def ended(self, original: Original, request: ServedRequest) -> None:
         """Copies a request whose client has been served and whose exposure has ended, or counts the reason why not."""
         shadow = original.mirror.deployment
         try:
-            if served.deployment == shadow:  # it would be compared with itself
+            if request.deployment == shadow:  # it would be compared with itself
                 original.kept.forget()
                 return
             try:
-                self._enqueue(original, served)
+                self._enqueue(original, request)
             except _Skipped as skipped:
                 original.kept.forget()
-                self._skip(original, served.deployment, skipped.reason)
+                self._skip(original, request.deployment, skipped.reason)
         except Exception as error:  # noqa: BLE001  a bug here must not reach the request
             original.kept.forget()
             _report(error)
 
-    def _enqueue(self, original: Original, served: ServedRequest) -> None:
+    def _enqueue(self, original: Original, request: ServedRequest) -> None:
         """Raises _Skipped."""
         lane = self._lane(original)
         original.exposure.conclude()
-        self._check(original, served)
+        self._check(original, request)
         self._check_shadow(original, lane)
         if original.size > MOST_BODY_BYTES:
             raise _Skipped(Skip.REQUEST_TOO_LARGE)
@@ -252,31 +252,31 @@ class Mirrors:
             raise _Skipped(Skip.ANSWER_TOO_LARGE)
         if not original.kept.has_room or len(lane.waiting) >= MOST_WAITING:
             raise _Skipped(Skip.QUEUE_FULL)
-        collector = served.new_collector()
-        body = _body(original, served, collector)
+        collector = request.new_collector()
+        body = _body(original, request, collector)
         if not self._bodies.take(len(body)):
             raise _Skipped(Skip.QUEUE_FULL)
-        cost, limit = estimated_tokens(original, served.usage), original.mirror.tokens_per_minute
+        cost, limit = estimated_tokens(original, request.usage), original.mirror.tokens_per_minute
         if (charge := lane.budget.take(cost, limit, self._clock())) is None:
             self._bodies.give_back(len(body))
             raise _Skipped(Skip.BUDGET)
-        promise, primary = promised(original.body), served.deployment
+        promise, primary = promised(original.body), request.deployment
         copy = Copy(
-            original, primary, served.target, served.timeouts, body, collector, promise, served.usage, served.place
+            original, primary, request.target, request.timeouts, body, collector, promise, request.usage, request.place
         )
         original.forget_request()
         lane.waiting.append((copy, charge))
         self._start(lane)
 
-    def _check(self, original: Original, served: ServedRequest) -> None:
+    def _check(self, original: Original, request: ServedRequest) -> None:
         """Raises _Skipped if the request cannot be copied."""
         if self._thread is None:
             raise _Skipped(Skip.SHUTDOWN)
-        if not served.complete or not served.deployment or original.exposure.is_broken:
+        if not request.complete or not request.deployment or original.exposure.is_broken:
             raise _Skipped(Skip.PRIMARY_FAILED)
         if original.takes_several or not original.path:
             raise _Skipped(Skip.SEVERAL_REQUESTS)
-        if served.bound or any(_has_tokens(original.body.get(name)) for name in _PROMPTS):
+        if request.bound or any(_has_tokens(original.body.get(name)) for name in _PROMPTS):
             raise _Skipped(Skip.BOUND_TO_MODEL)
         if self._ledger.identity_of(original.exposure).flags & Flag.CARRIED:
             raise _Skipped(Skip.CARRIED)
@@ -383,9 +383,9 @@ class Mirrors:
         return lane
 
 
-def _body(original: Original, served: ServedRequest, collector: StreamCollector | None) -> bytes:
+def _body(original: Original, request: ServedRequest, collector: StreamCollector | None) -> bytes:
     """The body to send. Raises _Skipped."""
-    body = encoded(collector.request if collector is not None else original.body, served.target)
+    body = encoded(collector.request if collector is not None else original.body, request.target)
     if len(body) > MOST_BODY_BYTES:
         raise _Skipped(Skip.REQUEST_TOO_LARGE)
     return body

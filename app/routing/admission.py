@@ -57,14 +57,14 @@ class UnmetDemand:
     def demand(self) -> dict[str, int]:
         """The number of requests for which each deployment has no room; deployments with 0 are left out."""
         now = self._clock()
-        found = Counter({name: count for name, count in self._waiting.items() if count > 0})
+        counts = Counter({name: count for name, count in self._waiting.items() if count > 0})
         for name, moments in list(self._refused.items()):
             self._forget(moments, now)
             if moments:
-                found[name] += max(count for _, count in moments)
+                counts[name] += max(count for _, count in moments)
             else:
                 del self._refused[name]
-        return dict(found)
+        return dict(counts)
 
     @staticmethod
     def _forget(moments: deque[tuple[float, int]], now: float) -> None:

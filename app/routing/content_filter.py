@@ -47,11 +47,11 @@ def matches(pattern: re.Pattern[str], text: str) -> bool:
 def _begins_in(pattern: re.Pattern[str], text: str, start: int) -> bool:
     """Whether a match begins in the window."""
     at, end = start, start + _WINDOW + _LONGEST_MATCH
-    while (found := pattern.search(text, at, end)) is not None and found.start() < start + _WINDOW:
+    while (match := pattern.search(text, at, end)) is not None and match.start() < start + _WINDOW:
         # At its end a window looks like the end of the text.
-        if found.end() < end or pattern.match(text, found.start()) is not None:
+        if match.end() < end or pattern.match(text, match.start()) is not None:
             return True
-        at = found.start() + 1
+        at = match.start() + 1
     return False
 
 

@@ -170,23 +170,23 @@ class PinnedConversations:
 
     def unsent(self) -> list[Pinned]:
         """The pins that the controller does not have yet, and the end of each endpoint's pins."""
-        found: dict[tuple[str, str], list[int]] = {(endpoint, ""): [] for endpoint in self._untold}
+        pins: dict[tuple[str, str], list[int]] = {(endpoint, ""): [] for endpoint in self._untold}
         for (endpoint, conversation), deployment in islice(self._unsent.items(), MOST_AT_ONCE):
-            found.setdefault((endpoint, deployment), []).append(conversation)
+            pins.setdefault((endpoint, deployment), []).append(conversation)
         return [
             Pinned(endpoint, deployment, self._until[endpoint], conversations)
-            for (endpoint, deployment), conversations in found.items()
+            for (endpoint, deployment), conversations in pins.items()
             if endpoint in self._until
         ]
 
     def sent(self, pinned: Sequence[Pinned]) -> None:
         """Records that the controller has these."""
-        for it in pinned:
-            if not it.deployment:
-                self._untold.discard(it.endpoint)
-            for conversation in it.conversations:
-                if self._unsent.get((it.endpoint, conversation)) == it.deployment:
-                    del self._unsent[it.endpoint, conversation]
+        for pin in pinned:
+            if not pin.deployment:
+                self._untold.discard(pin.endpoint)
+            for conversation in pin.conversations:
+                if self._unsent.get((pin.endpoint, conversation)) == pin.deployment:
+                    del self._unsent[pin.endpoint, conversation]
 
     def send_again(self) -> None:
         """Marks all of this router's pins to be sent again: the controller has lost them."""
@@ -206,8 +206,10 @@ class PinnedConversations:
             del self._until[endpoint]
             self._size -= len(self._pins.pop(endpoint, ()))
         if over:
-            self._unsent = {key: it for key, it in self._unsent.items() if key[0] not in over}
-            self._unpinned = OrderedDict((key, it) for key, it in self._unpinned.items() if key[0] not in over)
+            self._unsent = {key: deployment for key, deployment in self._unsent.items() if key[0] not in over}
+            self._unpinned = OrderedDict(
+                (key, deployment) for key, deployment in self._unpinned.items() if key[0] not in over
+            )
             self._untold -= over
             self._own_until = {endpoint: at for endpoint, at in self._own_until.items() if endpoint not in over}
 
@@ -218,7 +220,7 @@ class PinnedConversations:
         pins[conversation] = _Pin(self._number, deployment, is_own)
         pins.move_to_end(conversation)
         if self._size > self._most:
-            endpoint = min((it for it in self._pins if self._pins[it]), key=self._oldest)
+            endpoint = min((endpoint for endpoint in self._pins if self._pins[endpoint]), key=self._oldest)
             conversation, _ = self._pins[endpoint].popitem(last=False)
             self._unsent.pop((endpoint, conversation), None)
             self._size -= 1

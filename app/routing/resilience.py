@@ -112,7 +112,9 @@ class Breakers:
         named: dict[str, list[str]] = {}
         for deployment, engine in engines.items():
             named.setdefault(engine, []).append(deployment)
-        shared = [_Engine(names, any(self.of(it).unreached for it in names)) for names in named.values() if names[1:]]
+        shared = [
+            _Engine(names, any(self.of(name).unreached for name in names)) for names in named.values() if names[1:]
+        ]
         self._shared = {name: engine for engine in shared for name in engine.deployments}
 
     def reached(self, deployment: str) -> None:

@@ -20,15 +20,15 @@ class Overrides:
     """The overrides of one plan. `unit` hashes a sticky key as the ledger does, `now` is in Unix seconds."""
 
     def __init__(self, overrides: Iterable[Override], unit: Callable[[str], int], now: Callable[[], float]) -> None:
-        self._by_unit = {int(it.unit, 16): it for it in overrides}
+        self._by_unit = {int(override.unit, 16): override for override in overrides}
         self._unit, self._now = unit, now
 
     def deployment(self, key: str) -> str | None:
         """The deployment of the unit with this sticky key; None without an override, or if it has expired."""
-        found = self._by_unit.get(self._unit(key))
-        if found is None or (found.until is not None and found.until <= self._now()):
+        override = self._by_unit.get(self._unit(key))
+        if override is None or (override.until is not None and override.until <= self._now()):
             return None
-        return found.deployment
+        return override.deployment
 
 
 # A stop only takes traffic away, so that it may be applied early, late or twice. Keys that draw the stopped deployment
@@ -53,12 +53,12 @@ def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[StopFiel
 
     Ignores a stop whose deployment or control is not in the traffic, and one whose control is stopped, too.
     """
-    found = {
-        it.deployment: it.control
-        for it in stops
-        if it.endpoint == endpoint and it.deployment in traffic and it.control in traffic
+    controls = {
+        stop.deployment: stop.control
+        for stop in stops
+        if stop.endpoint == endpoint and stop.deployment in traffic and stop.control in traffic
     }
-    return {deployment: control for deployment, control in found.items() if control not in found}
+    return {deployment: control for deployment, control in controls.items() if control not in controls}
 
 
 def moved_on(stops: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
@@ -118,14 +118,17 @@ def current_rules(
     have seen more, since files do not name what they replace. A conversation that was moved stays where it is when the
     stop is lifted, or nothing is withdrawn any more.
     """
-    planned = [_without(it, withdrawn) for it in listed if it.until > now]
+    planned = [_without(weights, withdrawn) for weights in listed if weights.until > now]
     if before is None:
         return InForce(weights, stops, planned)
-    seen = [it._replace(stops=moved_on(it.stops, before.stops)) for it in before.earlier if it.until > now]
+    seen = [plan._replace(stops=moved_on(plan.stops, before.stops)) for plan in before.earlier if plan.until > now]
     lifted = with_share(weights, before.stops).keys() - stops.keys()
     if pin_s > 0 and (lifted or not same(before.weights, weights)):
-        seen = [*(it._replace(until=now + pin_s) for it in seen), Earlier(before.weights, now + pin_s, before.stops)]
-    return InForce(weights, stops, _merged([_without(it, withdrawn) for it in seen], planned))
+        seen = [
+            *(plan._replace(until=now + pin_s) for plan in seen),
+            Earlier(before.weights, now + pin_s, before.stops),
+        ]
+    return InForce(weights, stops, _merged([_without(plan, withdrawn) for plan in seen], planned))
 
 
 def _without(earlier: Earlier, withdrawn: Mapping[str, str]) -> Earlier:
@@ -143,21 +146,21 @@ def _shares(weights: Mapping[str, int]) -> dict[str, int]:
 
 def _merged(seen: Sequence[Earlier], planned: Sequence[Earlier]) -> list[Earlier]:
     """The weights that this router has seen, in that order, and the plan's weights that it never served."""
-    found: list[Earlier] = []
-    for it in seen:
-        if not any(same(it.weights, other.weights) and it.stops == other.stops for other in found):
-            found.append(it)
+    merged: list[Earlier] = []
+    for plan in seen:
+        if not any(same(plan.weights, other.weights) and plan.stops == other.stops for other in merged):
+            merged.append(plan)
     place = 0
-    for it in planned:
-        twins = [number for number, other in enumerate(found) if same(it.weights, other.weights)]
+    for plan in planned:
+        twins = [number for number, other in enumerate(merged) if same(plan.weights, other.weights)]
         for number in twins:
-            found[number] = found[number]._replace(until=max(it.until, found[number].until))
-        if twins and not any(it.stops.keys() <= found[number].stops.keys() for number in twins):
-            found[twins[0]] = found[twins[0]]._replace(stops={**it.stops, **found[twins[0]].stops})
+            merged[number] = merged[number]._replace(until=max(plan.until, merged[number].until))
+        if twins and not any(plan.stops.keys() <= merged[number].stops.keys() for number in twins):
+            merged[twins[0]] = merged[twins[0]]._replace(stops={**plan.stops, **merged[twins[0]].stops})
         if not twins:
-            found.insert(place, it)
+            merged.insert(place, plan)
         place = twins[0] + 1 if twins else place + 1
-    return found
+    return merged
 
 
 IsOpen = Callable[[str], bool]
@@ -251,7 +254,7 @@ def _pinned(
     its conversation began, and must be asked first.
     """
     now = window.pins.now()
-    earlier = [it for it in window.earlier if it.until > now]
+    earlier = [plan for plan in window.earlier if plan.until > now]
     is_behind = window.pins.is_behind(window.endpoint)
     if not earlier and not is_behind:
         return chosen
@@ -286,10 +289,10 @@ def _begun(
     is_open: IsOpen,
 ) -> str:
     """The deployment of a conversation's first turn, which is pinned unless all weights agree on it."""
-    before = [_under(it, key, moved) for it in earlier]
+    before = [_under(plan, key, moved) for plan in earlier]
     if before and window.pins.now() < window.settles_at and before[-1] in window.able and not is_open(before[-1]):
         chosen = before[-1]
-    if any(it != chosen for it in before):
+    if any(deployment != chosen for deployment in before):
         window.pins.pin(window.endpoint, conversation, chosen)
     return chosen
 
@@ -340,8 +343,8 @@ def choice(
     gets its share."""
 
     def chosen(key: str) -> str:
-        found = (overrides.deployment(key) if overrides is not None else None) or rendezvous(key, traffic)
-        return stops.get(found, found)
+        drawn = (overrides.deployment(key) if overrides is not None else None) or rendezvous(key, traffic)
+        return stops.get(drawn, drawn)
 
     return chosen
 

@@ -126,10 +126,10 @@ def _with_engine_model(config: Config, name: str) -> str:
     """
     if name in config.endpoints or name in config.deployments:
         return name
-    same = {deployment for deployment, it in config.deployments.items() if it.model == name}
+    same = {deployment for deployment, section in config.deployments.items() if section.model == name}
     if len(same) == 1:
         return same.pop()
-    behind = [endpoint for endpoint, it in config.endpoints.items() if same & it.traffic.keys()]
+    behind = [endpoint for endpoint, section in config.endpoints.items() if same & section.traffic.keys()]
     return behind[0] if len(behind) == 1 and config.endpoints[behind[0]].traffic.keys() == same else name
 
 

@@ -525,6 +525,6 @@ class _ForEndpoints(Collector):
     def collect(self) -> Iterator[Metric]:
         for metric in self.source.collect():
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            part.samples = [it for it in metric.samples if it.labels.get("endpoint") in self.endpoints]
+            part.samples = [sample for sample in metric.samples if sample.labels.get("endpoint") in self.endpoints]
             if part.samples:
                 yield part

@@ -154,12 +154,12 @@ class Spans:
 
     def _keeping(self, key: tuple[object, ...], make: Callable[[Noted], Mapping[str, Value]], noted: Noted) -> bytes:
         """Attributes in a span's form; those without a value are left out."""
-        if (found := self._kept.get(key)) is None:
+        if (encoded := self._kept.get(key)) is None:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             attributes = [pair(name, value) for name, value in make(noted).items() if value]
-            found = self._kept[key] = Span(attributes=attributes).SerializeToString()
-        return found
+            encoded = self._kept[key] = Span(attributes=attributes).SerializeToString()
+        return encoded
 
 
 def _events(request: RequestSpan, offset_ns: int) -> Iterator[Span.Event]:
@@ -190,22 +190,22 @@ def _model(record: Record) -> str:
 
 def _own(record: Record) -> list[KeyValue]:
     """A request's own attributes."""
-    found = [_text("switchyard.request_id", record.request_id)]
+    attributes = [_text("switchyard.request_id", record.request_id)]
     if record.max_tokens is not None:
-        found.append(_number("gen_ai.request.max_tokens", record.max_tokens))
+        attributes.append(_number("gen_ai.request.max_tokens", record.max_tokens))
     if record.usage is not None:
-        found.append(_number("gen_ai.usage.input_tokens", record.usage.prompt_tokens))
-        found.append(_number("gen_ai.usage.output_tokens", record.usage.completion_tokens))
+        attributes.append(_number("gen_ai.usage.input_tokens", record.usage.prompt_tokens))
+        attributes.append(_number("gen_ai.usage.output_tokens", record.usage.completion_tokens))
     if record.streamed and record.first_byte is not None:
         seconds = record.first_byte - record.started
-        found.append(KeyValue(key="gen_ai.response.time_to_first_chunk", value=AnyValue(double_value=seconds)))
-    return found
+        attributes.append(KeyValue(key="gen_ai.response.time_to_first_chunk", value=AnyValue(double_value=seconds)))
+    return attributes
 
 
 def _of_many(request: RequestSpan) -> Mapping[str, Value]:
     """The attributes that many requests share."""
     record = request.record
-    found: dict[str, Value] = {
+    attributes: dict[str, Value] = {
         "http.request.method": request.method,
         "http.route": request.route,
         "http.response.status_code": record.status,
@@ -219,7 +219,7 @@ def _of_many(request: RequestSpan) -> Mapping[str, Value]:
         "switchyard.attempts": record.attempts,
     }
     if (operation := _OPERATIONS.get(request.task)) is not None:
-        found |= {
+        attributes |= {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "switchyard",
             "gen_ai.request.model": _model(record),
@@ -227,8 +227,8 @@ def _of_many(request: RequestSpan) -> Mapping[str, Value]:
             "gen_ai.response.finish_reasons": [request.finish] if request.finish in _FINISHES else [],
         }
         if record.streamed:
-            found["gen_ai.request.stream"] = True
-    return found
+            attributes["gen_ai.request.stream"] = True
+    return attributes
 
 
 def _of_call(call: TracedCall) -> Mapping[str, Value]:

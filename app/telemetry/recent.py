@@ -107,20 +107,22 @@ class Recent:
 
     def window(self, now: float) -> RecentCounts:
         """The last minute; less if the router has run for a shorter time."""
-        before = [it for it in self._readings if it[0] <= now - WINDOW_S]
+        before = [reading for reading in self._readings if reading[0] <= now - WINDOW_S]
         at, earlier = before[-1] if before else self._readings[0]
         present = read(self._telemetry)
-        return RecentCounts(now - at, {arm: it.since(earlier.get(arm, Counts())) for arm, it in present.items()})
+        return RecentCounts(
+            now - at, {arm: counts.since(earlier.get(arm, Counts())) for arm, counts in present.items()}
+        )
 
 
 def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
     """The counters as they are, by endpoint and deployment."""
-    found: dict[Arm, Counts] = {}
+    arms: dict[Arm, Counts] = {}
     # The numbers themselves, not `collect`: that makes an object of every bucket, which takes a hundred times as long.
     # Nor `get`, which takes a lock for each: a number is read whole anyway.
     for metric, labels, child in telemetry.children():
-        if (counts := found.get(arm := (labels[0], labels[1]))) is None:
-            counts = found[arm] = Counts()
+        if (counts := arms.get(arm := (labels[0], labels[1]))) is None:
+            counts = arms[arm] = Counts()
         if metric is telemetry.requests:
             value = child._value._value
             counts.requests += value
@@ -132,17 +134,17 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
         elif metric is telemetry.tokens and labels[4] == "output":
             counts.output_tokens += child._sum._value
         elif metric is telemetry.first_token:
-            counts.first_token.add(child._upper_bounds, [it._value for it in child._buckets])
+            counts.first_token.add(child._upper_bounds, [bucket._value for bucket in child._buckets])
         elif metric is telemetry.per_token:
-            counts.inter_token.add(child._upper_bounds, [it._value for it in child._buckets])
-    return found
+            counts.inter_token.add(child._upper_bounds, [bucket._value for bucket in child._buckets])
+    return arms
 
 
 def in_flight(telemetry: Telemetry) -> Mapping[Arm, int]:
     """The number of requests on which each deployment works, by endpoint."""
-    found: dict[Arm, int] = {}
+    arms: dict[Arm, int] = {}
     for metric, labels, child in telemetry.children():
         if metric is telemetry.in_flight:
             arm = (labels[0], labels[1])
-            found[arm] = found.get(arm, 0) + int(child._value._value)
-    return found
+            arms[arm] = arms.get(arm, 0) + int(child._value._value)
+    return arms

@@ -50,9 +50,9 @@ def remote(headers: Mapping[str, str]) -> Remote | None:
     """The caller's span; None if the headers (lower-case names) have no valid `traceparent`."""
     if (parent := headers.get(TRACEPARENT)) is None:
         return None
-    if (found := _PARENT.fullmatch(parent)) is None:
+    if (match := _PARENT.fullmatch(parent)) is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+    version, trace_id, span_id, flags, more = match.groups()
     # A later version may have more after the flags; what comes before them stays as it is.
     if version == "ff" or (version == "00" and more is not None):
         return None

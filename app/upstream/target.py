@@ -82,17 +82,17 @@ def ledger_base() -> Path:
 def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target]:
     """Every deployment's Target. Raises ConfigError if a key's variable or file cannot be read."""
     problems: list[str] = []
-    found: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     for name, deployment in config.deployments.items():
         try:
-            found[name] = _target(name, deployment, environment)
+            targets[name] = _target(name, deployment, environment)
         except OSError as error:
             problems.append(f"deployments.{name}.api_key_file: {deployment.api_key_file}: {error.strerror}")
         except KeyError:
             problems.append(f"deployments.{name}.api_key_env: the variable {deployment.api_key_env} is not set")
     if problems:
         raise ConfigError(problems)
-    return found
+    return targets
 
 
 def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) -> Target:

@@ -88,15 +88,15 @@ class Addresses:
     async def of(self, host: str, port: int) -> list[AddrInfoType]:
         """All addresses of a host, in the order in which to try them. Raises OSError."""
         loop, key = asyncio.get_running_loop(), (host, port)
-        found = self._found.get(key)
-        if found is None or found.until < loop.time():
+        entry = self._found.get(key)
+        if entry is None or entry.until < loop.time():
             if (lookup := self._lookups.get(key)) is None:
                 lookup = self._lookups[key] = asyncio.create_task(_looked_up(host, port))
                 lookup.add_done_callback(lambda done: self._ended(key, done))
             # Shielded: others wait for the same one.
-            found = self._found[key] = _Found(loop.time() + self._fresh_s, await asyncio.shield(lookup))
-        found.addresses.rotate(-1)
-        return list(found.addresses)
+            entry = self._found[key] = _Found(loop.time() + self._fresh_s, await asyncio.shield(lookup))
+        entry.addresses.rotate(-1)
+        return list(entry.addresses)
 
     def close(self) -> None:
         """Ends the lookups under way."""
@@ -184,7 +184,7 @@ class Pool:
         self._addresses.close()
         if self._timer is not None:
             self._timer.cancel()
-        for connection in [*self._busy, *(it for waiting in self._idle.values() for _, it in waiting)]:
+        for connection in [*self._busy, *(connection for waiting in self._idle.values() for _, connection in waiting)]:
             connection.close()
         self._idle.clear()
 
@@ -193,9 +193,9 @@ class Pool:
         loop = asyncio.get_running_loop()
         old = loop.time() - self._keep_alive_s
         for origin, waiting in list(self._idle.items()):
-            for _, connection in (it for it in waiting if it[0] <= old or not it[1].is_open):
+            for _, connection in (idle for idle in waiting if idle[0] <= old or not idle[1].is_open):
                 connection.close()
-            kept = [it for it in waiting if it[0] > old and it[1].is_open]
+            kept = [idle for idle in waiting if idle[0] > old and idle[1].is_open]
             self._idle[origin] = kept
             if not kept:
                 del self._idle[origin]
