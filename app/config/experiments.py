@@ -433,9 +433,9 @@ def _space_problems(path: str, experiment: Experiment, deployments: Mapping[str,
     spaces = {arm: deployments[arm].space_id for arm in experiment.arms if arm in deployments}
     if len(set(spaces.values())) == 1 and None not in spaces.values():
         return []
-    listed = ", ".join(f"{arm}: {space or 'none'}" for arm, space in spaces.items())
+    named = ", ".join(f"{arm}: {space or 'none'}" for arm, space in spaces.items())
     return [
-        f"{path}: the arms of an embeddings endpoint need the same `space_id` ({listed}); declare it if they embed into "
+        f"{path}: the arms of an embeddings endpoint need the same `space_id` ({named}); declare it if they embed into "
         "the same space, or use `mode: aa`"
     ]
 
