@@ -62,7 +62,9 @@ def rows(support: FieldSupport, unknown_fields: str, unknown_nested: str) -> Ite
         where = "all" if len(operations) == len(support) else ", ".join(operations)
         yield SupportRow(where, _listed(fields), sentence)
     yield SupportRow("all", "any other", unknown_fields)
-    yield SupportRow("all", "; ".join(f"of {_OBJECTS[kind]}: {_listed(names)}" for kind, names in IDLE.items()), NO_EFFECT)
+    yield SupportRow(
+        "all", "; ".join(f"of {_OBJECTS[kind]}: {_listed(names)}" for kind, names in IDLE.items()), NO_EFFECT
+    )
     yield SupportRow("all", "a misspelt field of a nested object", MISSPELT)
     yield SupportRow("all", "any other field of a nested object", unknown_nested)
 

@@ -151,23 +151,25 @@ class Answers:
             return Answer(error.status, _json({"message": error.message, "param": error.param}))
 
     def _answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
-        found = [(allowed, handler, m) for allowed, pattern, handler in self._routes if (m := pattern.fullmatch(path))]
-        for allowed, handler, match in found:
+        matches = [
+            (allowed, handler, m) for allowed, pattern, handler in self._routes if (m := pattern.fullmatch(path))
+        ]
+        for allowed, handler, match in matches:
             if allowed == method:
                 return handler(*match.groups(), query=query, body=body)
-        if found:
-            raise MethodNotAllowed(taken(path, [allowed for allowed, _, _ in found], method))
+        if matches:
+            raise MethodNotAllowed(taken(path, [allowed for allowed, _, _ in matches], method))
         raise NotFound(f"No answer for {path}")
 
     def _list(self, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        found = [self._summarized(name, experiment) for name, experiment in self._reader.experiments().items()]
-        return _formatted({"experiments": msgspec.to_builtins(found)}, form, lambda: list_document(found))
+        summaries = [self._summarized(name, experiment) for name, experiment in self._reader.experiments().items()]
+        return _formatted({"experiments": msgspec.to_builtins(summaries)}, form, lambda: list_document(summaries))
 
     def _summary(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        found = self._summarized(name, self._experiment(name))
-        return _formatted(found, form, lambda: list_document([found]))
+        summary = self._summarized(name, self._experiment(name))
+        return _formatted(summary, form, lambda: list_document([summary]))
 
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
         """Answers a decision that was made for another state with the present one, and 412."""
@@ -224,10 +226,10 @@ class Answers:
     def _runs_so_far(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         self._experiment(name)
-        found: Runs | None = self._runs.of(name)
-        if found is None:
+        runs: Runs | None = self._runs.of(name)
+        if runs is None:
             raise NotFound(f"No A/A runs of '{name}' were started since the controller's start; start some with POST")
-        return _formatted(found, form, lambda: runs_document(name, found))
+        return _formatted(runs, form, lambda: runs_document(name, runs))
 
     def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
@@ -246,23 +248,25 @@ class Answers:
     def _pending(self, query: Query, body: bytes) -> Answer:
         """The numbers of scores in the body that match no exposure, and that come after its window."""
         items = msgspec.json.decode(body, type=list[FeedbackItem])
-        analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
-        matches = [{*found} for found in zip(*(it.matches(items) for it in analyses), strict=True)] or [set()] * len(
-            items
-        )
-        late = sum("late" in it and "waiting" not in it for it in matches)
-        return Answer(200, _json({"pending": sum(not it - {"unknown"} for it in matches), "late": late}))
+        analyses = [
+            analysis for name in self._reader.experiments() if (analysis := self._reader.analysis(name)) is not None
+        ]
+        matches = [{*sets} for sets in zip(*(analysis.matches(items) for analysis in analyses), strict=True)] or [
+            set()
+        ] * len(items)
+        late = sum("late" in match and "waiting" not in match for match in matches)
+        return Answer(200, _json({"pending": sum(not match - {"unknown"} for match in matches), "late": late}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
-        found: list[Series] = []
+        series: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
                 report, acting, _ = self._reading(name, judged)
-                found += series_of(report, acting)
+                series += series_of(report, acting)
         for endpoint in self._reader.mirrored():
             if (shadow := self._shadow_of(endpoint)) is not None:
-                found += shadow_series(shadow)
-        return Answer(200, _json(found))
+                series += shadow_series(shadow)
+        return Answer(200, _json(series))
 
     def _journal(self, query: Query, body: bytes) -> Answer:
         return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
@@ -276,9 +280,9 @@ class Answers:
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()
-        if (found := declared.get(name)) is None:
+        if (experiment := declared.get(name)) is None:
             raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}", param="name")
-        return found
+        return experiment
 
     def _judged(self, name: str) -> ReadableAnalysis:
         experiment = self._experiment(name)
@@ -324,10 +328,12 @@ class Answers:
 
 def _comparison(report: Report, query: Query) -> Comparison:
     """The comparison that `metric` and `treatment` name; by default the first."""
-    found = [*report.primary, *report.secondary]
-    metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
+    comparisons = [*report.primary, *report.secondary]
+    metric = choice(query, "metric", list(dict.fromkeys(comparison.metric for comparison in comparisons)))
     treatment = choice(query, "treatment", report.treatments)
-    return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
+    return next(
+        comparison for comparison in comparisons if (comparison.metric, comparison.treatment) == (metric, treatment)
+    )
 
 
 def _json(value: Any) -> bytes:

@@ -60,7 +60,7 @@ class AuditTrail:
             if day != self._day or len(self._lines) >= self._file_bytes:
                 self._tidy()
                 self._number, self._day, self._lines = self._number + 1, day, b""
-            lines = self._lines + b"".join(msgspec.json.encode(it) + b"\n" for it in records)
+            lines = self._lines + b"".join(msgspec.json.encode(record) + b"\n" for record in records)
             self._store.write(f"{FOLDER}/date={day}/{self._writer}-{self._number:06d}.jsonl", lines)
             self._lines = lines
 
@@ -71,28 +71,30 @@ class AuditTrail:
         if "outcome" in query:
             choice(query, "outcome", OUTCOMES)
         limit = _limit(query)
-        found: list[AuditRecord] = []
+        records: list[AuditRecord] = []
         for record in self._matching(query):
-            if len(found) == limit:
+            if len(records) == limit:
                 break
-            found.append(record)
+            records.append(record)
         if form == "jsonl":
-            return Answer(200, b"".join(msgspec.json.encode(it) + b"\n" for it in found), _LINES)
-        more = found[-1].id if len(found) == limit else None
-        return Answer(200, msgspec.json.encode({"records": found, "before": more}))
+            return Answer(200, b"".join(msgspec.json.encode(record) + b"\n" for record in records), _LINES)
+        more = records[-1].id if len(records) == limit else None
+        return Answer(200, msgspec.json.encode({"records": records, "before": more}))
 
     def _matching(self, query: Mapping[str, str]) -> Iterator[AuditRecord]:
         since, until = _time(query, "since"), _time(query, "until")
         days: dict[str, list[File]] = {}
         for file in self._store.list(FOLDER):
-            if (found := _DAY.fullmatch(file.path)) is not None:
-                days.setdefault(found[1], []).append(file)
+            if (match := _DAY.fullmatch(file.path)) is not None:
+                days.setdefault(match[1], []).append(file)
         # A record's day is that of its writing: at midnight, the day after its own.
         earliest = _date(since) if since is not None else ""
         for day in sorted(days, reverse=True):
             if day < earliest:
                 return
-            records = {it.id: it for file in days[day] for it in self._read(file)}  # a repeated delivery is one
+            records = {
+                record.id: record for file in days[day] for record in self._read(file)
+            }  # a repeated delivery is one
             for id in sorted(records, reverse=True):
                 record = records[id]
                 if (
@@ -117,9 +119,9 @@ class AuditTrail:
 
     def _tidy(self) -> None:
         listed = [(_DAY.fullmatch(file.path), file) for file in self._store.list(FOLDER)]
-        files = [(found[1], file) for found, file in listed if found is not None]
+        files = [(day[1], file) for day, file in listed if day is not None]
         oldest = _date(self._clock() - self._keep_days() * 86400)
-        files.sort(key=lambda it: (it[0], it[1].modified_at))
+        files.sort(key=lambda dated: (dated[0], dated[1].modified_at))
         surplus = len(files) - (self._max_files - 1)
         for index, (day, file) in enumerate(files):
             if day < oldest or index < surplus:

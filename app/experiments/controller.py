@@ -79,16 +79,16 @@ class PinExchange:
 
         All of an endpoint's pins last until the latest `until`, which routers may also send without conversations.
         """
-        for it in pins:
-            if it.until <= now:
+        for pin in pins:
+            if pin.until <= now:
                 continue
-            self._until[it.endpoint] = max(self._until.get(it.endpoint, 0.0), it.until)
-            for conversation in it.conversations:
-                key = (it.endpoint, conversation)
-                if (known := self._pins.get(key)) is not None and known.deployment == it.deployment:
+            self._until[pin.endpoint] = max(self._until.get(pin.endpoint, 0.0), pin.until)
+            for conversation in pin.conversations:
+                key = (pin.endpoint, conversation)
+                if (known := self._pins.get(key)) is not None and known.deployment == pin.deployment:
                     continue
                 self.end += 1
-                self._pins[key] = _RecordedPin(self.end, router, it.deployment)
+                self._pins[key] = _RecordedPin(self.end, router, pin.deployment)
                 self._pins.move_to_end(key)
         while len(self._pins) > self._most_kept:
             self._pins.popitem(last=False)
@@ -100,15 +100,15 @@ class PinExchange:
 
     def after(self, position: int, router: str) -> tuple[list[Pins], int]:
         """The other routers' pins above `position`, and the position that the router has then reached."""
-        new = list(takewhile(lambda it: it[1].position > position, reversed(self._pins.items())))[::-1]
+        new = list(takewhile(lambda pair: pair[1].position > position, reversed(self._pins.items())))[::-1]
         batch = new[: self._most_at_once]
-        found: dict[tuple[str, str], list[int]] = {}
+        conversations_of: dict[tuple[str, str], list[int]] = {}
         for (endpoint, conversation), pin in batch:
             if pin.router != router:
-                found.setdefault((endpoint, pin.deployment), []).append(conversation)
+                conversations_of.setdefault((endpoint, pin.deployment), []).append(conversation)
         pins = [
             Pins(endpoint, deployment, self._until[endpoint], conversations)
-            for (endpoint, deployment), conversations in found.items()
+            for (endpoint, deployment), conversations in conversations_of.items()
         ]
         return pins, batch[-1][1].position if len(batch) < len(new) else self.end
 
@@ -233,7 +233,7 @@ class Controller:
         self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
         had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
-        former = [it for it in self._replaced if it.until > now]
+        former = [replaced for replaced in self._replaced if replaced.until > now]
         return encode_acknowledgement(
             replace(
                 had,
@@ -270,7 +270,11 @@ class Controller:
         if self._replicas is None or self._config is None:
             return None
         deployments = self._config.deployments.items()
-        return {name: self._replicas.get(it.app, 0) for name, it in deployments if it.app is not None}
+        return {
+            name: self._replicas.get(deployment.app, 0)
+            for name, deployment in deployments
+            if deployment.app is not None
+        }
 
     @property
     def transitions(self) -> int:
@@ -316,9 +320,12 @@ class Controller:
             return
         if (last := self._looks.get((name, run.started_at))) is None:
             last = looks_of(self._keeper.entries, run, report.at)
-        compared = [(it.key, it.looked_at, it.outdated) for it in (*report.primary, *report.secondary)]
-        if (found := report.subgroups) is not None:
-            compared.append((SUBGROUPS, found.looked_at, found.outdated))
+        compared = [
+            (comparison.key, comparison.looked_at, comparison.outdated)
+            for comparison in (*report.primary, *report.secondary)
+        ]
+        if (subgroups := report.subgroups) is not None:
+            compared.append((SUBGROUPS, subgroups.looked_at, subgroups.outdated))
         looks = {key: looked_at for key, looked_at, outdated in compared if outdated or key in last}
         self._looks[name, run.started_at] = looks
         if looks != last:
@@ -354,8 +361,8 @@ class Controller:
 
         In any thread: it changes nothing, and reads only batches that do not change any more. Raises StoreError.
         """
-        found = self._keeper.find(request)
-        return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
+        rows = self._keeper.find(request)
+        return scored(exposures_of(*rows), self._keeper.scores(rows[0])) if rows is not None else []
 
     def export(self, query: Mapping[str, str]) -> Export:
         """The export of the directory by `app.experiments.export`. In any thread. Raises BadRequest and StoreError."""
@@ -372,15 +379,15 @@ class Controller:
     def warnings(self) -> list[str]:
         """What troubles this service, for every report."""
         now, health = self.now(), self.health()
-        found = clock_warnings(self._keeper.waiting.routers, now)
+        warnings = clock_warnings(self._keeper.waiting.routers, now)
         if health.failing_since is not None:
-            found.append(
+            warnings.append(
                 f"The ledger's directory has failed for {now - health.failing_since:.0f} s: {health.error}. Nothing is "
                 "lost while routers have room; make it writable"
             )
         if self._config is not None and not self._judges.has_counted_all:
-            found.append("What was recorded before the controller's start could not be read yet")
-        return found
+            warnings.append("What was recorded before the controller's start could not be read yet")
+        return warnings
 
     def _amended(self, report: Report) -> Report:
         """The report with the next step, the arms' present traffic, since analyses know that of the latest requests,
@@ -408,7 +415,10 @@ class Controller:
         for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)
             self._keeper.journal(
-                [JournalEntry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences]
+                [
+                    JournalEntry(occurrence.at, occurrence.kind, name, {"text": occurrence.text, **occurrence.detail})
+                    for occurrence in occurrences
+                ]
             )
             self._keeper.journal(judged.new_landmarks(now))
             is_new |= bool(occurrences)
@@ -489,9 +499,13 @@ class Controller:
         """Settings that judging needs besides the experiments' sections, for the journal; empty if it has them."""
         detail = {
             "traffic": {name: dict(endpoint.traffic) for name, endpoint in config.endpoints.items()},
-            "experiments": {name: it.state for name, it in config.experiments.items()},
-            "prices": {name: it.price.model_dump() for name, it in config.deployments.items() if it.price is not None},
+            "experiments": {name: experiment.state for name, experiment in config.experiments.items()},
+            "prices": {
+                name: deployment.price.model_dump()
+                for name, deployment in config.deployments.items()
+                if deployment.price is not None
+            },
             "total_s": config.timeouts.total_s,
         }
-        last = next((it for it in reversed(self._keeper.entries) if it.kind == "configuration"), None)
+        last = next((entry for entry in reversed(self._keeper.entries) if entry.kind == "configuration"), None)
         return [] if last is not None and last.detail == detail else [JournalEntry(now, "configuration", None, detail)]

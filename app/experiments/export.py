@@ -88,7 +88,7 @@ def _readable(name: str, column: pa.ChunkedArray) -> Any:
     if name in _HASHES:
         return pa.array([f"{value:016x}" for value in column.to_pylist()], pa.string())
     if name in _ENUMS:
-        words = {it.value: it.name.lower() for it in _ENUMS[name]}
+        words = {member.value: member.name.lower() for member in _ENUMS[name]}
         return pa.array([words[value] for value in column.to_pylist()], pa.string())
     if name == "flags":
         return pa.array([_flags(value) for value in column.to_pylist()], pa.string())
@@ -117,8 +117,8 @@ class Selection(NamedTuple):
         """The parameters that `selection` reads this from."""
         given = {"experiment": self.experiment, "endpoint": self.endpoint}
         times = {"since": self.since, "until": self.until}
-        return {name: it for name, it in given.items() if it is not None} | {
-            name: repr(it) for name, it in times.items() if it is not None
+        return {name: value for name, value in given.items() if value is not None} | {
+            name: repr(time) for name, time in times.items() if time is not None
         }
 
 
@@ -187,13 +187,13 @@ def export(store: FileStore, query: Mapping[str, str]) -> Export:
     The rows are those of the directory: what was recorded within the last minute may not be there yet. Raises
     BadRequest, and while it is read StoreError, and NotFound if the experiment never ran.
     """
-    form = next(it for it in EXPOSURE_FORMATS if it == choice(query, "format", EXPOSURE_FORMATS))
+    form = next(form for form in EXPOSURE_FORMATS if form == choice(query, "format", EXPOSURE_FORMATS))
     return Export(MEDIA_TYPES[form], encoded(selected(store, selection(query)), form))
 
 
 def as_requests(pieces: Iterable[bytes]) -> list[RecordedRequest]:
     """The requests of an export in JSON lines, in the order of arrival. `pieces` may end anywhere."""
-    return sorted((_request(line) for line in _lines(pieces)), key=lambda it: it.at)
+    return sorted((_request(line) for line in _lines(pieces)), key=lambda request: request.at)
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

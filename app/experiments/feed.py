@@ -50,8 +50,8 @@ def event_of(entry: JournalEntry, endpoint_of: Callable[[str], str | None]) -> F
 
 def recent_actions(entries: Sequence[JournalEntry], experiment: str, most: int) -> list[tuple[float, str]]:
     """The last actions on an experiment with their times (Unix seconds), the latest last."""
-    found = (it for it in reversed(entries) if it.experiment == experiment and it.kind in KINDS)
-    return [(it.at, _own_text(it.detail)) for it in islice(found, most)][::-1]
+    own = (entry for entry in reversed(entries) if entry.experiment == experiment and entry.kind in KINDS)
+    return [(entry.at, _own_text(entry.detail)) for entry in islice(own, most)][::-1]
 
 
 def _own_text(detail: Detail) -> str:
@@ -78,7 +78,7 @@ def _run_state(detail: Detail) -> str:
 def _acted(detail: Detail) -> dict[str, Any]:
     """The experiment's state after the action."""
     state = detail.get("state", {})
-    stopped = [it["deployment"] for it in state.get("stops", [])]
+    stopped = [stop["deployment"] for stop in state.get("stops", [])]
     known = {name: state.get(name) or None for name in ("revision", "cause", "by", "until", "weights")}
     decision = {name: detail.get(name) for name in ("action", "reason")}
     return {"state": state.get("phase"), **known, **decision, "stopped": stopped or None}
@@ -123,7 +123,7 @@ def page(entries: Sequence[JournalEntry], declared: Mapping[str, Experiment], qu
         position=_position(entries, end),
         latest=id_of(last) if last is not None else "",
         more=end < len(entries),
-        events=[event for it in shown if (event := event_of(it, endpoint_of)) is not None],
+        events=[event for entry in shown if (event := event_of(entry, endpoint_of)) is not None],
     )
 
 
@@ -165,7 +165,7 @@ def _endpoints(entries: Sequence[JournalEntry], declared: Mapping[str, Experimen
     def endpoint_of(name: str) -> str | None:
         if (experiment := declared.get(name)) is not None:
             return experiment.endpoint
-        begun = next((it for it in reversed(entries) if it.kind == BEGUN and it.experiment == name), None)
+        begun = next((entry for entry in reversed(entries) if entry.kind == BEGUN and entry.experiment == name), None)
         endpoint = begun.detail.get("section", {}).get("endpoint") if begun is not None else None
         return endpoint if isinstance(endpoint, str) else None
 

@@ -130,11 +130,11 @@ class ControllerHost:
         controller, loop = self._present(), asyncio.get_running_loop()
 
         def first_piece() -> tuple[Export, bytes | None]:
-            found = controller.export(query)
-            return found, next(found.pieces, None)  # a refusal comes before the first piece
+            exported = controller.export(query)
+            return exported, next(exported.pieces, None)  # a refusal comes before the first piece
 
         try:
-            found, first = await loop.run_in_executor(self._exporter, first_piece)
+            exported, first = await loop.run_in_executor(self._exporter, first_piece)
         except ClientError as error:
             yield Answer(error.status, msgspec.json.encode({"message": error.message, "param": error.param}))
             return
@@ -142,10 +142,10 @@ class ControllerHost:
             yield unreadable(error)
             return
         try:
-            yield ExportStream(found.media_type, self._pieces(first, found.pieces))
+            yield ExportStream(exported.media_type, self._pieces(first, exported.pieces))
         finally:
             # After the piece that may be under way: a generator cannot be closed while it runs.
-            self._exporter.submit(getattr(found.pieces, "close", lambda: None))
+            self._exporter.submit(getattr(exported.pieces, "close", lambda: None))
 
     async def _pieces(self, first: bytes | None, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
         loop, piece = asyncio.get_running_loop(), first
@@ -202,8 +202,8 @@ class ControllerHost:
         if self._control is None or self._controller is None:
             return
         try:
-            found = (await self._control.replicas()).applications
-            running = {name: states.get(RUNNING, 0) for name, states in found.items()}
+            applications = (await self._control.replicas()).applications
+            running = {name: states.get(RUNNING, 0) for name, states in applications.items()}
         except UpstreamError:
             running = None  # reports state that replicas are not known
         await self._in_thread(partial(self._controller.observe_replicas, running))

@@ -129,7 +129,7 @@ class RunAnalysis:
         """Continues from a saved state of the run's analysis, if there is one, and the landmarks of the journal."""
         if state is not None:
             self.analysis.restore(state)
-        known = [it.detail for it in entries if it.kind == JUDGED and it.experiment == self.run.name]
+        known = [entry.detail for entry in entries if entry.kind == JUDGED and entry.experiment == self.run.name]
         mine = [detail for detail in known if detail.get("started_at") == self.run.started_at]
         if mine:
             self.landmarks = {name: value for name, value in mine[-1].items() if name != "started_at"}
@@ -150,7 +150,7 @@ class RunAnalysis:
 
     def catch_up(self, end: float) -> None:
         """Makes those of the `looks` and the observations that come before a Unix time, in their order."""
-        for at in sorted({it for it in self.looks.values() if it < end}):
+        for at in sorted({at for at in self.looks.values() if at < end}):
             self._observe(math.nextafter(at, math.inf))
             self.analysis.look([key for key, its in self.looks.items() if its == at], at)
         self._observe(end)
@@ -229,7 +229,11 @@ def config_of(run: ExperimentRun, config: Config) -> Config:
     if run.stopped_at is None:
         return config
     endpoint = config.endpoints.get(run.experiment.endpoint)
-    prices = {name: it.price.model_dump() for name, it in config.deployments.items() if it.price is not None}
+    prices = {
+        name: deployment.price.model_dump()
+        for name, deployment in config.deployments.items()
+        if deployment.price is not None
+    }
     traffic = endpoint.traffic if endpoint is not None else None
     return of_run(run, traffic=traffic, prices=prices, total_s=config.timeouts.total_s)
 
@@ -254,7 +258,7 @@ class Judges:
 
     def are_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that has still to be raised."""
-        return any(it.analysis.is_alarmed() for it in self.of.values())
+        return any(judged.analysis.is_alarmed() for judged in self.of.values())
 
     def count(self, exposures: Exposures) -> None:
         """Counts new exposures."""
@@ -279,7 +283,10 @@ class Judges:
 
     def snapshots(self, now: float) -> list[AnalysisSnapshot]:
         """The analyses' states, for the directory."""
-        return [AnalysisSnapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
+        return [
+            AnalysisSnapshot(now, name, judged.run.started_at, judged.analysis.state())
+            for name, judged in self.of.items()
+        ]
 
     def rebuild(
         self,

@@ -56,7 +56,10 @@ class RecordedLedger:
         self._contents = contents = reading.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")
-        recorded = [*(it.at for it in contents.entries), *(it.written_at for it in contents.footers.values())]
+        recorded = [
+            *(entry.at for entry in contents.entries),
+            *(footer.written_at for footer in contents.footers.values()),
+        ]
         if at is not None and at > max(clock(), *recorded):
             raise BadRequest("The time of the report is later than now, and than everything recorded", param="at")
         self._new_analysis, self._at, self._clock = analysis_factory, at, clock
@@ -110,10 +113,10 @@ class RecordedLedger:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's."""
-        found = reading.find(self._store, request)
-        if found is None:
+        rows = reading.find(self._store, request)
+        if rows is None:
             return []
-        return scored(exposures_of(*found), reading.scores(self._store, found[0]))
+        return scored(exposures_of(*rows), reading.scores(self._store, rows[0]))
 
     def mirrored(self) -> Sequence[str]:
         """Shadows are for a running server."""
@@ -158,11 +161,11 @@ class RecordedLedger:
 
     def _fact(self, kind: str) -> dict[str, Any] | None:
         """The last entry of a kind, by that time."""
-        return next((it.detail for it in reversed(self._entries) if it.kind == kind), None)
+        return next((entry.detail for entry in reversed(self._entries) if entry.kind == kind), None)
 
     def _lost(self) -> dict[tuple[str, str], int]:
-        if (told := self._fact(LOST)) is not None:
-            return {(endpoint, deployment): rows for endpoint, deployment, rows in told["rows"]}
+        if (lost := self._fact(LOST)) is not None:
+            return {(endpoint, deployment): rows for endpoint, deployment, rows in lost["rows"]}
         waiting = Waiting()  # of a version that did not journal them
         for footer in self._contents.footers.values():
             if self._at is None or footer.written_at <= self._at:

@@ -71,12 +71,12 @@ def read(url: str, base: Path) -> list[RecordedRequest]:
     to `base`. Raises UnreadableRecording.
     """
     try:
-        found = [request for path, data in _files(url, base) for request in _lines(path, data)]
+        requests = [request for path, data in _files(url, base) for request in _lines(path, data)]
     except StoreError as error:
         raise UnreadableRecording(str(error)) from error
-    if not found:
+    if not requests:
         raise UnreadableRecording(f"{url} holds no recorded requests; an endpoint with `record` has some")
-    return sorted(found, key=lambda it: it.at)
+    return sorted(requests, key=lambda request: request.at)
 
 
 def _files(url: str, base: Path) -> Iterator[tuple[str, bytes]]:

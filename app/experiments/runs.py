@@ -61,14 +61,14 @@ def looks_of(entries: Sequence[JournalEntry], run: ExperimentRun, at: float) -> 
     """The looks on which a report of a Unix time rested, by `Comparison.key`, as far as the journal has them. Looks
     that are not in it had counted all records of the time.
     """
-    told = (it.detail for it in reversed(entries) if (it.kind, it.experiment) == (LOOKS, run.name))
-    mine = (it["looks"] for it in told if it["started_at"] == run.started_at and it["at"] <= at)
+    looks = (entry.detail for entry in reversed(entries) if (entry.kind, entry.experiment) == (LOOKS, run.name))
+    mine = (look["looks"] for look in looks if look["started_at"] == run.started_at and look["at"] <= at)
     return dict(next(mine, {}))
 
 
 def loads_of(entries: Iterable[JournalEntry]) -> list[tuple[float, Mapping[str, Any]]]:
     """The routers and replicas that were observed, each with the Unix time."""
-    return [(it.at, it.detail) for it in entries if it.kind == LOAD]
+    return [(entry.at, entry.detail) for entry in entries if entry.kind == LOAD]
 
 
 def unit_of(experiment: Experiment, config: Config) -> str:
@@ -164,9 +164,9 @@ def stand_in(
     arms = experiment.arms if experiment.mode == "ab" else (experiment.control,)
     deployments = {
         # `url` and `space_id` are placeholders: the analysis does not need them.
-        it: {"url": "http://recorded", "model": it, "tasks": list(TASKS), "space_id": "recorded"}
-        | ({"price": prices[it]} if prices and it in prices else {})
-        for it in {**traffic, **dict.fromkeys(arms)}
+        name: {"url": "http://recorded", "model": name, "tasks": list(TASKS), "space_id": "recorded"}
+        | ({"price": prices[name]} if prices and name in prices else {})
+        for name in {**traffic, **dict.fromkeys(arms)}
     }
     return parse(
         {

@@ -239,7 +239,9 @@ def _events(pairs: PairColumns, name: str) -> tuple[NDArray[np.bool_], Values, V
     """The mask of pairs in which the event is known, and whether the shadow's and the primary's answers have it."""
     if name == "truncated":
         known = (pairs.finish != FinishCode.NONE) & (pairs.primary_finish != FinishCode.NONE)
-        return known, *((it == FinishCode.LENGTH).astype(np.float64) for it in (pairs.finish, pairs.primary_finish))
+        return known, *(
+            (finish == FinishCode.LENGTH).astype(np.float64) for finish in (pairs.finish, pairs.primary_finish)
+        )
     good, primary = (
         (pairs.valid, pairs.primary_valid) if name == "invalid_output" else (pairs.visible, pairs.primary_visible)
     )
@@ -262,7 +264,7 @@ def _side(lower: float | None, upper: float | None) -> Side:
 
 
 def _failure(code: int) -> str:
-    return next((it.name.lower() for it in Failure if it == code), "other")
+    return next((failure.name.lower() for failure in Failure if failure == code), "other")
 
 
 _TITLES: Mapping[str, str] = {
@@ -297,7 +299,7 @@ _NO_PAIRS = "no copy has been compared yet"
 
 def headline(report: ShadowReport) -> str:
     """The sentence."""
-    first = next((it for it in report.primaries if it.compared), None)
+    first = next((primary for primary in report.primaries if primary.compared), None)
     parts = [_NO_PAIRS] if first is None else [_of_copies(report, first)]
     if first is not None and (value := _value(first, "ttft")) is not None:
         parts.append(f"first token {_late(value.value)}")
@@ -308,7 +310,7 @@ def headline(report: ShadowReport) -> str:
     if failed:
         parts.append(f"{words.count(sum(failed.values()))} failed")
     if report.skipped:
-        why = ", ".join(_SKIPPED.get(it, it) for it in report.skipped)
+        why = ", ".join(_SKIPPED.get(reason, reason) for reason in report.skipped)
         parts.append(f"{words.count(sum(report.skipped.values()))} skipped: {why}")
     return f"{report.shadow} as the shadow of {report.endpoint}: {'; '.join(parts)}"
 
@@ -362,26 +364,27 @@ def _beside(primary: ShadowOf) -> Iterator[Block]:
     if primary.values:
         rows = [
             [
-                _TITLES.get(it.metric, it.metric),
-                _formatted(it, it.value.estimate),
-                _between(it),
-                it.side or words.MISSING,
-                words.count(it.pairs),
-                words.count(it.units),
+                _TITLES.get(value.metric, value.metric),
+                _formatted(value, value.value.estimate),
+                _between(value),
+                value.side or words.MISSING,
+                words.count(value.pairs),
+                words.count(value.units),
             ]
-            for it in primary.values
+            for value in primary.values
         ]
         yield Table(["shadow minus primary", "mean", "between", "side", "pairs", "units"], rows, right=(1, 2, 4, 5))
     if primary.events:
         counts = [
-            [_TITLES.get(it.event, it.event), *_counts(it), f"{it.log_e_value:.2f}", it.side] for it in primary.events
+            [_TITLES.get(event.event, event.event), *_counts(event), f"{event.log_e_value:.2f}", event.side]
+            for event in primary.events
         ]
         header = ["event", "shadow alone", "primary alone", "both", "pairs", "ln e", "shadow"]
         yield Table(header, counts, right=(1, 2, 3, 4, 5))
 
 
 def _counts(event: PairedEvent) -> list[str]:
-    return [words.count(it) for it in (event.shadow_only, event.primary_only, event.both, event.pairs)]
+    return [words.count(count) for count in (event.shadow_only, event.primary_only, event.both, event.pairs)]
 
 
 def _between(value: PairedValue) -> str:
@@ -406,7 +409,7 @@ def _seconds(number: float) -> str:
 
 
 def _value(primary: ShadowOf, metric: str) -> PairedValue | None:
-    return next((it for it in primary.values if it.metric == metric), None)
+    return next((value for value in primary.values if value.metric == metric), None)
 
 
 BEGUN, ENDED = "mirror_begun", "mirror_ended"
@@ -441,17 +444,17 @@ class ShadowJudge:
     @property
     def since(self) -> float | None:
         """The start of the oldest shadow, in Unix seconds; None: there is none."""
-        return min((it.period.since for it in self._judged.values()), default=None)
+        return min((judged.period.since for judged in self._judged.values()), default=None)
 
     def adopt(self, config: Config, journal: Iterable[JournalEntry] | None, now: float) -> list[JournalEntry]:
         """Takes the mirrors of a configuration. Returns new entries for the journal.
 
         `journal` None: it has not been read yet, and a shadow may be older than it seems.
         """
-        known = {name: it.period for name, it in self._judged.items()}
+        known = {name: judged.period for name, judged in self._judged.items()}
         said = periods_of(journal) if journal is not None else known
         entries: list[JournalEntry] = []
-        mirrors = {name: it.mirror for name, it in config.endpoints.items() if it.mirror is not None}
+        mirrors = {name: endpoint.mirror for name, endpoint in config.endpoints.items() if endpoint.mirror is not None}
         for name in said.keys() - mirrors.keys():
             entries.append(JournalEntry(now, ENDED, None, {"endpoint": name, "shadow": said[name].shadow}))
         judged: dict[str, _Judged] = {}
@@ -474,8 +477,8 @@ class ShadowJudge:
 
     def forget(self) -> None:
         """Forgets all pairs: they are counted again."""
-        for it in self._judged.values():
-            it.evidence, it.skipped = {}, Counter()
+        for judged in self._judged.values():
+            judged.evidence, judged.skipped = {}, Counter()
 
     def count(self, pairs: PairColumns) -> None:
         """Pairs of any endpoint."""
@@ -484,7 +487,7 @@ class ShadowJudge:
         plans, names = self._tables.plans, self._tables.names
         endpoints = np.array([plan.endpoint for plan in plans])[pairs.plan]
         for name, judged in self._judged.items():
-            shadow = np.array([it == judged.period.shadow for it in names])[pairs.shadow]
+            shadow = np.array([name == judged.period.shadow for name in names])[pairs.shadow]
             own = pairs.take((endpoints == name) & shadow & (pairs.at >= judged.period.since))
             codes, counts = np.unique(own.skipped[own.skipped > 0], return_counts=True)
             for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
@@ -498,7 +501,7 @@ class ShadowJudge:
         """The report on an endpoint's shadow; None if it has no mirror."""
         if (judged := self._judged.get(endpoint)) is None:
             return None
-        found = sorted(judged.evidence.items(), key=lambda item: -item[1].copies)
+        evidence = sorted(judged.evidence.items(), key=lambda item: -item[1].copies)
         report = ShadowReport(
             endpoint=endpoint,
             shadow=judged.period.shadow,
@@ -506,10 +509,10 @@ class ShadowJudge:
             since=judged.period.since,
             at=now,
             alpha=ALPHA,
-            copies=sum(it.copies for _, it in found),
-            tokens=sum(it.tokens for _, it in found),
+            copies=sum(side.copies for _, side in evidence),
+            tokens=sum(side.tokens for _, side in evidence),
             skipped=dict(judged.skipped.most_common()),
-            primaries=[it.report(primary) for primary, it in found],
+            primaries=[side.report(primary) for primary, side in evidence],
             headline="",
             warnings=list(warnings),
         )
@@ -521,21 +524,21 @@ class ShadowJudge:
 
 
 def _reason(code: int) -> str:
-    return next((it.name.lower() for it in Skip if it == code), "other")
+    return next((skip.name.lower() for skip in Skip if skip == code), "other")
 
 
 def periods_of(entries: Iterable[JournalEntry]) -> Mapping[str, Period]:
     """The periods by endpoint, as of the end of the journal."""
-    found: dict[str, Period] = {}
+    periods: dict[str, Period] = {}
     for entry in entries:
         try:
             if entry.kind == BEGUN:
-                found[entry.detail["endpoint"]] = Period(entry.detail["shadow"], float(entry.detail["since"]))
+                periods[entry.detail["endpoint"]] = Period(entry.detail["shadow"], float(entry.detail["since"]))
             elif entry.kind == ENDED:
-                found.pop(entry.detail["endpoint"], None)
+                periods.pop(entry.detail["endpoint"], None)
         except (KeyError, TypeError, ValueError):
             continue
-    return found
+    return periods
 
 
 MIRROR_VALUE = "switchyard_mirror_value"
@@ -545,8 +548,8 @@ def shadow_series(report: ShadowReport) -> Iterator[Series]:
     """One sample for each number of each primary and bound; none for what has no value yet."""
     common = {"endpoint": report.endpoint, "deployment": report.shadow}
     for primary in report.primaries:
-        for it in primary.values:
+        for interval in primary.values:
             for bound in ("estimate", "lower", "upper"):
-                if (value := getattr(it.value, bound)) is not None:
-                    labels = {"primary": primary.primary, "metric": it.metric, "bound": bound}
+                if (value := getattr(interval.value, bound)) is not None:
+                    labels = {"primary": primary.primary, "metric": interval.metric, "bound": bound}
                     yield Series(MIRROR_VALUE, {**common, **labels}, value)

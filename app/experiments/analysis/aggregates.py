@@ -458,8 +458,8 @@ class SufficientStatistics:
         lines = self._cells.lines(column, self.strata_for(treatment), treatment, None, self._codes)
         codes = self._cells.line_codes(lines, self._subgroups.codes)
         for subgroup, *parts in self._subgroups.split_lines(lines, codes):
-            if measure.kind != "proportion" or min(events for it in parts for events in events_of(it)) >= FEW:
-                within_, others = (look(it, scale) if len(it.unit) else None for it in parts)
+            if measure.kind != "proportion" or min(events for part in parts for events in events_of(part)) >= FEW:
+                within_, others = (look(part, scale) if len(part.unit) else None for part in parts)
                 yield subgroup, within_, others
 
     def design_effect(self, column: int, treatment: int, clustered: AnyEstimate) -> float | None:

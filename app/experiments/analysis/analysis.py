@@ -124,7 +124,7 @@ class Analysis:
     def _comparisons(self) -> list[MetricComparison]:
         experiment, names = self.experiment, self._arms.names
         each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
-        others = sum(it.role == "secondary" for it in self._collected.measures) * len(experiment.treatments)
+        others = sum(measure.role == "secondary" for measure in self._collected.measures) * len(experiment.treatments)
         comparing = [
             MetricComparison(
                 measure,
@@ -138,10 +138,14 @@ class Analysis:
             for column, measure in enumerate(self._collected.measures)
             for treatment in range(1, len(names))
         ]
-        rates = {(it.measure.metric, it.treatment): it for it in comparing if it.measure.statistic == RESPONSE_RATE}
-        for it in comparing:
-            if it.measure.feedback and it.measure.statistic != RESPONSE_RATE:
-                it.response = rates[it.measure.metric, it.treatment]
+        rates = {
+            (comparison.measure.metric, comparison.treatment): comparison
+            for comparison in comparing
+            if comparison.measure.statistic == RESPONSE_RATE
+        }
+        for comparison in comparing:
+            if comparison.measure.feedback and comparison.measure.statistic != RESPONSE_RATE:
+                comparison.response = rates[comparison.measure.metric, comparison.treatment]
         return comparing
 
     def intervene(self, done: Interventions) -> None:
@@ -192,7 +196,7 @@ class Analysis:
         if ended is not None:
             self._watched.add_values(*ended, self._collected.add(*ended))
         after = self._collected.unknown, self._collected.running
-        if ended is not None or any((it != now).any() for it, now in zip(before, after, strict=True)):
+        if ended is not None or any((shares != now).any() for shares, now in zip(before, after, strict=True)):
             self._version += 1
 
     def add_late(self, late: OverdueColumns) -> None:
@@ -271,7 +275,7 @@ class Analysis:
     def _look(self, now: float) -> None:
         """Looks at one comparison after the other, until this turn's time is up."""
         with self._pace:
-            due = [(it.looked_at, partial(self._look_at, it, now)) for it in self._stale(now)]
+            due = [(comparison.looked_at, partial(self._look_at, comparison, now)) for comparison in self._stale(now)]
             if now - self._subgroups.looked_at >= SLOW_EVERY_S:
                 due.append((self._subgroups.looked_at, partial(self._look_at_subgroups, now)))
             for _, look in sorted(due, key=itemgetter(0)):
@@ -282,10 +286,10 @@ class Analysis:
     def _stale(self, now: float) -> list[MetricComparison]:
         """Comparisons with new data. Quantiles wait for their minute."""
         return [
-            it
-            for it in self._comparing
-            if it.looked_version < self._version
-            and (it.measure.kind != "quantile" or now - it.looked_at >= SLOW_EVERY_S)
+            comparison
+            for comparison in self._comparing
+            if comparison.looked_version < self._version
+            and (comparison.measure.kind != "quantile" or now - comparison.looked_at >= SLOW_EVERY_S)
         ]
 
     def _look_at(self, comparing: MetricComparison, now: float) -> None:
@@ -300,8 +304,11 @@ class Analysis:
 
     def _discover(self) -> None:
         """Selects the secondary metrics that differ, among all of them."""
-        secondary = [it for it in self._comparing if it.measure.role == "secondary"]
-        ln_e = [0.0 if self._watched.invalidates(it.column, it.treatment) else it.known.ln_e or 0.0 for it in secondary]
+        secondary = [comparison for comparison in self._comparing if comparison.measure.role == "secondary"]
+        ln_e = [
+            0.0 if self._watched.invalidates(comparison.column, comparison.treatment) else comparison.known.ln_e or 0.0
+            for comparison in secondary
+        ]
         kept, levels = set(e_bh(ln_e, self.experiment.alpha)), planner.levels(ln_e, self.experiment.alpha)
         for number, (comparing, level) in enumerate(zip(secondary, levels, strict=True)):
             comparing.assume(level, number in kept, self._arms.weights)
@@ -311,7 +318,11 @@ class Analysis:
 
     def _reached(self, now: float) -> list[Occurrence]:
         """Verdicts that are reached for the first time, and effects that have changed."""
-        valid = [it for it in self._comparing if not self._watched.invalidates(it.column, it.treatment)]
+        valid = [
+            comparison
+            for comparison in self._comparing
+            if not self._watched.invalidates(comparison.column, comparison.treatment)
+        ]
         new = [comparing for comparing in valid if comparing.reach()]
         alarms = self._watched.raise_rig_alarms(new, now) if self.experiment.mode == "aa" else []
         alarms += self._watched.raise_changes(valid, now)
@@ -349,7 +360,7 @@ class Analysis:
         """
         self.settle(now)
         self._watched.raise_alarms(now)
-        every = (*(it.key for it in self._comparing), SUBGROUPS)
+        every = (*(comparison.key for comparison in self._comparing), SUBGROUPS)
         self.look([key for key in every if key not in older], now)
         self._discover()
         self._reached(now)
@@ -391,8 +402,10 @@ class Analysis:
     def false_verdicts(self) -> Callable[[int], list[FalseVerdicts]]:
         """A/A runs on a copy of the present records: a function of the number of runs, for any thread."""
         recorded = [
-            RecordedMetric(it.key, scale, effect_size(it.minimal_effect, it.scale), lines, hashes, covariates)
-            for it, scale, lines, hashes, covariates in self._collected.recorded(MAX_UNITS)
+            RecordedMetric(
+                measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes, covariates
+            )
+            for measure, scale, lines, hashes, covariates in self._collected.recorded(MAX_UNITS)
         ]
         alpha = self.experiment.alpha
         return lambda runs: false_verdicts(recorded, runs, alpha)

@@ -94,8 +94,8 @@ class Arms:
         plans from `first` to `last`: codes of plans, equally long arrays.
         """
         pairs, inverse = np.unique(np.stack([first, last]), axis=1, return_inverse=True)
-        found = [self._most_treated(treatment, min(pair), max(pair)) for pair in pairs.T.tolist()]
-        return np.array(found, np.int32)[inverse.reshape(-1)]
+        codes = [self._most_treated(treatment, min(pair), max(pair)) for pair in pairs.T.tolist()]
+        return np.array(codes, np.int32)[inverse.reshape(-1)]
 
     def _most_treated(self, treatment: int, first: int, last: int) -> int:
         between = self._weights_of_plan.values[first : last + 1]

@@ -107,31 +107,31 @@ class HashIndex:
 
     def find(self, keys: Hashes) -> Ints:
         """The position of each key, -1 where it is unknown."""
-        found = np.full(len(keys), -1, np.int64)
+        rows = np.full(len(keys), -1, np.int64)
         waiting = np.arange(len(keys))
         slot = self._home(keys)
         while len(waiting):
             position = self._slots[slot].astype(np.int64) - 1
             occupied = position >= 0
             same = occupied & (self.keys[np.where(occupied, position, 0)] == keys[waiting]) if len(self) else occupied
-            found[waiting[same]] = position[same]
+            rows[waiting[same]] = position[same]
             on = occupied & ~same
             waiting, slot = waiting[on], self._next(slot[on])
-        return found
+        return rows
 
     def add(self, keys: Hashes) -> Ints:
         """The position of each key; unknown ones are added, in order. No key may occur twice in the argument."""
-        found = self.find(keys)
-        new = found < 0
+        rows = self.find(keys)
+        new = rows < 0
         if new.any():
             start = len(self)
             self._keys.append(keys[new])
-            found[new] = np.arange(start, len(self))
+            rows[new] = np.arange(start, len(self))
             if 2 * len(self) > len(self._slots):
                 self._rebuild()
             else:
-                self._place(found[new])
-        return found
+                self._place(rows[new])
+        return rows
 
     def keep(self, positions: Ints) -> None:
         """Keeps only these keys, which get the positions 0, 1, 2 …"""

@@ -174,7 +174,7 @@ def bands_of(treatment: int, weights: Ints, sets: I32) -> Ints:
 def value_name(stratum: Stratum, value: int, names: Sequence[str]) -> str:
     """A declared stratum's value in words. `names`: those of the records' codes."""
     if stratum == "prompt_bytes":
-        bounds = [f"{it:,}" for it in _PROMPT_BYTES.tolist()]
+        bounds = [f"{size:,}" for size in _PROMPT_BYTES.tolist()]
         if value == len(bounds):
             return f"{bounds[-1]} bytes and more"
         return f"under {bounds[0]} bytes" if not value else f"{bounds[value - 1]} bytes to under {bounds[value]}"
@@ -534,7 +534,7 @@ class SubgroupCells:
         """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
         strata = self._strata.for_treatment(treatment, weights, self._requests.values)
         for subgroup, inside in self._each():
-            parts = (self._totals.moments(column, strata, treatment, only=it) for it in (inside, ~inside))
+            parts = (self._totals.moments(column, strata, treatment, only=side) for side in (inside, ~inside))
             yield subgroup, next(parts), next(parts)
 
     def _each(self) -> Iterator[tuple[Subgroup, NDArray[np.bool_]]]:

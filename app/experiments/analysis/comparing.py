@@ -79,7 +79,7 @@ class EffectHistory:
     def points(self) -> list[HistoryPoint]:
         """Oldest first."""
         latest = [self._latest] if self._latest is not None else []
-        return self._points + [it for it in latest if not self._points or it.at > self._points[-1].at]
+        return self._points + [point for point in latest if not self._points or point.at > self._points[-1].at]
 
     def add(self, at: float, effect: Effect, ln_e: float | None, verdict: Verdict) -> None:
         """A look. One that comes too soon after the last one that was kept is kept only until the next."""
@@ -273,9 +273,11 @@ def decision_of(
         return "do_not_ship"
     if invalid:
         return "invalid"
-    if any(it.measured in AGAINST for it in primary):
+    if any(comparison.measured in AGAINST for comparison in primary):
         return "do_not_ship"
-    good = all(it.non_inferior for it in primary) and any(it.verdict == "better" for it in primary)
+    good = all(comparison.non_inferior for comparison in primary) and any(
+        comparison.verdict == "better" for comparison in primary
+    )
     free = quiet and same_length and settled and comparable and long_enough and not changed
     return "ship" if good and free else "keep_going"
 
@@ -472,7 +474,7 @@ class MetricComparison:
         effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
         with_missing = self._effect(look, known.slack.plus(known.slack_of_missing))
         allowed = _allows(effect, self.measure)
-        settled, complete = (_allows(it, self.measure) == allowed for it in (after_all, with_missing))
+        settled, complete = (_allows(compared, self.measure) == allowed for compared in (after_all, with_missing))
         return replace(known, effect=effect, measured=allowed[0], settled=settled, complete=complete)
 
     def _effect(self, look: AnyEstimate, slack: Slack) -> Effect:

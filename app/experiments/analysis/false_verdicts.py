@@ -50,8 +50,8 @@ def _of_metric(recorded: RecordedMetric, runs: int, alpha: float) -> FalseVerdic
     units = len(recorded.hashes)
     seen = np.unique(np.linspace(min(FIRST_LOOK, units), units, LOOKS).astype(np.int64)) if units else np.zeros(0, int)
     ends = np.searchsorted(recorded.lines.unit, seen)
-    found = np.array([_run(recorded, mix(recorded.hashes, 1000 + run), ends, alpha) for run in range(runs)])
-    shares = found.mean(axis=0) if runs else np.zeros(2)
+    verdicts = np.array([_run(recorded, mix(recorded.hashes, 1000 + run), ends, alpha) for run in range(runs)])
+    shares = verdicts.mean(axis=0) if runs else np.zeros(2)
     return FalseVerdicts(
         metric=recorded.metric,
         runs=runs,

@@ -135,7 +135,7 @@ class PendingFeedback:
     def mature(self, now: float) -> dict[str, MaturedExposures]:
         """Exposures whose window has ended since the last call, by metric."""
         self._match(now)
-        at, found = self._at.values, dict[str, MaturedExposures]()
+        at, matured = self._at.values, dict[str, MaturedExposures]()
         too_many = len(self) - self._max
         for column, (name, window) in enumerate(zip(self._metrics, self._windows, strict=True)):
             ripe = at + window + GRACE_S <= now
@@ -143,14 +143,14 @@ class PendingFeedback:
                 ripe[np.argsort(at, kind="stable")[:too_many]] = True
             rows = np.flatnonzero(ripe & self._open.values[:, column])
             self._open.values[rows, column] = False
-            found[name] = MaturedExposures(
+            matured[name] = MaturedExposures(
                 self._unit.values[rows],
                 self._stratum.values[rows],
                 self._arm.values[rows],
                 self._value.values[rows, column],
             )
         self._forget()
-        return found
+        return matured
 
     def _match(self, now: float) -> None:
         """Gives scores to their exposures. Of several scores of one exposure, the last one counts.
@@ -158,9 +158,9 @@ class PendingFeedback:
         What becomes of a score follows from the times at which it and its exposure arrived, whenever this is called: a
         report that is made again counts the same.
         """
-        waiting = sorted(self._waiting, key=lambda it: (it.item.at, it.item.value))
+        waiting = sorted(self._waiting, key=lambda score: (score.item.at, score.item.value))
         self._waiting = []
-        for score, row in zip(waiting, self._rows_of([_who(it.item) for it in waiting]), strict=True):
+        for score, row in zip(waiting, self._rows_of([_who(score.item) for score in waiting]), strict=True):
             ends = score.arrived + UNKNOWN_S
             if row >= 0 and not self._arrived.values[row] > ends:  # NaN: not known
                 self._score(row, *score)
@@ -206,13 +206,13 @@ class PendingFeedback:
         if not scored or not len(self):
             return [-1] * len(scored)
         request, caller = np.array(scored, np.uint64).T
-        found = np.full(len(scored), -1, np.int64)
+        rows = np.full(len(scored), -1, np.int64)
         for keys in (request, _of_caller(request, caller)):  # the caller's own request id comes first, so it is last
             position = self._keys.find(keys)
             row = self._latest.values[np.maximum(position, 0)]
             mine = (position >= 0) & ((caller == 0) | (caller == self._caller.values[row]))
-            found = np.where(mine, row, found)
-        return [int(row) for row in found]
+            rows = np.where(mine, row, rows)
+        return [int(row) for row in rows]
 
     def _forget(self) -> None:
         """Drops the exposures that count already, once they are half of all."""

@@ -346,11 +346,11 @@ class _Control:
     @property
     def exceeds(self) -> bool:
         """Whether the run, or one of the latest two hours, is evidence that the rate is above the limit."""
-        found = [self._run.evidence.ln_e + _WHOLE_RUN]
+        evidence = [self._run.evidence.ln_e + _WHOLE_RUN]
         for number, trials in self._open.items():
             start = max(number - (self._since or 0), 0) + 1
-            found.append(trials.evidence.ln_e + _HOURS + share_of_start(start))
-        return max(found) >= self._threshold
+            evidence.append(trials.evidence.ln_e + _HOURS + share_of_start(start))
+        return max(evidence) >= self._threshold
 
 
 MIN_UNITS = 3

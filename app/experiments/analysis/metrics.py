@@ -188,14 +188,18 @@ def measures_of(experiment: Experiment) -> list[Measure]:
     """The primary metrics first. A feedback metric adds the response rate as a secondary metric, and every comparison
     that may lead to a promotion the answers' length.
     """
-    found = [_measure(metric, "primary", experiment) for metric in experiment.primary]
-    found += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
+    measures = [_measure(metric, "primary", experiment) for metric in experiment.primary]
+    measures += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
     rates = dict[str, Measure]()
-    for measure in found:
+    for measure in measures:
         if measure.feedback:
             rates.setdefault(measure.metric, _response_rate(measure))
-    guards = [] if experiment.mode == "aa" or any(it.metric == LENGTH for it in found) else [_length(experiment)]
-    return [*found, *rates.values(), *guards]
+    guards = (
+        []
+        if experiment.mode == "aa" or any(measure.metric == LENGTH for measure in measures)
+        else [_length(experiment)]
+    )
+    return [*measures, *rates.values(), *guards]
 
 
 def _measure(metric: Metric, role: Role, experiment: Experiment) -> Measure:

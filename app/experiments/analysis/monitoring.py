@@ -213,14 +213,14 @@ class Monitoring:
 
     def raise_alarms(self, now: float) -> list[Occurrence]:
         """Raises alarms; returns the new ones, for the journal."""
-        found = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
-        found += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
-        found += [self._while_it_lasts("incomplete", "incomplete", _unreadable(self.damaged), now)]
-        found += [
+        occurrences = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
+        occurrences += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
+        occurrences += [self._while_it_lasts("incomplete", "incomplete", _unreadable(self.damaged), now)]
+        occurrences += [
             self._while_it_lasts(f"unhealthy {watch.key}", "endpoint_unhealthy", _unhealthy(watch), now)
             for watch in self.guardrails
         ]
-        return [occurrence for occurrence in found if occurrence is not None]
+        return [occurrence for occurrence in occurrences if occurrence is not None]
 
     def _new_alarms(self, now: float) -> Iterator[tuple[str, Alarm]]:
         for watch in self.guardrails:
@@ -245,27 +245,34 @@ class Monitoring:
 
     def raise_rig_alarms(self, verdicts: Sequence[MetricComparison], now: float) -> list[Occurrence]:
         """Raises an alarm for a difference found in mode `aa`, where there is none."""
-        wrong = [it for it in verdicts if it.measure.role == "primary" and it.word in ("better", *AGAINST)]
-        text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
-        found = [
-            self._hold(
-                f"aa {it.key}", Alarm(kind="aa", at=now, text=text.format(it.measure.key), metric=it.measure.key)
-            )
-            for it in wrong
+        wrong = [
+            verdict
+            for verdict in verdicts
+            if verdict.measure.role == "primary" and verdict.word in ("better", *AGAINST)
         ]
-        return [occurrence for occurrence in found if occurrence is not None]
+        text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
+        occurrences = [
+            self._hold(
+                f"aa {verdict.key}",
+                Alarm(kind="aa", at=now, text=text.format(verdict.measure.key), metric=verdict.measure.key),
+            )
+            for verdict in wrong
+        ]
+        return [occurrence for occurrence in occurrences if occurrence is not None]
 
     def raise_changes(self, comparisons: Sequence[MetricComparison], now: float) -> list[Occurrence]:
         """Raises an alarm for each primary effect whose direction has changed."""
-        found = [
+        occurrences = [
             self._hold(
-                f"effect {it.key}",
-                Alarm(kind="effect_changed", at=now, text=changed(it, change, now), metric=it.measure.key),
+                f"effect {comparison.key}",
+                Alarm(
+                    kind="effect_changed", at=now, text=changed(comparison, change, now), metric=comparison.measure.key
+                ),
             )
-            for it in comparisons
-            if (change := it.changes.change) is not None and change.flips
+            for comparison in comparisons
+            if (change := comparison.changes.change) is not None and change.flips
         ]
-        return [occurrence for occurrence in found if occurrence is not None]
+        return [occurrence for occurrence in occurrences if occurrence is not None]
 
     def _hold(self, key: str, alarm: Alarm) -> Occurrence | None:
         occurrence = self.alarms.hold(key, alarm)

@@ -47,17 +47,17 @@ def reported(
     experiment = config.experiments[name]
     per_day = watched.units_per_day(now)
     comparisons = [
-        it.comparison(
+        comparison.comparison(
             collected,
-            invalid=watched.invalidates(it.column, it.treatment),
+            invalid=watched.invalidates(comparison.column, comparison.treatment),
             units_per_day=per_day,
-            outdated=it.looked_version < version,
+            outdated=comparison.looked_version < version,
             with_values=with_values,
         )
-        for it in comparing
-        if not it.measure.guard or collected.sums(it.column, 0)[0]
+        for comparison in comparing
+        if not comparison.measure.guard or collected.sums(comparison.column, 0)[0]
     ]
-    primary = [it for it in comparisons if it.role == "primary"]
+    primary = [comparison for comparison in comparisons if comparison.role == "primary"]
     least = experiment.min_duration_s
     missing_s = max(
         least - (now - watched.arms.since), WITH_TRAFFIC * least - (watched.seen_until - watched.arms.since)
@@ -94,16 +94,16 @@ def reported(
         in_flight=watched.load.in_flight,
         replicas=watched.load.replicas,
         primary=primary,
-        secondary=[it for it in comparisons if it.role == "secondary"],
+        secondary=[comparison for comparison in comparisons if comparison.role == "secondary"],
         subgroups=subgroups.report(version),
         guardrails=[watch.status() for watch in watched.guardrails],
         sample_ratio=watched.sample_ratio.status(watched.split_differences(), watched.returns),
         alarms=list(watched.alarms),
         warnings=_warnings(comparisons, collected, watched, feedback, now)
         + [
-            changed(it, change, now)
-            for it in comparing
-            if (change := it.changes.change) is not None and not change.flips
+            changed(comparison, change, now)
+            for comparison in comparing
+            if (change := comparison.changes.change) is not None and not change.flips
         ],
         strata=collected.strata_used,
         thinned=collected.share,
@@ -131,17 +131,19 @@ def _decisions(
     decisions = {}
     for number, treatment in enumerate(experiment.treatments, 1):
         rails = [watch for watch in watched.guardrails if watch.treatment == number]
-        its = [it for it in comparing if it.treatment == number]
-        deciding = [it for it in its if it.measure.role == "primary"]
+        its = [comparison for comparison in comparing if comparison.treatment == number]
+        deciding = [comparison for comparison in its if comparison.measure.role == "primary"]
         decisions[treatment] = decision_of(
-            [it for it in primary if it.treatment == treatment],
+            [comparison for comparison in primary if comparison.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
-            changed=any(it.changes.has_flipped for it in its),
-            same_length=not any(it.measure.metric == LENGTH and it.known.measured == "different" for it in its),
-            settled=all(it.known.settled for it in deciding),
+            changed=any(comparison.changes.has_flipped for comparison in its),
+            same_length=not any(
+                comparison.measure.metric == LENGTH and comparison.known.measured == "different" for comparison in its
+            ),
+            settled=all(comparison.known.settled for comparison in deciding),
             comparable=treatment not in withheld,
-            invalid=any(watched.invalidates(it.column, number) for it in deciding),
+            invalid=any(watched.invalidates(comparison.column, number) for comparison in deciding),
             long_enough=long_enough,
         )
     return decisions
@@ -155,11 +157,15 @@ def _withheld(
     """
     reasons: dict[str, list[str]] = {}
     for number, treatment in enumerate(experiment.treatments, 1):
-        found = [watched.suspected_returns] if watched.suspected_returns else []
-        primary = [it for it in comparing if it.treatment == number and it.measure.role == "primary"]
-        found += [it.doubt.text for it in primary if it.doubt is not None]
-        if found:
-            reasons[treatment] = list(dict.fromkeys(found))
+        doubts = [watched.suspected_returns] if watched.suspected_returns else []
+        primary = [
+            comparison
+            for comparison in comparing
+            if comparison.treatment == number and comparison.measure.role == "primary"
+        ]
+        doubts += [comparison.doubt.text for comparison in primary if comparison.doubt is not None]
+        if doubts:
+            reasons[treatment] = list(dict.fromkeys(doubts))
     return reasons
 
 
@@ -168,10 +174,10 @@ def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: M
     if experiment.mode == "aa":
         wrong = any(alarm.kind not in ("guardrail", "endpoint_unhealthy") for alarm in watched.alarms)
         return "invalid" if wrong else "keep_going"
-    found = set(decisions.values())
-    if found == {"do_not_ship"}:
+    words = set(decisions.values())
+    if words == {"do_not_ship"}:
         return "do_not_ship"
-    return next((it for it in ("ship", "invalid") if it in found), "keep_going")
+    return next((word for word in ("ship", "invalid") if word in words), "keep_going")
 
 
 def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, int]:
@@ -190,9 +196,13 @@ def _warnings(
     now: float,
 ) -> list[str]:
     warnings = watched.load.warnings()
-    clustered = [it for it in comparisons if it.design_effect is not None and it.design_effect > MUCH_CLUSTERING]
+    clustered = [
+        comparison
+        for comparison in comparisons
+        if comparison.design_effect is not None and comparison.design_effect > MUCH_CLUSTERING
+    ]
     if clustered:
-        most = max(clustered, key=lambda it: it.design_effect or 0.0)
+        most = max(clustered, key=lambda comparison: comparison.design_effect or 0.0)
         warnings.append(
             f"Requests of a unit resemble one another (design effect {most.design_effect:.1f} for {most.metric}): "
             "more units help, more requests of the same units hardly do."

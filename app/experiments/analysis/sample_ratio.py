@@ -156,7 +156,7 @@ class SampleRatioWatch:
             which = (arm == 0) | (arm == treatment)
             cell = 2 * bands_of(treatment, self._arms.weights, sets[which]) + (arm[which] != 0)
             size, times = 2 * (int(cell.max(initial=-1)) + 1), first.times[which].astype(np.float64)
-            n, x, xx = (_by_cell(cell, it, size) for it in (np.ones(len(cell)), times, times**2))
+            n, x, xx = (_by_cell(cell, values, size) for values in (np.ones(len(cell)), times, times**2))
             look = look_of_requests(Moments(n, x, n, xx, x, n), "ratio")
             alpha = math.exp(-RETURNS_THRESHOLD)
             ln_e = look.ln_e(effect=FEWER, alpha=alpha) if look is not None else 0.0
@@ -171,15 +171,15 @@ class SampleRatioWatch:
         """The difference among the units that have made as many requests, for the arm that differs most."""
         shares = np.array([np.array(of_plan) / max(sum(of_plan), 1) for of_plan in weights])
         units = reached[number]
-        found, expected = units.sum(axis=0), (units.sum(axis=1)[:, None] * shares).sum(axis=0)
-        arm = 1 + int(np.argmax(np.abs(found - expected)[1:] / np.sqrt(np.maximum(expected[1:], 1.0))))
+        observed, expected = units.sum(axis=0), (units.sum(axis=1)[:, None] * shares).sum(axis=0)
+        arm = 1 + int(np.argmax(np.abs(observed - expected)[1:] / np.sqrt(np.maximum(expected[1:], 1.0))))
         name = self._arms.names[arm]
-        counts = [f"{count / self.share:,.0f}" for count in (units.sum(), found[arm], expected[arm])]
+        counts = [f"{count / self.share:,.0f}" for count in (units.sum(), observed[arm], expected[arm])]
         how = (
             f"of {counts[0]} units with at least {RETURNS[number]:,}, {counts[1]} are {name}'s, where the weights say "
             f"{counts[2]}"
         )
-        return _unlike(name, how, fewer=bool(found[arm] < expected[arm]))
+        return _unlike(name, how, fewer=bool(observed[arm] < expected[arm]))
 
     def _difference_of_means(self, treatment: int, look: Estimate) -> str:
         control, name = self._arms.names[0], self._arms.names[treatment]

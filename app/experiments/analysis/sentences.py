@@ -113,8 +113,11 @@ def _why_invalid(report: Report) -> str:
 
 
 def _standing(report: Report, treatment: str) -> str:
-    primary = [it for it in report.primary if it.treatment == treatment]
-    by_verdict = {verdict: [it.metric for it in primary if it.verdict == verdict] for verdict in ("better", "worse")}
+    primary = [comparison for comparison in report.primary if comparison.treatment == treatment]
+    by_verdict = {
+        verdict: [comparison.metric for comparison in primary if comparison.verdict == verdict]
+        for verdict in ("better", "worse")
+    }
     against = report.control
     if by_verdict["better"] and by_verdict["worse"]:
         return (
@@ -123,15 +126,15 @@ def _standing(report: Report, treatment: str) -> str:
         )
     if by_verdict["worse"]:
         return f"{treatment} is worse than {against}"
-    if doubts := [it.doubt for it in primary if it.withheld]:
+    if doubts := [comparison.doubt for comparison in primary if comparison.withheld]:
         return f"no verdict on {treatment} against {against} yet: {_lowered(doubts[0]).rstrip('.')}"
-    if any(it.verdict == "different" for it in primary):
+    if any(comparison.verdict == "different" for comparison in primary):
         return f"{treatment} differs from {against}"
     if by_verdict["better"]:
         return f"{treatment} is better than {against}"
-    if all(it.verdict == "equivalent" for it in primary):
+    if all(comparison.verdict == "equivalent" for comparison in primary):
         return f"{treatment} is equivalent to {against}"
-    if any(it.verdict == "too_early" for it in primary):
+    if any(comparison.verdict == "too_early" for comparison in primary):
         return f"too few units yet to compare {treatment} with {against}"
     return f"no verdict on {treatment} against {against} yet"
 
@@ -139,9 +142,13 @@ def _standing(report: Report, treatment: str) -> str:
 def details(report: Report, alpha: float, units: str) -> list[str]:
     """The sentences after the headline. `units` is the noun for the units drawn at random, in the plural."""
     effects = [
-        (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
+        (f"{comparison.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(comparison)
+        for comparison in report.primary
     ]
-    if any(_is_bounded(it.event_test or it.effect) and it.verdict not in _UNKNOWN for it in report.primary):
+    if any(
+        _is_bounded(comparison.event_test or comparison.effect) and comparison.verdict not in _UNKNOWN
+        for comparison in report.primary
+    ):
         effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
     watched = f"{_guardrails(report.guardrails)} {_split(report)}"
     if report.incomplete:
@@ -209,18 +216,22 @@ def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: floa
     if report.decision == "ship":
         good = [name for name, decision in decisions.items() if decision == "ship"]
         return f"Next: give {' or '.join(good)} all traffic."
-    better = [it.treatment for it in report.primary if it.measured == "better"]
+    better = [comparison.treatment for comparison in report.primary if comparison.measured == "better"]
     reasons = [reason for name in better for reason in report.withheld.get(name, [])]
-    reasons += [it.doubt for it in report.primary if it.withheld]
+    reasons += [comparison.doubt for comparison in report.primary if comparison.withheld]
     if reasons and not (_alarmed(report.guardrails) or _unhealthy(report.guardrails)):
         return f"Next: nothing is shipped yet. {reasons[0]}"
     return f"Next: {_keep_going(report, missing_s)}"
 
 
 def _keep_going(report: Report, missing_s: float) -> str:
-    undecided = [it for it in report.primary if it.verdict == "undecided" and it.units_needed is not None]
+    undecided = [
+        comparison
+        for comparison in report.primary
+        if comparison.verdict == "undecided" and comparison.units_needed is not None
+    ]
     if undecided:
-        most = max(undecided, key=lambda it: it.units_needed or 0)
+        most = max(undecided, key=lambda comparison: comparison.units_needed or 0)
         if not most.units_needed:
             return "keep going; a verdict is due."
         days = ", and no new ones have come of late"
@@ -232,14 +243,14 @@ def _keep_going(report: Report, missing_s: float) -> str:
         return f"look into the guardrails that alarmed, {', '.join(alarmed)}."
     if unhealthy := _unhealthy(report.guardrails):
         return f"look into control, which exceeds the limit of {', '.join(unhealthy)}."
-    lengths = [it for it in (*report.primary, *report.secondary) if it.metric == LENGTH]
-    if different := [effect_sentence(it) for it in lengths if it.measured == "different"]:
+    lengths = [comparison for comparison in (*report.primary, *report.secondary) if comparison.metric == LENGTH]
+    if different := [effect_sentence(comparison) for comparison in lengths if comparison.measured == "different"]:
         return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
-    if missing_s > 0 and any(it.verdict == "better" for it in report.primary):
+    if missing_s > 0 and any(comparison.verdict == "better" for comparison in report.primary):
         return f"keep going for {words.duration(missing_s)} of traffic: hours of a day differ (`min_duration_s`)."
-    if all(it.verdict == "equivalent" for it in report.primary):
+    if all(comparison.verdict == "equivalent" for comparison in report.primary):
         return "take the one that you prefer for other reasons."
-    few = [it for it in report.primary if it.verdict == "too_early"]
+    few = [comparison for comparison in report.primary if comparison.verdict == "too_early"]
     if few:
         return f"keep going; {few[0].reason}."
     return "keep going."

@@ -25,7 +25,11 @@ class SubgroupWatch:
     """The subgroups of one experiment. `alpha`: that of the experiment. `names`: those of the records' codes."""
 
     def __init__(self, comparing: Sequence[MetricComparison], alpha: float, names: Sequence[str]) -> None:
-        self._comparing = [it for it in comparing if it.measure.role == "primary" and it.measure.kind != "quantile"]
+        self._comparing = [
+            comparison
+            for comparison in comparing
+            if comparison.measure.role == "primary" and comparison.measure.kind != "quantile"
+        ]
         self._alpha, self._names = alpha, names
         self._effects: list[SubgroupEffect] = []
         self.looked_at = -math.inf
@@ -37,17 +41,19 @@ class SubgroupWatch:
         self.looked_at, self._effects = now, []
         if collected.unknown.any():  # any of them may belong to any subgroup
             return
-        found = [
+        groups = [
             (comparing, subgroup, inside, outside)
             for comparing in self._comparing
             for subgroup, inside, outside in collected.looks_of_subgroups(comparing.column, comparing.treatment)
             if inside is not None and outside is not None and inside.enough and outside.enough
         ]
-        evidence = [_evidence(inside, outside, it.delta, self._alpha) for it, _, inside, outside in found]
+        evidence = [
+            _evidence(inside, outside, comparison.delta, self._alpha) for comparison, _, inside, outside in groups
+        ]
         kept, levels = set(e_bh(evidence, self._alpha)), planner.levels(evidence, self._alpha)
         self._effects = [
-            self._effect(*it, evidence[number], levels[number], len(found), differs=number in kept)
-            for number, it in enumerate(found)
+            self._effect(*group, evidence[number], levels[number], len(groups), differs=number in kept)
+            for number, group in enumerate(groups)
         ]
 
     def _effect(

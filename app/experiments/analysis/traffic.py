@@ -245,8 +245,8 @@ class ArmLoad:
             return []
         if per_replica:
             means = ", ".join(f"{mean:.1f} on {name} (replicas: {replicas[name]:.3g})" for name, mean in known.items())
-            found = f"requests in flight per replica were {means}"
+            loads = f"requests in flight per replica were {means}"
         else:
             means = ", ".join(f"{mean:.1f} on {name}" for name, mean in known.items())
-            found = f"requests in flight were {means}, and their replicas are not known"
-        return [f"The arms' loads differ: {found}. Compare them as provisioned."]
+            loads = f"requests in flight were {means}, and their replicas are not known"
+        return [f"The arms' loads differ: {loads}. Compare them as provisioned."]

@@ -161,7 +161,9 @@ class Actions:
     def learn(self, entries: Iterable[JournalEntry], runs: Mapping[str, ExperimentRun]) -> None:
         """Takes another controller's entries about the same runs. A controller's own runs have their own states."""
         same = {name: run.started_at for name, run in runs.items()}
-        self.restore(it for it in entries if it.experiment in same and _started_at(it) == same[it.experiment])
+        self.restore(
+            entry for entry in entries if entry.experiment in same and _started_at(entry) == same[entry.experiment]
+        )
 
     def interventions(self, run: ExperimentRun) -> Interventions:
         """The actions on which counting depends."""
@@ -257,7 +259,7 @@ class Actions:
         facts = self._facts(run, config, report)
         arms, stopped = (
             shares.of_arms(facts.traffic, facts.experiment),
-            [it.deployment for it in self._state(run).stops],
+            [stop.deployment for stop in self._state(run).stops],
         )
         return shares.without(arms, facts.experiment, stopped)
 
@@ -273,7 +275,7 @@ class Actions:
                 continue
             is_stop = state.intent.kind == "rollback"
             if self._is_durable(name) or (is_stop and self._may_stop(progress.position, progress.changed_at, now)):
-                generation = max((it.generation for it in history(entries, section.endpoint)), default=0)
+                generation = max((plan.generation for plan in history(entries, section.endpoint)), default=0)
                 yield TrafficChange(name, section, state.intent, generation)
 
     def _take(self, name: str, transition: Transition, now: float, **detail: object) -> None:

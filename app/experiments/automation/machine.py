@@ -80,9 +80,9 @@ def _time_and_units(state: State, facts: RolloutInput, ramp: Ramp, arms: dict[st
 
 
 def _evidence(state: State, facts: RolloutInput, ramp: Ramp) -> Iterator[str]:
-    alarms = [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
+    alarms = [alarm for alarm in facts.alarms if state.armed_since is None or alarm.at > state.armed_since]
     if ramp.advance == "quiet":
-        yield from (f"guardrails to be quiet: {it.text}; a manager may `advance`" for it in alarms)
+        yield from (f"guardrails to be quiet: {alarm.text}; a manager may `advance`" for alarm in alarms)
     elif ramp.advance == "manual":
         yield "a manager's `advance`"
     else:
@@ -91,10 +91,12 @@ def _evidence(state: State, facts: RolloutInput, ramp: Ramp) -> Iterator[str]:
 
 def _verdicts(facts: RolloutInput, wanted: str) -> Iterator[str]:
     for name in facts.experiment.treatments:
-        primary = [it for it in facts.report.primary if it.treatment == name]
-        if wanted == "better" and not any(it.measured == "better" for it in primary):
+        primary = [comparison for comparison in facts.report.primary if comparison.treatment == name]
+        if wanted == "better" and not any(comparison.measured == "better" for comparison in primary):
             yield f"{name} to be better in a primary metric"
-        if wanted == "non_inferior" and (open_ := [it.metric for it in primary if not it.non_inferior]):
+        if wanted == "non_inferior" and (
+            open_ := [comparison.metric for comparison in primary if not comparison.non_inferior]
+        ):
             yield f"{name} to be non-inferior in {', '.join(open_)}"
 
 
@@ -201,7 +203,7 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
 
 def live_alarms(state: State, facts: RolloutInput) -> list[Violation]:
     """Guardrails' alarms since they were armed."""
-    return [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
+    return [alarm for alarm in facts.alarms if state.armed_since is None or alarm.at > state.armed_since]
 
 
 def _rollback(revision: int, facts: RolloutInput, treatments: list[str], reason: str) -> Intent:
@@ -247,31 +249,36 @@ def _budget_exhausted(state: State, facts: RolloutInput, now: float) -> Transiti
 def _guardrail_violated(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if state.phase == "stopped":
         return None
-    found = [it for it in live_alarms(state, facts) if it.action == "rollback" and it.treatment not in state.out]
-    if not found:
+    violations = [
+        alarm for alarm in live_alarms(state, facts) if alarm.action == "rollback" and alarm.treatment not in state.out
+    ]
+    if not violations:
         return None
     ramp = facts.experiment.ramp
     until = now + ramp.cooldown_s if ramp is not None and facts.has_control_plane else None
-    return _roll_back(state, facts, now, found, "alarm", until)
+    return _roll_back(state, facts, now, violations, "alarm", until)
 
 
 def _worse(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """A pause that does not end by itself, though the verdict may: without traffic there is little new evidence."""
     if state.phase == "stopped":
         return None
-    found = [
-        it
-        for it in facts.worse
-        if it.action == "rollback" and it.treatment not in state.out and it.key not in state.seen
+    violations = [
+        violation
+        for violation in facts.worse
+        if violation.action == "rollback" and violation.treatment not in state.out and violation.key not in state.seen
     ]
-    return _roll_back(state, facts, now, found, "worse", None) if found else None
+    return _roll_back(state, facts, now, violations, "worse", None) if violations else None
 
 
 def _roll_back(
-    state: State, facts: RolloutInput, now: float, found: Sequence[Violation], cause: Cause, until: float | None
+    state: State, facts: RolloutInput, now: float, violations: Sequence[Violation], cause: Cause, until: float | None
 ) -> Transition:
-    treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
-    text = "; ".join(it.text for it in found)
+    treatments, keys = (
+        list(dict.fromkeys(violation.treatment for violation in violations)),
+        [violation.key for violation in violations],
+    )
+    text = "; ".join(violation.text for violation in violations)
     return rolled_back(state, facts, now, treatments, text, phase="paused", cause=cause, until=until, seen=keys)
 
 
@@ -296,10 +303,14 @@ def _paused(state: State, facts: RolloutInput, now: float) -> Transition | None:
         return None
     cases: tuple[tuple[Cause, list[Violation]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
     for cause, candidates in cases:
-        found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
-        if found:
-            text = "; ".join(it.text for it in found)
-            return _pause(state, "paused", "paused", cause, text, seen=[*state.seen, *(it.key for it in found)])
+        violations = [
+            violation for violation in candidates if violation.action == "pause" and violation.key not in state.seen
+        ]
+        if violations:
+            text = "; ".join(violation.text for violation in violations)
+            return _pause(
+                state, "paused", "paused", cause, text, seen=[*state.seen, *(violation.key for violation in violations)]
+            )
     return None
 
 

@@ -74,14 +74,14 @@ class RolloutInput:
         """The alarms of guardrails."""
         return [
             Violation(
-                f"{it.event} ({it.limit}) {it.treatment}",
-                it.treatment,
-                it.action,
-                f"{it.treatment} exceeds the guardrail {it.event}, {it.limit}",
-                it.alarmed_at if it.alarmed_at is not None else self.report.at,
+                f"{guardrail.event} ({guardrail.limit}) {guardrail.treatment}",
+                guardrail.treatment,
+                guardrail.action,
+                f"{guardrail.treatment} exceeds the guardrail {guardrail.event}, {guardrail.limit}",
+                guardrail.alarmed_at if guardrail.alarmed_at is not None else self.report.at,
             )
-            for it in self.report.guardrails
-            if it.alarm
+            for guardrail in self.report.guardrails
+            if guardrail.alarm
         ]
 
     @property
@@ -89,26 +89,26 @@ class RolloutInput:
         """The findings about treatments' primary metrics."""
         return [
             Violation(
-                f"worse {it.metric} {it.treatment} {it.since or 0:.0f}",
-                it.treatment,
+                f"worse {metric.metric} {metric.treatment} {metric.since or 0:.0f}",
+                metric.treatment,
                 self.experiment.on_worse,
-                f"{it.treatment} {_AGAINST[it.measured]} {self.experiment.control} in {it.metric}"
-                + (f", of {it.measured_on}" if it.doubt else ""),
-                it.since if it.since is not None else self.report.at,
+                f"{metric.treatment} {_AGAINST[metric.measured]} {self.experiment.control} in {metric.metric}"
+                + (f", of {metric.measured_on}" if metric.doubt else ""),
+                metric.since if metric.since is not None else self.report.at,
             )
-            for it in self.report.primary
-            if it.measured in _AGAINST
+            for metric in self.report.primary
+            if metric.measured in _AGAINST
         ]
 
     @property
     def silenced(self) -> list[tuple[Cause, str]]:
         """Reasons why the evidence does not count."""
-        return [(SILENCING[it.kind], it.text) for it in self.report.alarms if it.kind in SILENCING]
+        return [(SILENCING[alarm.kind], alarm.text) for alarm in self.report.alarms if alarm.kind in SILENCING]
 
     @property
     def unhealthy(self) -> list[str]:
         """Absolute limits that control itself exceeds."""
-        return [it.text for it in self.report.alarms if it.kind == "endpoint_unhealthy"]
+        return [alarm.text for alarm in self.report.alarms if alarm.kind == "endpoint_unhealthy"]
 
 
 class Interventions(msgspec.Struct, frozen=True):
@@ -189,7 +189,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 def states_of(entries: Iterable[JournalEntry]) -> dict[str, State]:
     """Each experiment's last state, by the journal. Of two controllers at once, the one that did more."""
-    found: dict[str, State] = {}
+    states: dict[str, State] = {}
     for entry in entries:
         if entry.kind not in KINDS or entry.experiment is None:
             continue
@@ -197,7 +197,7 @@ def states_of(entries: Iterable[JournalEntry]) -> dict[str, State]:
             state = msgspec.convert(entry.detail["state"], State)
         except (KeyError, msgspec.ValidationError):
             continue
-        known = found.get(entry.experiment)
+        known = states.get(entry.experiment)
         if known is None or state.revision >= known.revision:
-            found[entry.experiment] = state
-    return found
+            states[entry.experiment] = state
+    return states

@@ -71,7 +71,7 @@ def new_plans(entries: Sequence[JournalEntry], config: Config, now: float) -> li
 
     A plan with the same content as the last one keeps its number.
     """
-    last = {it.endpoint: it for it in _plans(entries)}
+    last = {plan.endpoint: plan for plan in _plans(entries)}
     return [
         JournalEntry(now, KIND, None, msgspec.to_builtins(new))
         for name, endpoint in config.endpoints.items()
@@ -81,7 +81,7 @@ def new_plans(entries: Sequence[JournalEntry], config: Config, now: float) -> li
 
 def history(entries: Iterable[JournalEntry], endpoint: str) -> list[PlanEntry]:
     """The endpoint's plans, the latest first."""
-    return [it for it in _plans(entries) if it.endpoint == endpoint][::-1]
+    return [plan for plan in _plans(entries) if plan.endpoint == endpoint][::-1]
 
 
 def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
@@ -91,36 +91,37 @@ def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
     As on routers that see the changes, the time starts again with each, for all weights that are still followed.
     """
     plans: dict[str, list[PlanEntry]] = {}
-    for it in _plans(entries):
-        plans.setdefault(it.endpoint, []).append(it)
-    found: list[Replaced] = []
+    for plan in _plans(entries):
+        plans.setdefault(plan.endpoint, []).append(plan)
+    replaced: list[Replaced] = []
     for name, endpoint in config.endpoints.items():
         if endpoint.sticky is not None and endpoint.pin_s > 0:
             followed = _followed(name, plan_of(name, endpoint).id, plans.get(name, []), endpoint.pin_s)
-            if not all(_is_listed(it, endpoint.plan) for it in followed):
-                found += followed
-    return found
+            if not all(_is_listed(former, endpoint.plan) for former in followed):
+                replaced += followed
+    return replaced
 
 
 def _is_listed(replaced: Replaced, plan: PlanSettings) -> bool:
     return any(
-        same(it.weights, replaced.weights) and replaced.withdrawn.keys() <= {**it.withdrawn, **plan.withdrawn}.keys()
-        for it in plan.earlier
+        same(earlier.weights, replaced.weights)
+        and replaced.withdrawn.keys() <= {**earlier.withdrawn, **plan.withdrawn}.keys()
+        for earlier in plan.earlier
     )
 
 
 def _followed(name: str, id: str, plans: Sequence[PlanEntry], pin_s: float) -> list[Replaced]:
     """The weights before the last of an endpoint's plans that are followed when that is made, the oldest first."""
-    found: list[Replaced] = []
+    replaced: list[Replaced] = []
     for before, plan in pairwise(plans):
         if not same(before.weights, plan.weights):
             until = plan.since + pin_s
-            found = [replace(it, until=until) for it in found if it.until > plan.since]
-            if not any(same(it.weights, before.weights) and not it.withdrawn for it in found):
-                found.append(Replaced(name, id, before.weights, until))
+            replaced = [replace(former, until=until) for former in replaced if former.until > plan.since]
+            if not any(same(former.weights, before.weights) and not former.withdrawn for former in replaced):
+                replaced.append(Replaced(name, id, before.weights, until))
         if plan.withdrawn:
-            found = [replace(it, withdrawn=moved_on(it.withdrawn, plan.withdrawn)) for it in found]
-    return found[-MAX_EARLIER:]
+            replaced = [replace(former, withdrawn=moved_on(former.withdrawn, plan.withdrawn)) for former in replaced]
+    return replaced[-MAX_EARLIER:]
 
 
 def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> PlanEntry | None:
@@ -141,11 +142,11 @@ def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> 
 
 def _plans(entries: Iterable[JournalEntry]) -> list[PlanEntry]:
     """Each plan once, though two controllers have seen it."""
-    found: dict[tuple[str, int, str], PlanEntry] = {}
+    plans: dict[tuple[str, int, str], PlanEntry] = {}
     for entry in entries:
         if entry.kind == KIND and (plan := _plan(entry.detail)) is not None:
-            found.setdefault((plan.endpoint, plan.generation, plan.plan), plan)
-    return list(found.values())
+            plans.setdefault((plan.endpoint, plan.generation, plan.plan), plan)
+    return list(plans.values())
 
 
 def _plan(detail: dict[str, Any]) -> PlanEntry | None:

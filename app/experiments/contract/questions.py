@@ -80,7 +80,7 @@ def decision(body: bytes) -> ManualDecision:
         return msgspec.json.decode(body, type=ManualDecision)
     except msgspec.ValidationError as error:
         field = re.search(r"field `(\w+)`|`\$\.(\w+)", str(error))
-        name = next((it for it in field.groups() if it), None) if field is not None else None
+        name = next((group for group in field.groups() if group), None) if field is not None else None
         raise BadRequest(f"{name or 'body'}: {error}", param=name) from None
     except msgspec.DecodeError:
         raise BadRequest("The body is not JSON") from None

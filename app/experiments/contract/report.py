@@ -499,18 +499,18 @@ def summary_of(report: Report, acting: AutomationStatus | None = None) -> Summar
         units=report.units,
         requests=report.requests,
         alarms=len(report.alarms),
-        alarm_kinds=sorted({it.kind for it in report.alarms}),
+        alarm_kinds=sorted({alarm.kind for alarm in report.alarms}),
         primary=[
             PrimaryEffect(
-                metric=it.metric,
-                treatment=it.treatment,
-                better=it.better,
-                scale=it.scale,
-                minimal_effect=it.minimal_effect,
-                effect=it.effect,
-                verdict=it.verdict,
+                metric=comparison.metric,
+                treatment=comparison.treatment,
+                better=comparison.better,
+                scale=comparison.scale,
+                minimal_effect=comparison.minimal_effect,
+                effect=comparison.effect,
+                verdict=comparison.verdict,
             )
-            for it in report.primary
+            for comparison in report.primary
         ],
         acting=acting,
     )

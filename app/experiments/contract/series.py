@@ -47,8 +47,8 @@ def series_of(report: Report, acting: AutomationStatus | None) -> list[Series]:
         for name, labels, value in (*_samples(report), *_acting(acting))
         if value is not None
     ]
-    former = [it for it in series if it.metric.endswith(_SUFFIX)]
-    return series + [Series(it.metric.removesuffix(_SUFFIX) + _FORMER_SUFFIX, it.labels, it.value) for it in former]
+    former = [one for one in series if one.metric.endswith(_SUFFIX)]
+    return series + [Series(one.metric.removesuffix(_SUFFIX) + _FORMER_SUFFIX, one.labels, one.value) for one in former]
 
 
 def _samples(report: Report) -> Iterator[tuple[str, dict[str, str], float | None]]:

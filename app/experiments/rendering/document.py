@@ -115,7 +115,7 @@ def table_lines(table: Table, width: int = WIDTH) -> list[str]:
     rows = [[name.upper() for name in table.header], *table.rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        wide = [column for column, it in enumerate(widths) if it > _NARROWEST]
+        wide = [column for column, width in enumerate(widths) if width > _NARROWEST]
         if not wide:
             break
         widths[max(wide, key=lambda column: (column not in table.right, widths[column]))] -= 1

@@ -77,9 +77,9 @@ def _way_on(report: Report, acting: AutomationStatus) -> str:
     command = f"switchyard experiments decide {report.experiment}"
     if acting.state == "paused" and acting.cause != "file":
         return f"To go on: {command} resume --reason TEXT"
-    if acting.state == "running" and any("`advance`" in it for it in acting.waits_for):
+    if acting.state == "running" and any("`advance`" in text for text in acting.waits_for):
         return f"To take the step: {command} advance --reason TEXT"
-    if acting.state == "running" and any("`promote`" in it for it in acting.waits_for):
+    if acting.state == "running" and any("`promote`" in text for text in acting.waits_for):
         return f"To promote: {command} promote --treatment NAME --reason TEXT"
     return ""
 
@@ -163,7 +163,11 @@ def _strata(report: Report) -> str:
 
 
 def _adjusted(report: Report) -> str:
-    ratios = {it.metric: it.variance_ratio for it in report.primary if it.variance_ratio is not None}
+    ratios = {
+        comparison.metric: comparison.variance_ratio
+        for comparison in report.primary
+        if comparison.variance_ratio is not None
+    }
     each = ", ".join(f"{metric} {ratio:.2f}" for metric, ratio in ratios.items())
     return f"Adjusted for what was known of units before; variance by what it would be: {each}." if ratios else ""
 
@@ -178,24 +182,24 @@ def _thinned(report: Report) -> str:
 
 
 def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
-    mine = [it for it in (*report.primary, *report.secondary) if it.treatment == treatment]
+    mine = [comparison for comparison in (*report.primary, *report.secondary) if comparison.treatment == treatment]
     if not mine:
         return
     yield Heading(f"{treatment} against {report.control}")
     for role in ("primary", "secondary"):
-        rows = [_metric_row(report, it, treatment) for it in mine if it.role == role]
+        rows = [_metric_row(report, comparison, treatment) for comparison in mine if comparison.role == role]
         if rows:
             header = [role, "control", "treatment", "change", "between", "verdict"]
             yield Table(header, rows, right=(1, 2, 3, 4))
     yield Paragraph(list(_certainty(mine)))
-    if notes := [note for it in mine for note in _notes(report, it, treatment)]:
+    if notes := [note for comparison in mine for note in _notes(report, comparison, treatment)]:
         yield Bullets(notes)
 
 
 def _certainty(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """What the intervals are: those of secondary metrics are selected by e-BH, and so are their levels."""
-    primary = {it.alpha for it in comparisons if it.role == "primary"}
-    secondary = {it.alpha for it in comparisons if it.role == "secondary"}
+    primary = {comparison.alpha for comparison in comparisons if comparison.role == "primary"}
+    secondary = {comparison.alpha for comparison in comparisons if comparison.role == "secondary"}
     if primary:
         levels = " or ".join(f"{100 * (1 - alpha):.4g} %" for alpha in sorted(primary))
         yield f"Each primary interval covers at all times at once, with {levels} certainty."
@@ -207,7 +211,7 @@ def _certainty(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[str]:
-    values = {it.arm: it.value for it in comparison.values}
+    values = {value.arm: value.value for value in comparison.values}
     shown = comparison.effect
     if shown.lower is None and comparison.event_test is not None:
         shown = comparison.event_test
@@ -238,7 +242,7 @@ def _verdict(report: Report, comparison: Comparison) -> str:
 def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[str]:
     """Notes that do not fit into the table."""
     metric = comparison.metric
-    values = {it.arm: it for it in comparison.values}
+    values = {value.arm: value for value in comparison.values}
     if comparison.outdated and comparison.looked_at is not None:
         yield f"{metric}: looked at {words.duration(report.at - comparison.looked_at)} before this report."
     if comparison.doubt:
@@ -251,7 +255,7 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
         is_bounded = test is not None and (test.lower is not None or test.upper is not None)
         exact = "the interval is their exact test" if is_bounded else "too few for an interval"
         yield f"{metric}: {control} events on control and {treated} on treatment; {exact}."
-    rates = [it.response_rate for arm in (report.control, treatment) if (it := values.get(arm)) is not None]
+    rates = [value.response_rate for arm in (report.control, treatment) if (value := values.get(arm)) is not None]
     given = [words.percent(rate) for rate in rates if rate is not None]
     if len(given) == 2 and comparison.statistic != "response_rate":
         yield f"{metric}: {given[0]} of control's and {given[1]} of treatment's requests have feedback."
@@ -270,31 +274,32 @@ _ATTRIBUTES = {
 
 
 def _subgroups(report: Report) -> Iterator[Block]:
-    found = report.subgroups
-    if found is None or not found.effects:
+    subgroups = report.subgroups
+    if subgroups is None or not subgroups.effects:
         return
     yield Heading("For whom the effect differs")
     yield Paragraph(
-        [subgroup_sentence(it) for it in found.effects if it.differs] or ["For nobody, as far as is known."]
+        [subgroup_sentence(effect) for effect in subgroups.effects if effect.differs]
+        or ["For nobody, as far as is known."]
     )
     rows = [
         [
-            f"{_ATTRIBUTES[it.attribute]}: {it.name}",
-            it.metric if len(report.treatments) == 1 else f"{it.metric}, {it.treatment}",
-            *(words.count(it.units.get(arm, 0)) for arm in (report.control, it.treatment)),
-            words.size(it.scale, it.effect.estimate, signed=True),
-            words.span(it.scale, it.effect),
-            words.span(it.scale, it.difference),
+            f"{_ATTRIBUTES[effect.attribute]}: {effect.name}",
+            effect.metric if len(report.treatments) == 1 else f"{effect.metric}, {effect.treatment}",
+            *(words.count(effect.units.get(arm, 0)) for arm in (report.control, effect.treatment)),
+            words.size(effect.scale, effect.effect.estimate, signed=True),
+            words.span(effect.scale, effect.effect),
+            words.span(effect.scale, effect.difference),
         ]
-        for it in found.effects
+        for effect in subgroups.effects
     ]
     header = ["subgroup", "metric", "control", "treatment", "change", "between", "against all others"]
     yield Table(header, rows, right=(2, 3, 4, 5, 6))
     yield Paragraph(
         [
             "Units belong to the subgroup of their first request. All changes hold together, with "
-            f"{100 * (1 - found.alpha):g} % certainty. A difference from all others is named if its interval excludes "
-            f"0: of those that are, at most {100 * found.alpha:g} % are wrong in the mean."
+            f"{100 * (1 - subgroups.alpha):g} % certainty. A difference from all others is named if its interval "
+            f"excludes 0: of those that are, at most {100 * subgroups.alpha:g} % are wrong in the mean."
         ]
     )
 
@@ -313,9 +318,9 @@ def subgroup_sentence(effect: SubgroupEffect) -> str:
 
 def _distributions(report: Report) -> Iterator[Block]:
     rows = [
-        [it.metric, arm.arm, words.count(arm.requests), *_quantiles(it, arm)]
-        for it in report.distributions
-        for arm in it.arms
+        [distribution.metric, arm.arm, words.count(arm.requests), *_quantiles(distribution, arm)]
+        for distribution in report.distributions
+        for arm in distribution.arms
     ]
     if rows:
         yield Heading("Distributions")
@@ -336,15 +341,15 @@ def _guardrails(report: Report) -> Iterator[Block]:
     several = len(report.treatments) > 1
     rows = [
         [
-            it.event if not several else f"{it.event}, {it.treatment}",
-            it.limit,
-            *(_events(it, arm) for arm in (report.control, it.treatment)),
-            words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
-            _evidence(max(it.log_e_value, it.detector) / it.threshold),
-            it.action,
-            _guardrail_state(report, it),
+            guardrail.event if not several else f"{guardrail.event}, {guardrail.treatment}",
+            guardrail.limit,
+            *(_events(guardrail, arm) for arm in (report.control, guardrail.treatment)),
+            words.MISSING if guardrail.detectable is None else f"{guardrail.detectable:.1f} times",
+            _evidence(max(guardrail.log_e_value, guardrail.detector) / guardrail.threshold),
+            guardrail.action,
+            _guardrail_state(report, guardrail),
         ]
-        for it in report.guardrails
+        for guardrail in report.guardrails
     ]
     header = ["event", "limit", "control", "treatment", "visible", "evidence", "on alarm", "state"]
     yield Table(header, rows, right=(2, 3, 4, 5))
@@ -357,23 +362,23 @@ def _guardrails(report: Report) -> Iterator[Block]:
     )
 
 
-def _events(it: GuardrailStatus, arm: str) -> str:
-    units = words.count(it.events.get(arm, 0))
-    if arm not in it.requests:
+def _events(status: GuardrailStatus, arm: str) -> str:
+    units = words.count(status.events.get(arm, 0))
+    if arm not in status.requests:
         return units
-    return f"{units} ({words.count(it.requests[arm])} of {words.count(it.of_requests.get(arm, 0))})"
+    return f"{units} ({words.count(status.requests[arm])} of {words.count(status.of_requests.get(arm, 0))})"
 
 
 def _evidence(share: float) -> str:
     return f"{max(share, 0.0) * 100:.0f} %"
 
 
-def _guardrail_state(report: Report, it: GuardrailStatus) -> str:
-    if it.unhealthy:
+def _guardrail_state(report: Report, status: GuardrailStatus) -> str:
+    if status.unhealthy:
         return "control itself exceeds the limit"
-    if not it.alarm:
+    if not status.alarm:
         return "quiet"
-    since = f" since {words.moment(it.alarmed_at, report.at, short=True)}" if it.alarmed_at is not None else ""
+    since = f" since {words.moment(status.alarmed_at, report.at, short=True)}" if status.alarmed_at is not None else ""
     return f"ALARM{since}"
 
 
@@ -392,8 +397,8 @@ def _sample_ratio(report: Report) -> Iterator[Block]:
         yield Paragraph([f"ALARM: {ratio.returns} Nothing is shipped."])
     arms = [report.control, *report.treatments]
     rows = [
-        [it.plan, _joined(it.weights, arms), _joined({arm: words.count(n) for arm, n in it.units.items()}, arms)]
-        for it in ratio.plans
+        [plan.plan, _joined(plan.weights, arms), _joined({arm: words.count(n) for arm, n in plan.units.items()}, arms)]
+        for plan in ratio.plans
     ]
     if rows:
         yield Table(["plan", "weights", "units"], rows)
@@ -423,19 +428,25 @@ def list_document(summaries: Sequence[Summary]) -> Iterator[Block]:
         return
     rows = [
         [
-            it.experiment,
-            it.endpoint,
-            _summary_state(it),
-            " / ".join(f"{it.weights[arm]} %" for arm in (it.control, *it.treatments) if arm in it.weights)
+            summary.experiment,
+            summary.endpoint,
+            _summary_state(summary),
+            " / ".join(
+                f"{summary.weights[arm]} %" for arm in (summary.control, *summary.treatments) if arm in summary.weights
+            )
             or words.MISSING,
-            " / ".join(words.count(it.units[arm]) for arm in (it.control, *it.treatments) if arm in it.units)
+            " / ".join(
+                words.count(summary.units[arm])
+                for arm in (summary.control, *summary.treatments)
+                if arm in summary.units
+            )
             or words.MISSING,
-            words.DECISIONS[it.decision] if it.decision is not None else words.MISSING,
+            words.DECISIONS[summary.decision] if summary.decision is not None else words.MISSING,
         ]
-        for it in summaries
+        for summary in summaries
     ]
     yield Table(["experiment", "endpoint", "state", "split", "units", "decision"], rows)
-    yield Paragraph([line for it in summaries for line in (it.headline, it.next) if line])
+    yield Paragraph([line for summary in summaries for line in (summary.headline, summary.next) if line])
 
 
 def _summary_state(summary: Summary) -> str:
@@ -498,12 +509,12 @@ def runs_document(name: str, runs: Runs) -> Iterator[Block]:
         yield Paragraph(["The recorded units with random labels: there is no difference, so every verdict is false."])
         rows = [
             [
-                it.metric,
-                words.count(it.units),
-                words.count(it.looks),
-                words.percent(it.sequences),
-                words.percent(it.peeked),
+                result.metric,
+                words.count(result.units),
+                words.count(result.looks),
+                words.percent(result.sequences),
+                words.percent(result.peeked),
             ]
-            for it in runs.results
+            for result in runs.results
         ]
         yield Table(["metric", "units", "looks", "false verdicts", "peeked t-tests"], rows, right=(1, 2, 3, 4))

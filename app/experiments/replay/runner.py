@@ -138,7 +138,7 @@ class Punctuality:
 
 def offsets(requests: Sequence[RecordedRequest], speed: float) -> list[float]:
     """Seconds after the first request, at `speed` times the recorded pace."""
-    return [(it.at - requests[0].at) / speed for it in requests]
+    return [(request.at - requests[0].at) / speed for request in requests]
 
 
 def order(arms: Sequence[str], weights: Sequence[int], random: Random) -> list[str]:
@@ -250,25 +250,25 @@ class Replay:
 
     def notes(self) -> list[str]:
         """Notes for the report of this replay."""
-        found = [
+        lines = [
             f"A replay of {len(self.requests)} recorded requests at {self.speed:g} times their pace; a unit is one of "
             "them, answered by every arm. Times are those of the client that replayed"
         ]
-        if made_up := sum(it.body is None for it in self.requests):
-            found.append(
+        if made_up := sum(request.body is None for request in self.requests):
+            lines.append(
                 f"{made_up} prompts are made up, as long as the recorded ones, and so are the lengths of answers: "
                 "compare times, not answers"
             )
         if self.punctuality.late:
-            found.append(
+            lines.append(
                 f"{self.punctuality.late} requests were sent late, by up to {self.punctuality.most_s:.0f} s: raise "
                 "--concurrency or lower --speed"
             )
         refused = {status: count for status, count in sorted(self.statuses.items()) if 400 <= status < 500}
         if refused:
             counts = ", ".join(f"{count} with status {status}" for status, count in refused.items())
-            found.append(f"The server refused requests: {counts}. They count for no metric of time")
-        return found
+            lines.append(f"The server refused requests: {counts}. They count for no metric of time")
+        return lines
 
     async def _send_all(self, ledger: Ledger, scope: Scope) -> None:
         random, slots = Random(self.seed), asyncio.Semaphore(self.concurrency)
@@ -339,5 +339,5 @@ class Replay:
 
 def _first(group: BaseExceptionGroup[ReplayRefused]) -> ReplayRefused:
     """The first error of nested groups."""
-    found = group.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

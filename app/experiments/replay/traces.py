@@ -43,9 +43,9 @@ def words(seed: str, count: int) -> list[str]:
 
 def words_of_bytes(seed: str, size: int) -> list[str]:
     """As many words as have about this number of bytes, including the spaces between them."""
-    found = words(seed, size // 3 + 1)
-    ends = accumulate(len(word) + 1 for word in found)
-    return found[: max(1, sum(end - 1 <= size for end in ends))]
+    text = words(seed, size // 3 + 1)
+    ends = accumulate(len(word) + 1 for word in text)
+    return text[: max(1, sum(end - 1 <= size for end in ends))]
 
 
 def parts(text: list[str], count: int) -> list[str]:
@@ -130,7 +130,7 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
             texts = parts(text, 2 * recorded.turn + 1)
             texts = texts if len(texts) % 2 else texts[:-1]
             roles = ("user", "assistant")
-            body["messages"] = [{"role": roles[at % 2], "content": it} for at, it in enumerate(texts)]
+            body["messages"] = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
         case "responses":
             body["input"] = " ".join(text)
         case "rerank":
@@ -186,22 +186,22 @@ class Estimates:
 
     def notes(self) -> list[str]:
         """The notes in words."""
-        found = [
+        counted = [
             (self.prompts, "prompts have an estimated length, a token for four bytes: the engine did not count them"),
             (self.answers, "answers have the median length: the engine did not count them"),
             (self.left_out, "requests are left out: they failed, or generate nothing"),
         ]
-        return [f"{count} {text}" for count, text in found if count]
+        return [f"{count} {text}" for count, text in counted if count]
 
 
 def trace(requests: Sequence[RecordedRequest], form: TraceFormat, estimates: Estimates) -> Iterator[dict[str, Any]]:
     """The lines of the requests, which are in order of arrival. Times count from the first line's."""
-    kept = [it for it in requests if it.status == 200 and it.task not in NEVER_STREAMED]
+    kept = [request for request in requests if request.status == 200 and request.task not in NEVER_STREAMED]
     estimates.left_out += len(requests) - len(kept)
-    known = [_each(it, it.completion_tokens) for it in kept if it.completion_tokens]
+    known = [_each(request, request.completion_tokens) for request in kept if request.completion_tokens]
     usual = round(median(known)) if known else None
     blocks: dict[tuple[str, int, int], int] = {}
-    with_texts = all(_text(it) for it in kept)
+    with_texts = all(_text(request) for request in kept)
     for request in kept:
         size, answer = _prompt_tokens(request, estimates), _answer_tokens(request, usual, estimates)
         at = round(request.at - kept[0].at, 6)
@@ -231,7 +231,7 @@ def _answer_tokens(request: RecordedRequest, usual: int | None, estimates: Estim
         return _each(request, request.completion_tokens)
     estimates.answers += 1
     limit = int(request.parameters.get("max_tokens", 0))
-    return max(1, min(it for it in (usual, limit) if it) if usual or limit else BLOCK)
+    return max(1, min(size for size in (usual, limit) if size) if usual or limit else BLOCK)
 
 
 def _each(request: RecordedRequest, tokens: int) -> int:
@@ -288,17 +288,17 @@ def section_of(arms: Sequence[str], requests: Sequence[RecordedRequest], declare
     endpoint = requests[0].endpoint
     common = {"endpoint": endpoint, "control": arms[0], "treatments": tuple(arms[1:]), "min_duration_s": _AT_ONCE}
     if declared is None:
-        first, *others = _STREAMED if any(it.stream for it in requests) else _WHOLE
+        first, *others = _STREAMED if any(request.stream for request in requests) else _WHOLE
         secondary = tuple(_metric(name) for name in (*others, "error"))
         return Experiment(
             primary=(_metric(first),), secondary=secondary, guardrails=_alerts(DEFAULT_GUARDRAILS), **common
         )
-    primary = tuple(it for it in declared.primary if it.metric in STATISTICS)
+    primary = tuple(metric for metric in declared.primary if metric.metric in STATISTICS)
     if not primary:
         raise NothingToCompare("every primary metric is users' feedback, and a replay has no users")
     return Experiment(
         primary=primary,
-        secondary=tuple(it for it in declared.secondary if it.metric in STATISTICS),
+        secondary=tuple(metric for metric in declared.secondary if metric.metric in STATISTICS),
         alpha=declared.alpha,
         alpha_guardrails=declared.alpha_guardrails,
         guardrails=_alerts(declared.guardrails),
@@ -308,7 +308,7 @@ def section_of(arms: Sequence[str], requests: Sequence[RecordedRequest], declare
 
 
 def _alerts(guardrails: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
-    return tuple(it.model_copy(update={"action": "alert"}) for it in guardrails)
+    return tuple(guardrail.model_copy(update={"action": "alert"}) for guardrail in guardrails)
 
 
 def config_of(

@@ -257,21 +257,21 @@ class Detector:
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
         before = np.zeros(len(hit), np.int64) if before is None else before
         likelihood = ln_likelihood(hit, p0, self.trials)
-        found = np.full(len(hit), self._largest)
+        largest = np.full(len(hit), self._largest)
         begin = 0
         while begin < len(hit):
             end = begin + 2 * EVERY
             new = begin + np.flatnonzero(before[begin:end] <= self._begins[-1])[: EVERY - self._since_start]
             if len(new):
-                found[new] = self._count(likelihood[new], before[new])
+                largest[new] = self._count(likelihood[new], before[new])
             begin = min(end, len(hit))
             if self._since_start == EVERY:
                 begin = int(new[-1]) + 1
                 self._start(self._taken + begin)
         self._taken += len(hit)
-        found = np.asarray(np.maximum(np.maximum.accumulate(found), self._largest), dtype=np.float64)
-        self._largest = float(found[-1]) if len(found) else self._largest
-        return found
+        largest = np.asarray(np.maximum(np.maximum.accumulate(largest), self._largest), dtype=np.float64)
+        self._largest = float(largest[-1]) if len(largest) else self._largest
+        return largest
 
     def _count(self, likelihood: Floats, before: Ints) -> Floats:
         """Counts trials of units that are new since the latest start; returns the evidence after each."""

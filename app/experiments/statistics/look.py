@@ -348,14 +348,16 @@ def _adjustment(influence: Floats, covariates: Covariates) -> _Adjustment | None
         of_units, parts = _influences(cells, np.array([-1.0, 1.0]) / cells.overlap, lines)
         size = math.sqrt(sum_of_squares(of_units[0]))
         varies = size**2 > _ROUNDING_OF_MOMENTS * sum_of_squares(parts)
-        if varies and min(_units_that_vary(it) for it in of_units[0]) >= MIN_VARYING:
+        if varies and min(_units_that_vary(part) for part in of_units[0]) >= MIN_VARYING:
             differences.append((cells.s1 - cells.s0) / cells.overlap / size)
             influences.append(of_units / size)
     if not influences:
         return None
     width = max(influence.shape[2], influences[0].shape[2])
-    own, *of_covariates = (np.pad(it, ((0, 0), (0, 0), (0, width - it.shape[2]))) for it in (influence, *influences))
-    regressors = np.array([it[0].sum(axis=0) for it in of_covariates])
+    own, *of_covariates = (
+        np.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2]))) for part in (influence, *influences)
+    )
+    regressors = np.array([part[0].sum(axis=0) for part in of_covariates])
     products = np.einsum("iu,ju->ij", regressors, regressors)
     target = np.einsum("iu,u->i", regressors, own[0].sum(axis=0))
     slopes, _, rank, _ = np.linalg.lstsq(products, target, rcond=_COLLINEAR)

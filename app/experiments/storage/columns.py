@@ -245,8 +245,8 @@ class Exposures(NamedTuple):
             self.pairs.at,
         )
         parts: list[Any] = [
-            it.take(np.where(np.isnan(it.arrived), sent, it.arrived) <= at)
-            for it, sent in zip(self, ended, strict=True)
+            columns.take(np.where(np.isnan(columns.arrived), sent, columns.arrived) <= at)
+            for columns, sent in zip(self, ended, strict=True)
         ]
         return Exposures(*parts)
 
@@ -259,19 +259,22 @@ class Exposures(NamedTuple):
         A piece ends with each late record, since detectors of late regressions take events as they come, at each time
         of `also` (Unix seconds), and from `each_since` on with each arrival.
         """
-        columns = [it.take(np.argsort(it.arrived, kind="stable")) for it in self]
-        arrived = [it.arrived if it is self.late else it.arrived[it.arrived >= each_since] for it in self]
-        known = np.concatenate([it.arrived for it in self])
+        columns = [columns.take(np.argsort(columns.arrived, kind="stable")) for columns in self]
+        arrived = [
+            columns.arrived if columns is self.late else columns.arrived[columns.arrived >= each_since]
+            for columns in self
+        ]
+        known = np.concatenate([columns.arrived for columns in self])
         last = known[~np.isnan(known)].max(initial=-math.inf)
         cuts = np.unique(np.concatenate([*arrived, also]))
         cuts = np.unique(np.append(cuts[~np.isnan(cuts)], last))
-        ends = [(cut, [int(it.arrived.searchsorted(cut, "right")) for it in columns]) for cut in cuts.tolist()]
+        ends = [(cut, [int(part.arrived.searchsorted(cut, "right")) for part in columns]) for cut in cuts.tolist()]
         begins = [0] * len(columns)
-        for at, end in [*ends, (math.nan, [len(it) for it in columns])]:
+        for at, end in [*ends, (math.nan, [len(part) for part in columns])]:
             if begins == end:
                 continue
             spans = zip(columns, begins, end, strict=True)
-            parts: list[Any] = [it.take(slice(first, last)) for it, first, last in spans]
+            parts: list[Any] = [part.take(slice(first, last)) for part, first, last in spans]
             yield at, Exposures(*parts)
             begins = end
 
@@ -373,19 +376,19 @@ _PLAN: tuple[tuple[str, Callable[[Plan], str]], ...] = (
 
 def to_arrow(columns: Columns, tables: Tables) -> pa.Table:
     """The table that is written, with the columns' order."""
-    found: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     for name in columns.names():
         values = getattr(columns, name)
         if name == "plan":
-            found |= {part: _dictionary(values, [text(plan) for plan in tables.plans]) for part, text in _PLAN}
+            arrays |= {part: _dictionary(values, [text(plan) for plan in tables.plans]) for part, text in _PLAN}
         elif name in NAMES:
-            found[name] = _dictionary(values, tables.names)
+            arrays[name] = _dictionary(values, tables.names)
         elif name in COUNTS:
             missing = np.isnan(values)
-            found[name] = pa.array(np.where(missing, 0, values).astype(np.uint32), mask=missing)
+            arrays[name] = pa.array(np.where(missing, 0, values).astype(np.uint32), mask=missing)
         else:
-            found[name] = pa.array(values, from_pandas=True)
-    return pa.table(found)
+            arrays[name] = pa.array(values, from_pandas=True)
+    return pa.table(arrays)
 
 
 def lacking(table: pa.Table, kind: type[Columns]) -> list[str]:
@@ -393,8 +396,8 @@ def lacking(table: pa.Table, kind: type[Columns]) -> list[str]:
 
     Raises KeyError for one without which a record says nothing.
     """
-    found = {name for name, _ in _PLAN if "plan" in kind.names()} | {*kind.names()}
-    missing = sorted(found - {*table.column_names})
+    columns = {name for name, _ in _PLAN if "plan" in kind.names()} | {*kind.names()}
+    missing = sorted(columns - {*table.column_names})
     if essential := [name for name in missing if name in _ESSENTIAL or name in dict(_PLAN)]:
         raise KeyError(f"it lacks {', '.join(essential)}")
     return missing

@@ -38,7 +38,7 @@ def read_days(store: FileStore, days: Iterable[str], besides: str) -> list[Journ
 
 
 def _read(store: FileStore, files: Iterable[File], damaged: dict[str, str]) -> list[JournalEntry]:
-    found: list[JournalEntry] = []
+    journal: list[JournalEntry] = []
     for file in files:
         if not file.path.endswith(".jsonl") or _name(file).startswith("."):
             continue
@@ -47,10 +47,10 @@ def _read(store: FileStore, files: Iterable[File], damaged: dict[str, str]) -> l
                 entries = [_entry(line) for line in lines.read().splitlines()]
         except Missing:
             continue
-        found += (read := [entry for entry in entries if entry is not None])
+        journal += (read := [entry for entry in entries if entry is not None])
         if len(read) < len(entries):
             damaged[file.path] = f"{len(entries) - len(read)} of its {len(entries)} lines are no entries"
-    return sorted(found, key=lambda entry: entry.at)
+    return sorted(journal, key=lambda entry: entry.at)
 
 
 def _name(file: File) -> str:
@@ -85,7 +85,7 @@ def write(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:
 
 def latest(store: FileStore) -> dict[str, AnalysisSnapshot]:
     """The newest of each experiment. Other files are left out. Raises StoreError."""
-    found: dict[str, AnalysisSnapshot] = {}
+    snapshots: dict[str, AnalysisSnapshot] = {}
     for file in store.list(SNAPSHOTS):
         if not file.path.endswith(".json") or file.path.rpartition("/")[2].startswith("."):
             continue
@@ -94,9 +94,9 @@ def latest(store: FileStore) -> dict[str, AnalysisSnapshot]:
                 snapshot = msgspec.json.decode(data.read(), type=AnalysisSnapshot)
         except (Missing, msgspec.DecodeError):
             continue
-        if snapshot.experiment not in found or found[snapshot.experiment].at < snapshot.at:
-            found[snapshot.experiment] = snapshot
-    return found
+        if snapshot.experiment not in snapshots or snapshots[snapshot.experiment].at < snapshot.at:
+            snapshots[snapshot.experiment] = snapshot
+    return snapshots
 
 
 def discard(store: FileStore, keep: str, before: float) -> None:

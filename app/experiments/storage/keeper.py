@@ -156,11 +156,11 @@ class StorageManager:
 
     def journal(self, entries: Sequence[JournalEntry]) -> int:
         """Adds entries, which are written with the next round. Returns their number so far: see `durable`."""
-        named = [JournalEntry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
+        named = [JournalEntry(entry.at, entry.kind, entry.experiment, entry.detail, self.writer) for entry in entries]
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
         self._journalled += len(named)
-        self._has_reached |= any(it.kind in LASTING for it in named)
+        self._has_reached |= any(entry.kind in LASTING for entry in named)
         return self._journalled
 
     def news(self) -> list[JournalEntry]:
@@ -179,17 +179,17 @@ class StorageManager:
             return self.is_open
         try:
             store = self._open_store()
-            found = reading.contents(store)
+            contents = reading.contents(store)
             left = self._write_ahead.left() if self._write_ahead is not None else []
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)
             return False
         self._store = store
-        self._segments, self._footers, self.snapshots = found.segments, found.footers, found.snapshots
-        self.gaps = found.gaps
-        self.entries = found.entries + self.entries
-        self._known = {msgspec.json.encode(it) for it in found.entries if it.at > now - TIDY_S - 2 * LOOK_S}
-        for footer in found.footers.values():
+        self._segments, self._footers, self.snapshots = contents.segments, contents.footers, contents.snapshots
+        self.gaps = contents.gaps
+        self.entries = contents.entries + self.entries
+        self._known = {msgspec.json.encode(entry) for entry in contents.entries if entry.at > now - TIDY_S - 2 * LOOK_S}
+        for footer in contents.footers.values():
             self.waiting.resume(footer)
         self.waiting.drop_stored()
         for batch, arrived in left:
@@ -307,12 +307,12 @@ class StorageManager:
         if self._target is None:
             self._target = Segment(date_of(now), self._name())
         batches: dict[str, list[int]] = {}
-        for it in taken:
-            batches.setdefault(it.router, []).append(it.number)
+        for batch in taken:
+            batches.setdefault(batch.router, []).append(batch.number)
         routers = {name: router.dump(batches.get(name, ())) for name, router in self.waiting.routers.items()}
         ranges = {name: Numbers(numbers).dump() for name, numbers in batches.items()}
         footer = Footer(written_at=now, batches=ranges, routers=routers)
-        return self._target, Exposures.concat([it.exposures for it in taken]), footer
+        return self._target, Exposures.concat([batch.exposures for batch in taken]), footer
 
     def _entries(self) -> tuple[str, list[JournalEntry]] | None:
         """Entries to write. After a failure the same file again, with entries added meanwhile."""
@@ -350,24 +350,26 @@ class StorageManager:
         self._has_reached |= bool(round_.snapshots) and not outcome.saved
         if round_.merge is not None and outcome.has_merged:
             sources, target = round_.merge
-            self._footers = {it: footer for it, footer in self._footers.items() if it not in sources}
+            self._footers = {segment: footer for segment, footer in self._footers.items() if segment not in sources}
             if outcome.merged is not None:
                 self._add(target, outcome.merged)
         if outcome.tidied:
             self._tidied_at = now
             forget(self.waiting.routers, now)
-            self._footers = {it: footer for it, footer in self._footers.items() if now - footer.written_at < 2 * TIDY_S}
+            self._footers = {
+                segment: footer for segment, footer in self._footers.items() if now - footer.written_at < 2 * TIDY_S
+            }
         if outcome.error is not None:
             self._attempts.failed(outcome.error, now)
         else:
             self._attempts.succeeded()
         self._take_up(outcome.entries)
-        return self._others(outcome.found, now) if outcome.found is not None else []
+        return self._others(outcome.committed, now) if outcome.committed is not None else []
 
     def _release(self) -> None:
         """Lets go of what was written ahead of the segments."""
         if self._write_ahead is not None:
-            stored = {name: Numbers(ranges=it.stored.dump()) for name, it in self.waiting.routers.items()}
+            stored = {name: Numbers(ranges=router.stored.dump()) for name, router in self.waiting.routers.items()}
             self._write_ahead.release(stored)
 
     def _take_up(self, entries: Sequence[JournalEntry]) -> None:
@@ -377,13 +379,13 @@ class StorageManager:
                 self._news.append(entry)
                 self.entries.append(entry)
 
-    def _others(self, found: list[Segment], now: float) -> list[Exposures]:
+    def _others(self, segments: list[Segment], now: float) -> list[Exposures]:
         """Exposures that another controller stored, and the analyses have not seen."""
         assert self._store is not None
         self._looked_at = now
         exposures: list[Exposures] = []
         counted = {router_hash(name): router.counted for name, router in self.waiting.routers.items()}
-        new = [segment for segment in found if segment not in self._segments]
+        new = [segment for segment in segments if segment not in self._segments]
         try:
             for segment, footer, unseen in reading.unknown(self._store, new, self._tables, counted, self.gaps):
                 self._add(segment, footer)

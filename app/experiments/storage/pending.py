@@ -106,21 +106,21 @@ def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], i
 
 def live(routers: Mapping[str, RouterProgress], now: float) -> int:
     """The number of running router processes."""
-    return sum(it.heard_at > now - LIVE_S for it in routers.values())
+    return sum(router.heard_at > now - LIVE_S for router in routers.values())
 
 
 def gone(routers: Mapping[str, RouterProgress], now: float, *, heard_since: float) -> list[str]:
     """The router processes that have ended of late. `heard_since`: the time since which they could be heard."""
     return sorted(
         name
-        for name, it in routers.items()
-        if now - _GONE_FOR_S < it.heard_at and max(it.heard_at, heard_since) < now - GONE_S
+        for name, router in routers.items()
+        if now - _GONE_FOR_S < router.heard_at and max(router.heard_at, heard_since) < now - GONE_S
     )
 
 
 def forget(routers: dict[str, RouterProgress], now: float) -> None:
     """Drops router processes that have ended; those that lost rows stay, since their losses count."""
-    for name in [name for name, it in routers.items() if it.heard_at < now - FORGOTTEN_S]:
+    for name in [name for name, router in routers.items() if router.heard_at < now - FORGOTTEN_S]:
         if not routers[name].lost and not routers[name].waiting:
             del routers[name]
 

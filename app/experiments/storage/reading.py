@@ -42,7 +42,9 @@ class Gaps:
         """The damaged files that may hold something recorded since a Unix time, each with the reason."""
         day = date_of(at)
         dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
-        return [f"{path}: {self.damaged[path]}" for path, it in dated.items() if it is None or it.date >= day]
+        return [
+            f"{path}: {self.damaged[path]}" for path, segment in dated.items() if segment is None or segment.date >= day
+        ]
 
     def lacking_since(self, at: float) -> Counter[str]:
         """The columns that records lack which were stored since a Unix time, with the number of these records."""
@@ -72,10 +74,10 @@ class Contents(NamedTuple):
 
 def contents(store: FileStore) -> Contents:
     """Raises StoreError."""
-    found, gaps = segments.committed(store), Gaps()
-    days = sorted({segment.date for segment in found})[-2:]
+    committed, gaps = segments.committed(store), Gaps()
+    days = sorted({segment.date for segment in committed})[-2:]
     footers = dict(_footers(store, days[0], Gaps())) if days else {}
-    return Contents(journal.read(store, gaps.damaged), snapshots.latest(store), {*found, *footers}, footers, gaps)
+    return Contents(journal.read(store, gaps.damaged), snapshots.latest(store), {*committed, *footers}, footers, gaps)
 
 
 def history(
@@ -110,12 +112,12 @@ def history(
 
 
 def unknown(
-    store: FileStore, found: list[Segment], tables: Tables, known: dict[int, Numbers], gaps: Gaps
+    store: FileStore, listed: list[Segment], tables: Tables, known: dict[int, Numbers], gaps: Gaps
 ) -> Iterator[tuple[Segment, Footer, Exposures | None]]:
     """The segments among `found` that can be read, each with the exposures of batches that are not `known`. The damaged
     ones are added to `gaps`.
     """
-    for segment, footer in _read_footers(store, found, gaps):
+    for segment, footer in _read_footers(store, listed, gaps):
         try:
             content = None if _is_known(footer, known) else segments.read(store, segment, tables)
         except Missing:
@@ -148,7 +150,7 @@ def find(store: FileStore, request: int) -> tuple[RowColumns, Tables] | None:
 
 def scores(store: FileStore, rows: RowColumns) -> list[FeedbackItem]:
     """The stored scores of these requests, the oldest first. Raises StoreError."""
-    found: list[FeedbackItem] = []
+    items: list[FeedbackItem] = []
     # A score may come a little before its request has ended.
     for segment in segments.committed(store, date_of(float(rows.at.min()) - _EARLY_S)):
         tables = Tables()
@@ -157,8 +159,8 @@ def scores(store: FileStore, rows: RowColumns) -> list[FeedbackItem]:
                 columns = from_arrow(pq.read_table(file), FeedbackColumns, tables)
         except UNREADABLE:
             continue  # most segments have no scores
-        found += columns.take(is_of(columns, rows)).items(tables)
-    return sorted(found, key=lambda item: item.at)
+        items += columns.take(is_of(columns, rows)).items(tables)
+    return sorted(items, key=lambda item: item.at)
 
 
 def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
@@ -171,14 +173,14 @@ def _footers(store: FileStore, since: str, gaps: Gaps) -> Iterator[tuple[Segment
     the merged one.
     """
     seen: set[Segment] = set()
-    while found := [segment for segment in segments.committed(store, since) if segment not in seen]:
-        yield from _read_footers(store, found, gaps)
-        seen.update(found)
+    while new := [segment for segment in segments.committed(store, since) if segment not in seen]:
+        yield from _read_footers(store, new, gaps)
+        seen.update(new)
 
 
-def _read_footers(store: FileStore, found: list[Segment], gaps: Gaps) -> list[tuple[Segment, Footer]]:
+def _read_footers(store: FileStore, listed: list[Segment], gaps: Gaps) -> list[tuple[Segment, Footer]]:
     footers: list[tuple[Segment, Footer]] = []
-    for segment in found:
+    for segment in listed:
         try:
             footers.append((segment, segments.read_footer(store, segment)))
         except Missing:
@@ -200,11 +202,11 @@ _ENUMS = {"reason": Reason, "finish": FinishCode, "error": Failure}
 
 def exposures_of(rows: RowColumns, tables: Tables) -> list[dict[str, Any]]:
     """One object for each row, by time of arrival. Codes are words there, hashes 16 hexadecimal digits."""
-    found = [
+    documents = [
         {name: _plain(name, getattr(rows, name)[index].item(), tables) for name in rows.names()}
         for index in range(len(rows))
     ]
-    return sorted(found, key=lambda row: float(row["at"]))
+    return sorted(documents, key=lambda row: float(row["at"]))
 
 
 def scored(exposures: list[dict[str, Any]], items: Iterable[FeedbackItem] | None) -> list[dict[str, Any]]:
@@ -214,7 +216,7 @@ def scored(exposures: list[dict[str, Any]], items: Iterable[FeedbackItem] | None
     """
     if items is None:
         return [{**row, "feedback": None} for row in exposures]
-    scores = [(f"{it.request:016x}", f"{it.caller:016x}", it.metric, it.value) for it in items]
+    scores = [(f"{item.request:016x}", f"{item.caller:016x}", item.metric, item.value) for item in items]
     return [
         {
             **row,

@@ -50,14 +50,14 @@ class Numbers:
     def __init__(self, numbers: Iterable[int] = (), *, ranges: Iterable[Sequence[int]] = ()) -> None:
         """`numbers`: single numbers, or ranges as first and last."""
         self._ranges: list[list[int]] = []
-        for first, last in sorted([*([n, n] for n in numbers), *(list(it) for it in ranges)]):
+        for first, last in sorted([*([n, n] for n in numbers), *(list(pair) for pair in ranges)]):
             if self._ranges and first <= self._ranges[-1][1] + 1:
                 self._ranges[-1][1] = max(self._ranges[-1][1], last)
             else:
                 self._ranges.append([first, last])
 
     def __contains__(self, number: int) -> bool:
-        index = bisect_right(self._ranges, number, key=lambda it: it[0]) - 1
+        index = bisect_right(self._ranges, number, key=lambda pair: pair[0]) - 1
         return index >= 0 and number <= self._ranges[index][1]
 
     def __iter__(self) -> Iterator[int]:
@@ -85,12 +85,12 @@ class Numbers:
 
     def reach(self, floor: int) -> int:
         """The largest number up to which all above `floor` are in the set; `floor` itself if the next is not."""
-        index = bisect_right(self._ranges, floor + 1, key=lambda it: it[0]) - 1
+        index = bisect_right(self._ranges, floor + 1, key=lambda pair: pair[0]) - 1
         return max(floor, self._ranges[index][1]) if index >= 0 else floor
 
     def dump(self) -> list[list[int]]:
         """The ranges: first and last."""
-        return [list(it) for it in self._ranges]
+        return [list(pair) for pair in self._ranges]
 
 
 EXPOSURES = "exposures"
@@ -156,8 +156,10 @@ class _FirstFooter(msgspec.Struct, frozen=True, kw_only=True):
     def upgraded(self) -> Footer:
         """The footer as it is written now."""
         states = {
-            name: RouterRecord(Numbers(it.stored[1:], ranges=[[1, it.stored[0]]]).dump(), it.lost, it.heard_at)
-            for name, it in self.routers.items()
+            name: RouterRecord(
+                Numbers(router.stored[1:], ranges=[[1, router.stored[0]]]).dump(), router.lost, router.heard_at
+            )
+            for name, router in self.routers.items()
         }
         batches = {name: Numbers(numbers).dump() for name, numbers in self.batches.items()}
         return Footer(
@@ -187,8 +189,8 @@ def segment_at(path: str) -> Segment | None:
 
 def committed(store: FileStore, since: str = "") -> list[Segment]:
     """Every segment from the day `since` on, in order. Raises StoreError."""
-    found = (segment_at(file.path) for file in store.list(EXPOSURES))
-    return sorted(segment for segment in found if segment is not None and segment.date >= since)
+    listed = (segment_at(file.path) for file in store.list(EXPOSURES))
+    return sorted(segment for segment in listed if segment is not None and segment.date >= since)
 
 
 def write(store: FileStore, segment: Segment, exposures: Exposures, tables: Tables, footer: Footer) -> Footer:

@@ -93,7 +93,7 @@ class LocalStore:
                 raise
 
     def list(self, folder: str) -> list[File]:
-        found: list[File] = []
+        files: list[File] = []
         with _store_errors():
             if self._directory.exists() and not self._directory.is_dir():
                 raise NotADirectoryError(f"{self._directory} is not a directory")
@@ -102,10 +102,10 @@ class LocalStore:
                     file = Path(parent, name)
                     path = file.relative_to(self._directory).as_posix()
                     try:
-                        found.append(File(path, file.stat().st_mtime))
+                        files.append(File(path, file.stat().st_mtime))
                     except FileNotFoundError:  # deleted by another controller in the meantime
                         continue
-        return sorted(found)
+        return sorted(files)
 
     def delete(self, path: str) -> None:
         with _store_errors():

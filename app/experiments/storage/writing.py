@@ -49,9 +49,9 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
         hour = int(footer.written_at // 3600)
         if not footer.merged and hour < int(now // 3600):
             hours.setdefault((segment.date, hour), []).append(segment)
-    for _, found in sorted(hours.items()):
+    for _, of_hour in sorted(hours.items()):
         chosen, records = list[Segment](), 0
-        for segment in found:
+        for segment in of_hour:
             size = sum(footers[segment].records.values())
             if not chosen or records + size <= MERGED_RECORDS:
                 chosen.append(segment)
@@ -121,9 +121,9 @@ def make_private(directory: Path) -> None:
     """
     if not directory.is_dir():
         return
-    found = {path.name for path in directory.iterdir()}
-    failed = [path for name in sorted(found & FOLDERS) for path in tighten(directory / name)]
-    if found <= {*FOLDERS, identity.FILE}:
+    names = {path.name for path in directory.iterdir()}
+    failed = [path for name in sorted(names & FOLDERS) for path in tighten(directory / name)]
+    if names <= {*FOLDERS, identity.FILE}:
         failed += tighten(directory)
     if failed:
         _log.warning(
@@ -168,7 +168,7 @@ class Outcome:
     journalled: bool = False
     saved: bool = False
     """Whether all snapshots are written."""
-    found: list[Segment] | None = None
+    committed: list[Segment] | None = None
     entries: list[JournalEntry] = field(default_factory=list)
     """Entries of other writers, since the day."""
     has_merged: bool = False
@@ -199,7 +199,7 @@ def _carry_out(store: FileStore, round_: Round, tables: Tables, outcome: Outcome
     outcome.saved = True
     if round_.look_since is not None:
         outcome.entries = journal.read_days(store, [round_.look_since, date_of(round_.now)], besides=round_.writer)
-        outcome.found = segments.committed(store, round_.look_since)
+        outcome.committed = segments.committed(store, round_.look_since)
     if round_.merge is not None:
         outcome.merged = merge(store, *round_.merge)
         outcome.has_merged = True
