@@ -17,7 +17,7 @@ class AnswerCache(Generic[T]):
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, cached or new. A caller that is cancelled does not cancel the call for the others."""
         now = self._clock()
-        self._kept = {k: it for k, it in self._kept.items() if now - it[0] < self._fresh_s}
+        self._kept = {k: answer for k, answer in self._kept.items() if now - answer[0] < self._fresh_s}
         if key not in self._kept:
             task = asyncio.ensure_future(ask())
             task.add_done_callback(_retrieved)

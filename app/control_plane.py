@@ -250,7 +250,7 @@ def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
             at=author.at, generation=present.generation, weights=endpoint.traffic, overrides=present.overrides
         )
         expires = lasting.model_copy(update={"at": author.at + wanted.ttl_s})
-    followed = any(it.until > author.at for it in present.earlier)
+    followed = any(plan.until > author.at for plan in present.earlier)
     withdrawn = moved_on(present.withdrawn if followed else {}, wanted.withdrawn)
     returned = {name: to for name, to in withdrawn.items() if wanted.weights.get(name, 0) > 0}
     plan = PlanSettings(
@@ -275,15 +275,15 @@ def _earlier(
     were withdrawn and have a share again: conversations that have left them do not go back.
     """
     followed = [
-        it.model_copy(update={"withdrawn": moved_on(it.withdrawn, returned)}) if returned else it
-        for it in endpoint.plan.earlier
-        if it.until > now
+        plan.model_copy(update={"withdrawn": moved_on(plan.withdrawn, returned)}) if returned else plan
+        for plan in endpoint.plan.earlier
+        if plan.until > now
     ]
     if endpoint.sticky is None or endpoint.pin_s == 0 or same(endpoint.traffic, weights):
         return tuple(followed)
     until = now + endpoint.pin_s
-    again = [it.model_copy(update={"until": until}) for it in followed]
-    if not any(same(it.weights, endpoint.traffic) and not it.withdrawn for it in again):
+    again = [plan.model_copy(update={"until": until}) for plan in followed]
+    if not any(same(plan.weights, endpoint.traffic) and not plan.withdrawn for plan in again):
         again.append(EarlierWeights(weights=dict(endpoint.traffic), until=until))
     return tuple(again[-MAX_EARLIER:])
 

@@ -151,9 +151,9 @@ def _end_of_text(whole: bytes, start: int) -> int:
 
 
 def _end(pattern: re.Pattern[bytes], whole: bytes, start: int, end: int) -> int:
-    found = pattern.match(whole, start, end)
-    assert found is not None, "it matches nothing, too"
-    return found.end()
+    match = pattern.match(whole, start, end)
+    assert match is not None, "it matches nothing, too"
+    return match.end()
 
 
 def _read(whole: bytes, start: int, end: int) -> str:
@@ -236,10 +236,10 @@ def written(value: Any) -> bytes:
     at = 0
     for number, text in enumerate(texts):
         mark = f"{prefix}{number}".encode()
-        found = outline.index(mark, at)
-        parts.append(outline[at:found])
+        place = outline.index(mark, at)
+        parts.append(outline[at:place])
         parts.extend(to_json(text[start : start + _PIECE])[1:-1] for start in range(0, len(text), _PIECE))
-        at = found + len(mark)
+        at = place + len(mark)
     return b"".join([*parts, outline[at:]])  # it lets other threads run
 
 

@@ -35,9 +35,9 @@ def tighten(folder: Path) -> list[str]:
     for parent, _, files in os.walk(folder):
         for path, mode in ((parent, FOLDER_MODE), *((os.path.join(parent, name), FILE_MODE) for name in files)):
             try:
-                found = os.lstat(path).st_mode
-                if not stat.S_ISLNK(found) and stat.S_IMODE(found) & ~mode:
-                    os.chmod(path, stat.S_IMODE(found) & mode)
+                present = os.lstat(path).st_mode
+                if not stat.S_ISLNK(present) and stat.S_IMODE(present) & ~mode:
+                    os.chmod(path, stat.S_IMODE(present) & mode)
             except FileNotFoundError:  # deleted meanwhile
                 continue
             except OSError:

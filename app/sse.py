@@ -97,9 +97,9 @@ class Decoder:
 
         Raises UnicodeDecodeError on bytes that are not UTF-8.
         """
-        found = map(_fields, self._framer.feed(chunk).split(_BOUNDARY))
+        events = map(_fields, self._framer.feed(chunk).split(_BOUNDARY))
         return [
-            Event(data.decode(), None if type is None else type.decode()) for data, type in found if data is not None
+            Event(data.decode(), None if type is None else type.decode()) for data, type in events if data is not None
         ]
 
 

@@ -76,10 +76,10 @@ class _Exchange:
 
 
 def _announces_body(scope: Scope) -> bool:
-    found = dict(scope["headers"])
-    if found.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in found:
+    headers = dict(scope["headers"])
+    if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
         return True
     # Of two lengths the server may have taken the other one.
-    return b"content-length" in found and any(
+    return b"content-length" in headers and any(
         name == b"content-length" and length != b"0" for name, length in scope["headers"]
     )

@@ -105,10 +105,10 @@ def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
 
 def needed(load: Load, target: float, learned: LearnedLimit | None = None) -> int:
     """The number of replicas for `load`, at `target` requests each at most; without bounds."""
-    running = sum(it.running for it in load.replicas)
-    waiting = sum(it.waiting for it in load.replicas)
+    running = sum(replica.running for replica in load.replicas)
+    waiting = sum(replica.waiting for replica in load.replicas)
     # Serve's count includes requests that the engine has not seen yet; the engine's is more recent. Take the larger.
-    waiting = max(waiting, load.ongoing - running) + sum(it.held for it in load.replicas)
+    waiting = max(waiting, load.ongoing - running) + sum(replica.held for replica in load.replicas)
     demand = running + waiting * room_of_one(load.replicas) + load.queued
     return math.ceil(round(demand / capacity(load.replicas, target, learned), 6))
 
@@ -119,16 +119,16 @@ def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: LearnedLim
 
     A replica that runs nothing yet does not count.
     """
-    found = target if learned is None else min(target, learned.full_at)
-    running, kv = sum(it.running for it in replicas), sum(it.kv for it in replicas)
+    per_replica = target if learned is None else min(target, learned.full_at)
+    running, kv = sum(replica.running for replica in replicas), sum(replica.kv for replica in replicas)
     if running > 0 and kv > 0:
-        found = min(found, KV_FULL * running / kv)
-    return max(found, 1.0)
+        per_replica = min(per_replica, KV_FULL * running / kv)
+    return max(per_replica, 1.0)
 
 
 def room_of_one(replicas: Sequence[ReplicaLoad]) -> float:
     """The room that a waiting request needs, as a share of a running one's: it may wait `DRAIN_S` before it begins."""
-    known = [it.service_s for it in replicas if it.service_s > 0]
+    known = [replica.service_s for replica in replicas if replica.service_s > 0]
     return min(1.0, sum(known) / len(known) / DRAIN_S) if known else 1.0
 
 
@@ -140,7 +140,7 @@ def learn(
     """
     if known is not None and (known.until <= now or _disproved(known, replicas)):
         known = None
-    late = [it.running for it in replicas if it.queue_s > LATE_S and it.age_s >= YOUNG_S]
+    late = [replica.running for replica in replicas if replica.queue_s > LATE_S and replica.age_s >= YOUNG_S]
     if not late:
         return known
     seen = max(sum(late) / len(late), LEAST_OF_TARGET * target)
@@ -150,7 +150,7 @@ def learn(
 
 
 def _disproved(known: LearnedLimit, replicas: Sequence[ReplicaLoad]) -> bool:
-    return any(it.running >= known.full_at + 1 and it.queue_s <= LATE_S for it in replicas)
+    return any(replica.running >= known.full_at + 1 and replica.queue_s <= LATE_S for replica in replicas)
 
 
 def load_of(ctx: Context) -> Load:
@@ -158,15 +158,15 @@ def load_of(ctx: Context) -> Load:
 
     Not from `aggregated_metrics`: Serve would merge the series of every metric of every replica for it, at each call.
     """
-    found: dict[Any, dict[str, float]] = {}
+    metrics: dict[Any, dict[str, float]] = {}
     for name, series in (ctx.raw_metrics or {}).items():
         if name in ReplicaLoad._fields:
             for replica, points in series.items():
                 if points:
-                    found.setdefault(replica, {})[name] = _mean(points) if name == "queue_s" else points[-1].value
-    loads = [ReplicaLoad(**values) for values in found.values()]
+                    metrics.setdefault(replica, {})[name] = _mean(points) if name == "queue_s" else points[-1].value
+    loads = [ReplicaLoad(**values) for values in metrics.values()]
     return Load(loads, ctx.total_running_requests, ctx.total_queued_requests)
 
 
 def _mean(points: Sequence[Any]) -> float:
-    return math.fsum(it.value for it in points) / len(points)
+    return math.fsum(point.value for point in points) / len(points)

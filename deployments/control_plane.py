@@ -62,10 +62,10 @@ class ServeControl:
     async def replicas(self) -> Replicas:
         """Serve's replicas by Serve's own state names: RUNNING, STARTING … Raises Unavailable."""
         try:
-            found, asleep = await self.call(_count_function())
+            running, asleep = await self.call(_count_function())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
-        return Replicas(found, found.get(self._application, {}), asleep)
+        return Replicas(running, running.get(self._application, {}), asleep)
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
         """Reports unserved requests as queued at a handle, since Serve counts those. Raises Unavailable."""
@@ -119,8 +119,8 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
     """Functions for `ServeControl.call`; nested, as in `on_event_loop`."""
 
     def find(config: Any) -> Any:
-        (application,) = [it for it in config.applications if it.name == router.app_name]
-        (deployment,) = [it for it in application.deployments if it.name == router.name]
+        (application,) = [application for application in config.applications if application.name == router.app_name]
+        (deployment,) = [deployment for deployment in application.deployments if deployment.name == router.name]
         return deployment
 
     def statuses(controller: Any) -> tuple[str, str]:
@@ -167,15 +167,15 @@ def _count_function() -> Count:
     """Like `_controller_functions`: the number of replicas of each application by state."""
 
     def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
-        found: dict[str, dict[str, int]] = {}
+        applications: dict[str, dict[str, int]] = {}
         awake: set[str] = set()
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
-            states = found.setdefault(id.app_name, {})
+            states = applications.setdefault(id.app_name, {})
             if deployment.target_num_replicas > 0:
                 awake.add(id.app_name)
             for replica in deployment.list_replica_details():
                 states[replica.state.value] = states.get(replica.state.value, 0) + 1
-        return found, found.keys() - awake
+        return applications, applications.keys() - awake
 
     return count
 

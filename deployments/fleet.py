@@ -36,7 +36,9 @@ class ServeFleet:
         """Raises Unavailable."""
         replicas, states, proxies = await self._called(_list_function())
         self._actors = {id: self._actors.get(id) for id, *_ in replicas}
-        return Fleet([Replica(*it) for it in replicas], states, proxies if self._proxy_port is not None else [])
+        return Fleet(
+            [Replica(*replica) for replica in replicas], states, proxies if self._proxy_port is not None else []
+        )
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
         """Raises NotFound for a replica that has ended, Unavailable, and Broken if it has no metrics to give."""
@@ -49,9 +51,9 @@ class ServeFleet:
         wanted = None if endpoints is None else list(endpoints)
         try:
             async with asyncio.timeout(REPLICA_TIMEOUT_S):
-                while (found := await actor.__ray_call__.remote(_read_function(), wanted)) is None:  # noqa: ASYNC110
+                while (answer := await actor.__ray_call__.remote(_read_function(), wanted)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(AGAIN_S)
-            return bytes(found)
+            return bytes(answer)
         except TimeoutError as error:
             raise TimedOut(f"The replica {replica} did not give its metrics in time") from error
         except ActorUnavailableError as error:
@@ -94,14 +96,22 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
         states: dict[str, dict[str, int]] = {}
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             counted = states.setdefault(id.app_name, {"STARTING": 0, "RUNNING": 0, "STOPPING": 0})
-            for it in deployment._replicas.get():
-                details, state = it.actor_details, it.actor_details.state.value
+            for replica in deployment._replicas.get():
+                details, state = replica.actor_details, replica.actor_details.state.value
                 counted[state] = counted.get(state, 0) + 1
                 # A starting replica would answer only once it runs.
-                if it._actor._actor_handle is not None and details.node_ip and state not in ("STARTING", "STOPPED"):
+                if (
+                    replica._actor._actor_handle is not None
+                    and details.node_ip
+                    and state not in ("STARTING", "STOPPED")
+                ):
                     replicas.append((details.replica_id, id.app_name, details.node_ip, state == "STOPPING"))
         proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
-        nodes = [it.node_ip for it in proxies.values() if it.node_ip and it.status.value not in ("STARTING", "DRAINED")]
+        nodes = [
+            proxy.node_ip
+            for proxy in proxies.values()
+            if proxy.node_ip and proxy.status.value not in ("STARTING", "DRAINED")
+        ]
         return replicas, states, nodes
 
     return listed
@@ -112,9 +122,9 @@ def _find_function() -> Callable[[Any, str], Any]:
 
     def found(controller: Any, replica: str) -> Any:
         for deployment in controller.deployment_state_manager._deployment_states.values():
-            for it in deployment._replicas.get():
-                if it.actor_details.replica_id == replica:
-                    return it._actor._actor_handle
+            for each in deployment._replicas.get():
+                if each.actor_details.replica_id == replica:
+                    return each._actor._actor_handle
         return None
 
     return found
@@ -126,9 +136,9 @@ def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
     def read(replica: Any, endpoints: list[str] | None) -> bytes | None:
         from ray import serve
 
-        served = serve.get_replica_context().servable_object
-        if hasattr(served, "metrics_of"):  # the router
-            own: bytes | None = served.metrics_of(endpoints)
+        application = serve.get_replica_context().servable_object
+        if hasattr(application, "metrics_of"):  # the router
+            own: bytes | None = application.metrics_of(endpoints)
             return own
         # An engine's metrics are vLLM's, in the registry of the process.
         from prometheus_client import generate_latest

@@ -265,12 +265,12 @@ def defaults() -> Iterator[str]:
         yield f"{side}tcpka-cnt {_PROBES}"
 
 
-def unrouted(phase: str, found: Sequence[Form], directory: Path, condition: str = "") -> Iterator[str]:
+def unrouted(phase: str, forms: Sequence[Form], directory: Path, condition: str = "") -> Iterator[str]:
     """Lines that answer for a router that does not run, where the condition holds; `phase`: of the request, or of the
     response. The files that they name are in `directory`."""
-    key = f"'var(txn.call),map_reg({directory / 'haproxy.forms'},{len(found) - 1})'"
+    key = f"'var(txn.call),map_reg({directory / 'haproxy.forms'},{len(forms) - 1})'"
     yield f"http-{phase} set-var(txn.form) {key}{condition}"
-    for number, form in enumerate(found):
+    for number, form in enumerate(forms):
         headers = {"retry-after": str(RETRY_S), NO_ROUTE_HEADER: "1", "x-request-id": ID, **dict(form.headers)}
         added = "".join(f' hdr {name} "{_filled(value)}"' for name, value in headers.items())
         yield (
@@ -284,10 +284,10 @@ def _filled(text: str, converter: str = "") -> str:
     return text.replace("%", "%%").replace(ID, f"%[var(txn.request_id){converter}]")
 
 
-def _write_forms(found: Sequence[Form], directory: Path) -> None:
-    for number, form in enumerate(found):
+def _write_forms(forms: Sequence[Form], directory: Path) -> None:
+    for number, form in enumerate(forms):
         (directory / f"haproxy.form-{number}").write_text(_filled(form.body, ",json(utf8s)"))
-    calls = [f"{call} {number}\n" for number, form in enumerate(found) for call in form.calls]
+    calls = [f"{call} {number}\n" for number, form in enumerate(forms) for call in form.calls]
     calls.sort(key=lambda line: "[^/]+" in line or ".+" in line)  # the first that matches counts
     (directory / "haproxy.forms").write_text("".join(calls))
 
@@ -309,14 +309,14 @@ def write_script(directory: Path) -> Path:
     action.write_text(AFFINITY_ACTION.read_text())
     actions = [f"lua-load-per-thread '{action}'"]
     drained = [_DRAINED.format(answer=_answer(503))]
-    found = forms()
-    _write_forms(found, directory)
+    unrouted_forms = forms()
+    _write_forms(unrouted_forms, directory)
     without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"
-    backends = [*_AFFINITY, *unrouted("request", found, directory, without)]
+    backends = [*_AFFINITY, *unrouted("request", unrouted_forms, directory, without)]
     backends.append(f"http-response wait-for-body time 1s if {_SERVES_404}")
-    backends += unrouted("response", found, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
+    backends += unrouted("response", unrouted_forms, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
     added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "ACTIONS": actions, "KEYED": backends}
-    added |= {"ABSENT": unrouted("request", found, directory), "NO_ROUTE": no_route}
+    added |= {"ABSENT": unrouted("request", unrouted_forms, directory), "NO_ROUTE": no_route}
     for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))

@@ -37,8 +37,8 @@ def command(arguments: str, url: str | None = None) -> str:
     """The command line with these arguments, which the caller quotes: files with `argument`. `url`: the server that the
     user has named on the command line."""
     server = f"{URL_VARIABLE}={shlex.quote(url)} " if url is not None and url != os.environ.get(URL_VARIABLE) else ""
-    if (found := _WITHOUT_FILE.match(arguments)) is not None:
-        arguments = found[0] + _default_file() + arguments[found.end() :]
+    if (match := _WITHOUT_FILE.match(arguments)) is not None:
+        arguments = match[0] + _default_file() + arguments[match.end() :]
     return f"{server}{program()} {arguments}"
 
 
@@ -74,7 +74,7 @@ def missing(path: Path, name: str) -> str:
 
 def pasteable(text: str, url: str | None = None) -> str:
     """The text with every command that it calls by the bare name as it can be pasted here. `url` as for `command`."""
-    return _BARE.sub(lambda found: command(found[1] or "", url), text)
+    return _BARE.sub(lambda match: command(match[1] or "", url), text)
 
 
 def _default_file() -> str:
@@ -92,8 +92,8 @@ def _stands_in() -> Path:
 
 def _callable(path: Path) -> str:
     """An executable file as the shell can call it: the shortest of its name, its relative path and its path."""
-    found = shutil.which(path.name)
-    if found is not None and os.path.samefile(found, path):
+    program = shutil.which(path.name)
+    if program is not None and os.path.samefile(program, path):
         return path.name
     try:
         relative = str(path.relative_to(_stands_in()))

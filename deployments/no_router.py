@@ -49,7 +49,9 @@ def forms() -> list[Form]:
 
     def claimed(candidates: Sequence[tuple[Dialect, Route]], request: Request) -> Form:
         """As the router does: the first that claims it, else the last one."""
-        dialect, route = next((it for it in candidates if it[0].claims(it[1], request)), candidates[-1])
+        dialect, route = next(
+            (candidate for candidate in candidates if candidate[0].claims(candidate[1], request)), candidates[-1]
+        )
         return answer(dialect, route.operation, request)
 
     shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
@@ -68,4 +70,7 @@ def forms() -> list[Form]:
             calls.setdefault(versioned, []).append(f"{call}{end}$")
     other = answer(OpenAI(), "none", Request("GET", "/", id=ID))
     calls.setdefault(other, [])
-    return [replace(form, calls=tuple(found)) for form, found in sorted(calls.items(), key=lambda it: it[0] == other)]
+    return [
+        replace(form, calls=tuple(served_calls))
+        for form, served_calls in sorted(calls.items(), key=lambda pair: pair[0] == other)
+    ]

@@ -188,14 +188,14 @@ def _bounds() -> Iterator[tuple[str, dict[str, float]]]:
 
     for section in (CacheConfig, LoRAConfig, ModelConfig, MultiModalConfig, ParallelConfig, SchedulerConfig):
         for field in dataclasses.fields(section):
-            found = {
+            options = {
                 keyword: getattr(rule, attribute)
                 for rule in getattr(field.default, "metadata", ())
                 for attribute, keyword in _BOUNDS.items()
                 if hasattr(rule, attribute)
             }
-            if found:
-                yield field.name, found
+            if options:
+                yield field.name, options
 
 
 def _parsers() -> Iterator[dict[str, Any]]:
@@ -219,7 +219,7 @@ def _value(action: argparse.Action, annotation: object) -> dict[str, Any]:
     if action.nargs is not None:
         return {}
     if action.choices is not None and action.type in (None, str, int):
-        choices = [it for it in action.choices if it != "None"]
+        choices = [choice for choice in action.choices if choice != "None"]
         return {"enum": [*choices, None]}
     if getattr(action.type, "__name__", "").startswith("human_readable_int"):
         return {"type": ["integer", "string", "null"], "pattern": r"^(auto|-?\d+(\.\d+)?[kKmMgGtT]?)$"}

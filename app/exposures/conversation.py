@@ -90,8 +90,8 @@ def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     before, items = ("system", "messages") if task == "chat" else ("instructions", "input")
     if task not in CONVERSATIONS:
         return None, ()
-    found = body.get(items)
-    return body.get(before), found if isinstance(found, list) else () if found is None else (found,)
+    listed = body.get(items)
+    return body.get(before), listed if isinstance(listed, list) else () if listed is None else (listed,)
 
 
 def _add(hashed: list[str], role: str, value: Any) -> None:

@@ -151,7 +151,7 @@ class Backlog:
 
     def next(self) -> SealedBatch | None:
         """The first batch that the controller has not received."""
-        return next((it.batch for it in self._kept if it.batch.number > self._received), None)
+        return next((kept.batch for kept in self._kept if kept.batch.number > self._received), None)
 
     def unconfirmed(self) -> SealedBatch | None:
         """The first batch that is not known to be durable: sending it again makes the controller report its state."""
@@ -169,7 +169,7 @@ class Backlog:
             self._at_risk.clear()
 
     def _drop_oldest(self) -> bool:
-        at = next((at for at, it in enumerate(self._kept) if it.batch.number != self.in_flight), None)
+        at = next((at for at, kept in enumerate(self._kept) if kept.batch.number != self.in_flight), None)
         if at is None:
             return False
         dropped = self._kept[at]
@@ -326,17 +326,17 @@ class Ledger:
             return {}
         now = self._clock() if now is None else now
         plans = plans_of(config) if plans is None else plans
-        changed = [name for name, it in plans.items() if self._plans.get(name, it.id) != it.id]
+        changed = [name for name, plan in plans.items() if self._plans.get(name, plan.id) != plan.id]
         self._carried_until |= {name: now + config.endpoints[name].pin_s for name in changed}
         for name, until in carried_until.items():
             self._carried_until[name] = max(until, self._carried_until.get(name, until))
-        self._plans |= {name: it.id for name, it in plans.items()}
+        self._plans |= {name: plan.id for name, plan in plans.items()}
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
-        found = scopes(config, plans, self._carried_until, settles)
-        if found:
+        arms = scopes(config, plans, self._carried_until, settles)
+        if arms:
             self.hashes = self._made_hashes()
-        return found
+        return arms
 
     def unit(self, key: str) -> int:
         """The hash of a sticky key, whether or not anything is recorded."""
@@ -389,13 +389,13 @@ class Ledger:
 
     def check(self, count: int) -> list[bool]:
         """Whether the first `count` unchecked answers are invalid. Takes up to milliseconds; for a thread."""
-        found: list[bool] = []
+        invalid: list[bool] = []
         for exposure, _ in self.unchecked[:count]:
             kept = exposure.promise is None or is_kept(
                 exposure.promise, bytes(exposure.kept or b""), stream=exposure.arrival.stream
             )
-            found.append(not kept)
-        return found
+            invalid.append(not kept)
+        return invalid
 
     def checked(self, invalid: Sequence[bool]) -> None:
         """Records the rows of the first unchecked answers."""

@@ -71,7 +71,9 @@ class Scope:
 
 def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Plan]:
     """Every endpoint's plan. `stops`: by endpoint, where there are any."""
-    return {name: plan_of(name, it, (stops or {}).get(name, NO_STOPS)) for name, it in config.endpoints.items()}
+    return {
+        name: plan_of(name, endpoint, (stops or {}).get(name, NO_STOPS)) for name, endpoint in config.endpoints.items()
+    }
 
 
 def scopes(
@@ -80,7 +82,7 @@ def scopes(
     """The scopes of recorded endpoints, by endpoint: those with an active experiment or a mirror, and those with
     `ledger: always`. The arguments are by endpoint, too.
     """
-    active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
+    active = {experiment.endpoint: experiment for experiment in config.experiments.values() if is_active(experiment)}
     return {
         name: Scope(
             plans[name],
@@ -97,9 +99,11 @@ def scopes(
 def _limits(experiment: Experiment | None) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
     if experiment is None:
         return (), (), ()
-    slow = {it.ttft_above_s for it in experiment.guardrails if it.ttft_above_s is not None}
-    answers = {it.answer_above_s for it in experiment.guardrails if it.event == "slow"}
-    unfinished = {it.unfinished_above_s for it in experiment.guardrails if it.event == "unfinished"}
-    if not unfinished and any(it.metric == "unfinished" for it in (*experiment.primary, *experiment.secondary)):
+    slow = {guardrail.ttft_above_s for guardrail in experiment.guardrails if guardrail.ttft_above_s is not None}
+    answers = {guardrail.answer_above_s for guardrail in experiment.guardrails if guardrail.event == "slow"}
+    unfinished = {
+        guardrail.unfinished_above_s for guardrail in experiment.guardrails if guardrail.event == "unfinished"
+    }
+    if not unfinished and any(metric.metric == "unfinished" for metric in (*experiment.primary, *experiment.secondary)):
         unfinished = {Guardrail(event="unfinished").unfinished_above_s}
     return tuple(sorted(slow)), tuple(sorted(answers)), tuple(sorted(unfinished))

@@ -77,7 +77,7 @@ class ControllerSync:
     def outgoing(self) -> tuple[list[Pins], int]:
         """Content for the next batch: new pins, and the position up to which the controller's pins have been read."""
         self._outgoing = self._pins.unsent()
-        return [Pins(*it) for it in self._outgoing], self._seen
+        return [Pins(*pins) for pins in self._outgoing], self._seen
 
     def apply(self, acknowledgement: Acknowledgement) -> None:
         """Takes the controller's answer to the batch that followed `outgoing`."""
@@ -92,8 +92,8 @@ class ControllerSync:
         self._on_stops(acknowledgement.stops)
         if acknowledgement.replaced:
             self._on_replaced(acknowledgement.replaced)
-        for it in acknowledgement.pins:
-            self._pins.heard(Pinned(it.endpoint, it.deployment, it.until, it.conversations))
+        for pin in acknowledgement.pins:
+            self._pins.heard(Pinned(pin.endpoint, pin.deployment, pin.until, pin.conversations))
         self._pins.has_others = acknowledgement.routers > 1
         if self._pins.heard_windows(acknowledgement.windows):
             self._on_windows()

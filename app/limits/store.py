@@ -119,9 +119,9 @@ class _MemoryWindows:
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         number, elapsed = divmod(self._clock(), expiry)
-        for old in [it for it in self._counts if it < number - 1]:
+        for old in [minute for minute in self._counts if minute < number - 1]:
             del self._counts[old]
-        previous, current = (self._counts.get(int(it), Counter())[key] for it in (number - 1, number))
+        previous, current = (self._counts.get(int(minute), Counter())[key] for minute in (number - 1, number))
         left = expiry - elapsed
         return previous, left if previous else 0.0, current, left + expiry
 

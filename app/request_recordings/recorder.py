@@ -50,18 +50,18 @@ def parameters(task: str, body: Mapping[str, Any]) -> dict[str, int | float]:
     """Sampling parameters as they are if they are numbers, `stop` and `tools` as counts; `inputs` is the number of
     prompts of a batch, if there are several. Never any text.
     """
-    found: dict[str, int | float] = {}
+    parameters: dict[str, int | float] = {}
     for name, recorded in _NUMBERS.items():
         value = body.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST:
-            found[recorded] = value
+            parameters[recorded] = value
     for name, recorded in _COUNTS.items():
         if value := body.get(name):
-            found[recorded] = len(value) if isinstance(value, list) else 1
+            parameters[recorded] = len(value) if isinstance(value, list) else 1
     inputs = body.get(_INPUTS.get(task, ""))
     if isinstance(inputs, list) and len(inputs) > 1 and not isinstance(inputs[0], int):
-        found["inputs"] = len(inputs)
-    return found
+        parameters["inputs"] = len(inputs)
+    return parameters
 
 
 VERSION = 1
@@ -201,10 +201,10 @@ class Recorder:
 
     def configure(self, config: Config) -> None:
         """Applies the recording settings of `config`, from the next request on."""
-        found = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
+        recorded = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
         self._scopes = {
             name: RecordedEndpoint(name, settings, round(settings.percent / 100 * 2**64))
-            for name, settings in found.items()
+            for name, settings in recorded.items()
             if settings is not None
         }
         if self._scopes:

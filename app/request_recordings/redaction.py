@@ -53,7 +53,7 @@ def redacted(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]
 
 
 def _holds_token_ids(value: Any) -> bool:
-    return isinstance(value, list) and any(_is_number(it) or _holds_token_ids(it) for it in value)
+    return isinstance(value, list) and any(_is_number(item) or _holds_token_ids(item) for item in value)
 
 
 def _value(value: Any, patterns: Sequence[re.Pattern[str]], depth: int) -> Any:
@@ -72,14 +72,14 @@ def _value(value: Any, patterns: Sequence[re.Pattern[str]], depth: int) -> Any:
 
 def _members(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """An object; names that have become equal get a number."""
-    found: dict[str, Any] = {}
+    redacted: dict[str, Any] = {}
     for name, value in members:
         unique, count = name, 1
-        while unique in found:
+        while unique in redacted:
             count += 1
             unique = f"{name} {count}"
-        found[unique] = value
-    return found
+        redacted[unique] = value
+    return redacted
 
 
 def _text(text: str, patterns: Sequence[re.Pattern[str]]) -> str:

@@ -47,8 +47,8 @@ class Redactor:
         if answer is None:
             self._rest()
             return None
-        found: dict[str, Any] | None = _decoder.decode(answer)
-        return found
+        document: dict[str, Any] | None = _decoder.decode(answer)
+        return document
 
     def close(self) -> None:
         """Ends the process."""

@@ -120,7 +120,7 @@ class RecordingSender:
         `flush`: ends the file in any case, and tries the controller even if it has failed just now.
         """
         await self._write_lines()
-        is_full = sum(len(it.line) for it in self._lines) >= FILE_BYTES
+        is_full = sum(len(line.line) for line in self._lines) >= FILE_BYTES
         if self._lines and (flush or is_full or self._clock() - self._begun_at >= self._file_s):
             await self._end_file()
         if flush or self._backoff.allows(self._clock()):
@@ -148,7 +148,7 @@ class RecordingSender:
     async def _end_file(self) -> None:
         lines = self._lines
         self._number += 1
-        text = b"\n".join(it.line for it in lines) + b"\n"
+        text = b"\n".join(line.line for line in lines) + b"\n"
         file = RecordingFile(
             version=VERSION,
             router=self._router,
@@ -156,9 +156,9 @@ class RecordingSender:
             written_at=time.time(),
             lines=await asyncio.to_thread(gzip.compress, text, 6),
         )
-        self._waiting.append(_Waiting(encode_file(file), Counter((it.endpoint, it.outcome) for it in lines)))
+        self._waiting.append(_Waiting(encode_file(file), Counter((line.endpoint, line.outcome) for line in lines)))
         self._lines = []
-        while sum(len(it.message) for it in self._waiting) > self._most_waiting_bytes:
+        while sum(len(waiting.message) for waiting in self._waiting) > self._most_waiting_bytes:
             self._lose(self._waiting.popleft())
 
     async def _send_all(self) -> None:
@@ -192,8 +192,8 @@ class RecordingSender:
         """Counts as lost what could not be handed over before the end of the process."""
         for file in self._waiting:
             self._lose(file)
-        for it in self._lines:
-            self._observer.requests_recorded(it.endpoint, "lost", 1)
+        for line in self._lines:
+            self._observer.requests_recorded(line.endpoint, "lost", 1)
         self._lose_requests((*self._ended, *self._recorder.take()))
 
     def _lose_requests(self, requests: Iterable[PendingRequest]) -> None:

@@ -133,7 +133,7 @@ class AuditLog:
     async def _deliver_some(self) -> None:
         batch = [self._waiting[index] for index in range(min(_BATCH, len(self._waiting)))]
         await self._deliver(batch)
-        known = {it.id for it in batch}
+        known = {record.id for record in batch}
         while self._waiting and self._waiting[0].id in known:
             self._waiting.popleft()
         self._fails = False

@@ -54,21 +54,21 @@ class BrowserPolicy:
 
         `headers` have lower-case names, as ASGI gives them.
         """
-        found = dict(headers)
-        host = found.get(b"host", b"")
+        fields = dict(headers)
+        host = fields.get(b"host", b"")
         if self.hosts is not None and host and not _is_own(host) and _name(host) not in self.hosts:
             raise Forbidden(
                 f"Host: '{_printable(host)}' is no name of this server: list it under `hosts` in the configuration",
                 param="Host",
                 code="foreign_host",
             )
-        if self.pages == "none" or _OF_PAGES.isdisjoint(found):  # nearly always
+        if self.pages == "none" or _OF_PAGES.isdisjoint(fields):  # nearly always
             return
-        if not (self.pages == "anonymous" and found.keys() & _CREDENTIALS):
-            self._check_page(method, host, found)
+        if not (self.pages == "anonymous" and fields.keys() & _CREDENTIALS):
+            self._check_page(method, host, fields)
 
-    def _check_page(self, method: str, host: bytes, found: dict[bytes, bytes]) -> None:
-        site, origin = found.get(b"sec-fetch-site"), found.get(b"origin")
+    def _check_page(self, method: str, host: bytes, fields: dict[bytes, bytes]) -> None:
+        site, origin = fields.get(b"sec-fetch-site"), fields.get(b"origin")
         if site in (b"same-origin", b"none") or "*" in self.origins:
             return
         if origin is not None:
@@ -80,7 +80,7 @@ class BrowserPolicy:
                     param="Origin",
                     code="foreign_origin",
                 )
-        elif site is not None and not _opens_a_page(method, found):
+        elif site is not None and not _opens_a_page(method, fields):
             raise Forbidden(
                 f"Sec-Fetch-Site: '{_printable(site)}': pages of other sites may not call this server",
                 param="Sec-Fetch-Site",
@@ -98,9 +98,9 @@ def _check_host(scope: Scope) -> None:
         raise BadRequest("Host: missing", param="Host")
 
 
-def _opens_a_page(method: str, found: dict[bytes, bytes]) -> bool:
+def _opens_a_page(method: str, fields: dict[bytes, bytes]) -> bool:
     """Whether the browser's window goes there, as by a link: the page before then reads and sends nothing."""
-    is_document = found.get(b"sec-fetch-mode") == b"navigate" and found.get(b"sec-fetch-dest") == b"document"
+    is_document = fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest") == b"document"
     return is_document and method in ("GET", "HEAD")
 
 
@@ -157,8 +157,8 @@ class BrowserGuard:
 
     def _refused(self, error: ClientError, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         for route in self._routes:
-            match, found = route.matches(scope)
+            match, child = route.matches(scope)
             if match is Match.FULL and isinstance(route, Route):
                 refuse: Refuse = getattr(route.endpoint, "refuse", self._otherwise)
-                return refuse(error, {**scope, **found}, receive, send)
+                return refuse(error, {**scope, **child}, receive, send)
         return self._otherwise(error, scope, receive, send)

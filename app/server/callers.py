@@ -55,11 +55,11 @@ def me_document(
                 "endpoint": name,
                 "tasks": list(endpoint.tasks),
                 "deployments": [
-                    {"deployment": it, "weight": weight, "images": visible.deployments[it].images}
-                    for it, weight in endpoint.traffic.items()
+                    {"deployment": deployment, "weight": weight, "images": visible.deployments[deployment].images}
+                    for deployment, weight in endpoint.traffic.items()
                 ],
                 "feedback": feedback.get(name, []),
-                "limits": [asdict(it) for it in limits[name]],
+                "limits": [asdict(limit) for limit in limits[name]],
             }
             for name, endpoint in visible.endpoints.items()
         ],
@@ -73,18 +73,18 @@ def callers_document(since: float, uses: Iterable[tuple[str, str, Use]], keys: I
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,
         "callers": [{"caller": caller or None, "endpoint": endpoint, **asdict(use)} for caller, endpoint, use in uses],
-        "keys": [_key(it) for it in keys],
+        "keys": [_key(key) for key in keys],
     }
 
 
-def _key(it: KeyUse) -> dict[str, Any]:
-    endpoints = None if it.caller.endpoints is None else sorted(it.caller.endpoints)
-    previous = {"expires": it.previous[0], "last_used": it.previous[1]} if it.previous is not None else None
+def _key(key: KeyUse) -> dict[str, Any]:
+    endpoints = None if key.caller.endpoints is None else sorted(key.caller.endpoints)
+    previous = {"expires": key.previous[0], "last_used": key.previous[1]} if key.previous is not None else None
     return {
-        "caller": it.caller.name,
+        "caller": key.caller.name,
         "endpoints": endpoints,
-        "expires": it.expires,
-        "last_used": it.last_used,
+        "expires": key.expires,
+        "last_used": key.last_used,
         "previous": previous,
     }
 
@@ -94,8 +94,8 @@ def _feedback(visible: Config) -> dict[str, list[dict[str, Any]]]:
     declared: dict[str, dict[str, dict[str, Any]]] = {}
     for experiment in visible.experiments.values():
         if is_active(experiment):
-            for metric, it in experiment.feedback.items():
-                shown = {"metric": metric, "type": it.type, "min": it.min, "max": it.max}
+            for metric, settings in experiment.feedback.items():
+                shown = {"metric": metric, "type": settings.type, "min": settings.min, "max": settings.max}
                 declared.setdefault(experiment.endpoint, {}).setdefault(metric, shown)
     return {endpoint: list(metrics.values()) for endpoint, metrics in declared.items()}
 
@@ -114,11 +114,11 @@ class CallersApi:
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
-        return [it.operation(self._api.dialect) for it in self._table()]
+        return [route.operation(self._api.dialect) for route in self._table()]
 
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""
-        return [it.route(self._api) for it in self._table()]
+        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         return [

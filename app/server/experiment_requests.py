@@ -94,7 +94,9 @@ async def foresee(controller: ControllerClient | None, name: str, body: bytes, c
 
 def given_decision(body: bytes) -> dict[str, Any]:
     """The decision in the body. Raises BadRequest."""
-    request = validated(DecisionRequest, json_object(body), lambda it: BadRequest(it.message, param=it.path))
+    request = validated(
+        DecisionRequest, json_object(body), lambda problem: BadRequest(problem.message, param=problem.path)
+    )
     return request.model_dump(exclude_none=True)
 
 
@@ -137,13 +139,15 @@ def check(body: bytes, seen: Config) -> dict[str, Any]:
 
     It is checked against what the caller sees. Raises BadRequest if `body` is not a CheckRequest.
     """
-    given = validated(CheckRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path))
+    given = validated(
+        CheckRequest, json_object_with_nulls(body), lambda problem: BadRequest(problem.message, param=problem.path)
+    )
     section = {name: value for name, value in given.experiment.items() if value is not None}
     try:
-        found = _with(given.name, section, seen)
+        config = _with(given.name, section, seen)
     except ConfigError as error:
         return {"problems": _excerpt(error.problems, given.name), "warnings": [], "yaml": None}
-    experiment = found.experiments[given.name]
+    experiment = config.experiments[given.name]
     warnings = experiment_warnings({given.name: experiment}, seen.endpoints)
     return {"problems": [], "warnings": _excerpt(warnings, given.name), "yaml": _yaml(given.name, section)}
 
@@ -153,12 +157,14 @@ def _with(name: str, section: Mapping[str, Any], seen: Config) -> Config:
     try:
         Experiment.model_validate(section)
     except ValidationError as error:  # all of them, as the whole configuration's check would report them
-        raise ConfigError([f"experiments.{name}.{it}" for it in problems_of(error, Experiment)]) from None
-    others = {it: plain.model_dump() for it, plain in seen.experiments.items() if plain.endpoint in seen.endpoints}
+        raise ConfigError([f"experiments.{name}.{problem}" for problem in problems_of(error, Experiment)]) from None
+    others = {
+        other: plain.model_dump() for other, plain in seen.experiments.items() if plain.endpoint in seen.endpoints
+    }
     return parse(
         {
-            "endpoints": {it: endpoint.model_dump() for it, endpoint in seen.endpoints.items()},
-            "deployments": {it: deployment.model_dump() for it, deployment in seen.deployments.items()},
+            "endpoints": {other: endpoint.model_dump() for other, endpoint in seen.endpoints.items()},
+            "deployments": {other: deployment.model_dump() for other, deployment in seen.deployments.items()},
             "experiments": {**others, name: section},
         }
     )
@@ -247,17 +253,17 @@ def _declared(config: Config) -> dict[str, list[FeedbackSettings]]:
 def _value(value: object, declared: Iterable[FeedbackSettings], path: str) -> float:
     """The value as a number, if any of the declarations accepts it."""
     expected = []
-    for it in declared:
-        if it.type == "boolean":
+    for settings in declared:
+        if settings.type == "boolean":
             if isinstance(value, bool | int | float) and value in (0, 1):
                 return float(value)
             expected.append("true or false")
         else:
-            assert it.min is not None, "the configuration checks it"
-            assert it.max is not None
-            if isinstance(value, int | float) and not isinstance(value, bool) and it.min <= value <= it.max:
+            assert settings.min is not None, "the configuration checks it"
+            assert settings.max is not None
+            if isinstance(value, int | float) and not isinstance(value, bool) and settings.min <= value <= settings.max:
                 return float(value)
-            expected.append(f"a number from {it.min:g} to {it.max:g}")
+            expected.append(f"a number from {settings.min:g} to {settings.max:g}")
     raise BadRequest(f"{path}: must be {' or '.join(dict.fromkeys(expected))}, not {_quoted(value)}", param=path)
 
 

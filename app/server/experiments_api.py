@@ -129,11 +129,19 @@ def explain(
         "plan": plan_of(name, endpoint, stops).id,
         "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
         "unit": f"{unit:016x}" if unit is not None else None,
-        "stops": [{"deployment": it, "control": control, "applied": it in stops} for it, control in now.stops.items()],
+        "stops": [
+            {"deployment": deployment, "control": control, "applied": deployment in stops}
+            for deployment, control in now.stops.items()
+        ],
         "pins": {"conversations": sum(now.pins.values()), "until": now.until} if now.until is not None else None,
         "deployments": [
-            {"deployment": it, "weight": weight, "score": points.get(it), "breaker_open": it in failing}
-            for it, weight in traffic.items()
+            {
+                "deployment": deployment,
+                "weight": weight,
+                "score": points.get(deployment),
+                "breaker_open": deployment in failing,
+            }
+            for deployment, weight in traffic.items()
         ],
     }
 
@@ -192,11 +200,11 @@ class ExperimentsApi:
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
-        return [it.operation(self._api.dialect) for it in self._table()]
+        return [route.operation(self._api.dialect) for route in self._table()]
 
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""
-        return [it.route(self._api) for it in self._table()]
+        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         form = {"format": _FORMAT}
@@ -243,18 +251,18 @@ class ExperimentsApi:
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:
         views = self._views()
         seen = views.of(context.caller).endpoints
-        found: list[Summary] = []
-        if any(it.endpoint in seen for it in views.config.experiments.values()):
+        visible: list[Summary] = []
+        if any(experiment.endpoint in seen for experiment in views.config.experiments.values()):
             answer = await ask(self._controller, "GET", "/experiments")
             summaries = msgspec.json.decode(answer.body, type=dict[str, list[Summary]])["experiments"]
-            found = [it for it in summaries if it.endpoint in seen]
+            visible = [summary for summary in summaries if summary.endpoint in seen]
         form = request.query_params.get("format", "json")
         if form not in _FORMAT["enum"]:
             raise BadRequest(f"format: '{form}' is none of {', '.join(_FORMAT['enum'])}", param="format")
         if form == "json":
-            return Reply(msgspec.json.encode({"experiments": found}))
+            return Reply(msgspec.json.encode({"experiments": visible}))
         render = document.markdown if form == "markdown" else document.text
-        return Reply(render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
+        return Reply(render(list_document(visible)).encode(), media_type=f"text/{_SUBTYPES[form]}")
 
     async def _forward(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
         """Forwards the controller's answer at the same path."""
@@ -273,10 +281,10 @@ class ExperimentsApi:
         if_match, given = request.headers.get("if-match"), given_decision(body)
         context.change.reason = given["reason"]
         present, summary = await decide(self._controller, name, if_match, given, context.caller.name)
-        asked = {"action": given["action"], **({"treatment": given["treatment"]} if "treatment" in given else {})}
+        order = {"action": given["action"], **({"treatment": given["treatment"]} if "treatment" in given else {})}
         context.change.before, context.change.after = (
             automation_fields(present),
-            {**asked, **automation_fields(summary)},
+            {**order, **automation_fields(summary)},
         )
         _log.info(
             "An experiment was decided about",
@@ -372,19 +380,19 @@ class ExperimentsApi:
         """The exposures of a request id: among the caller's own requests, for managers and viewers among all."""
         self._views()
         id = request.path_params["id"]
-        found = []
+        visible = []
         if (hashes := self._ledger.hashes) is not None:
             answer = await ask(self._controller, "GET", f"/requests/{request_hash(id):016x}")
             mine = None if self._access.roles.may_view(context.caller) else f"{hashes.caller(context.caller.id):016x}"
             exposures = json.loads(answer.body)["exposures"]
-            found = [it for it in exposures if mine in (None, it["caller"])]
-        if not found:
+            visible = [exposure for exposure in exposures if mine in (None, exposure["caller"])]
+        if not visible:
             raise NotFound(
                 f"No exposure of the request '{id}': it is unknown, another caller's, older than "
                 "`ledger.retention_days`, still running, or of an endpoint without a running experiment",
                 param="id",
             )
-        shown = [{name: value for name, value in it.items() if name != "caller"} for it in found]
+        shown = [{name: value for name, value in exposure.items() if name != "caller"} for exposure in visible]
         return Reply(dump({"request_id": id, "exposures": shown}))
 
     async def _feedback(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -409,8 +417,8 @@ class ExperimentsApi:
             answer = await ask(self._controller, "POST", "/feedback/pending", body=msgspec.json.encode(items))
         except SwitchyardError:
             return {"pending": None, "late": None}
-        found: Mapping[str, int] = json.loads(answer.body)
-        return {"pending": found["pending"], "late": found.get("late", 0)}
+        counts: Mapping[str, int] = json.loads(answer.body)
+        return {"pending": counts["pending"], "late": counts.get("late", 0)}
 
     def _require_operator(self, name: str, what: str, context: OperationContext) -> None:
         """Raises Forbidden if the caller may not do `what` with the experiment."""
@@ -442,7 +450,7 @@ _SUBTYPES = {"markdown": "markdown; charset=utf-8", "text": "plain; charset=utf-
 
 
 def _visible(config: Config, seen: Config) -> list[str]:
-    return [name for name, it in config.experiments.items() if it.endpoint in seen.endpoints]
+    return [name for name, experiment in config.experiments.items() if experiment.endpoint in seen.endpoints]
 
 
 PATH = "/api/endpoints/{endpoint}/mirror"
@@ -516,12 +524,12 @@ class ExportApi:
         if self._exports is None:
             raise no_controller()
         writer = context.writer
-        async with self._exports.export(dict(request.query_params)) as found, while_connected(request.receive):
-            if isinstance(found, Answer):
-                raise refusal(found)
+        async with self._exports.export(dict(request.query_params)) as exported, while_connected(request.receive):
+            if isinstance(exported, Answer):
+                raise refusal(exported)
             context.change.after = dict(request.query_params)
-            await writer.start_stream({}, found.media_type)
+            await writer.start_stream({}, exported.media_type)
             context.record.first_byte = None  # it is no model's first token
-            async for piece in found.pieces:
+            async for piece in exported.pieces:
                 await writer.send_chunk(piece)
             await writer.end_stream()

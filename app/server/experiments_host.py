@@ -55,17 +55,17 @@ def experiments_app(host: ControllerHost) -> Starlette:
 
     async def export(request: Request) -> Response:
         stack = AsyncExitStack()
-        found = await stack.enter_async_context(host.export(dict(request.query_params)))
-        if isinstance(found, Answer):
+        exported = await stack.enter_async_context(host.export(dict(request.query_params)))
+        if isinstance(exported, Answer):
             await stack.aclose()
-            return Response(found.body, found.status, _OURS, found.media_type)
+            return Response(exported.body, exported.status, _OURS, exported.media_type)
 
         async def pieces() -> AsyncIterator[bytes]:
             async with stack:
-                async for piece in found.pieces:
+                async for piece in exported.pieces:
                     yield piece
 
-        return StreamingResponse(pieces(), 200, _OURS, found.media_type)
+        return StreamingResponse(pieces(), 200, _OURS, exported.media_type)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})

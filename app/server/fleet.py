@@ -170,13 +170,15 @@ class ClusterMetrics:
 
     async def expose(self, config: Config, endpoints: Collection[str] | None) -> bytes:
         """The metrics in Prometheus' text format: all of them, or the experiments of some endpoints."""
-        running = any(is_active(it) for it in config.experiments.values())
-        if running or any(it.mirror is not None for it in config.endpoints.values()):
+        running = any(is_active(experiment) for experiment in config.experiments.values())
+        if running or any(endpoint.mirror is not None for endpoint in config.endpoints.values()):
             await self._refresh()
         else:
             self._series, self._up = [], []
         if endpoints is not None:
-            return generate_latest(_Families(it for it in self._series if it.labels["endpoint"] in endpoints))
+            return generate_latest(
+                _Families(series for series in self._series if series.labels["endpoint"] in endpoints)
+            )
         return generate_latest(_Families([*self._series, *self._up, *await self._control_plane()]))
 
     async def _control_plane(self) -> list[Series]:
@@ -220,10 +222,10 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        for it in self._samples:
-            help = METRICS.get(it.metric) or _HELP[it.metric]
-            family = families.setdefault(it.metric, Metric(it.metric, help, "gauge"))
-            family.add_sample(it.metric, it.labels, it.value)
+        for sample in self._samples:
+            help = METRICS.get(sample.metric) or _HELP[sample.metric]
+            family = families.setdefault(sample.metric, Metric(sample.metric, help, "gauge"))
+            family.add_sample(sample.metric, sample.labels, sample.value)
         yield from families.values()
 
 
@@ -250,7 +252,7 @@ class PreparedMetrics:
     def look(self, endpoints: Collection[str] | None) -> bytes | None:
         """The metrics; None while they are being prepared: poll again. Raises the error of `make`."""
         key, now = None if endpoints is None else frozenset(endpoints), self._clock()
-        self._made = {k: it for k, it in self._made.items() if it[0] is None or now - it[0] < FRESH_S}
+        self._made = {k: entry for k, entry in self._made.items() if entry[0] is None or now - entry[0] < FRESH_S}
         if key not in self._made:
             self._made[key] = (None, self._thread.submit(self._make, key))
             return None

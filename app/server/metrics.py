@@ -95,14 +95,19 @@ class VisibleTargets:
 
         if fleet is None:
             return [target(METRICS_PATH, Component.ROUTER)]
-        found = [target(CLUSTER_PATH, Component.CLUSTER)]
-        for it in sorted(fleet.replicas):
-            if self.replica(it):
-                labels = {"application": it.application, "node": it.node, "replica": it.id, **self._names(it)}
-                found.append(target(REPLICA_PATH + it.id, self._component(it.application), **labels))
+        targets = [target(CLUSTER_PATH, Component.CLUSTER)]
+        for replica in sorted(fleet.replicas):
+            if self.replica(replica):
+                labels = {
+                    "application": replica.application,
+                    "node": replica.node,
+                    "replica": replica.id,
+                    **self._names(replica),
+                }
+                targets.append(target(REPLICA_PATH + replica.id, self._component(replica.application), **labels))
         if self.proxies():
-            found += [target(PROXY_PATH + node, Component.PROXY, node=node) for node in sorted(fleet.proxies)]
-        return found
+            targets += [target(PROXY_PATH + node, Component.PROXY, node=node) for node in sorted(fleet.proxies)]
+        return targets
 
     def _component(self, application: str) -> Component:
         if application == ROUTER:
@@ -116,7 +121,7 @@ class VisibleTargets:
         if self._component(replica.application) is not Component.ENGINE:
             return {}
         deployments = self._deployments[replica.application]
-        behind = {name for it in deployments for name in self._endpoints[it]}
+        behind = {name for deployment in deployments for name in self._endpoints[deployment]}
         labels = {"deployment": ",".join(sorted(deployments))}
         return {**labels, "endpoint": ",".join(sorted(behind))} if 0 < len(behind) <= MAX_ENDPOINTS else labels
 
@@ -188,7 +193,7 @@ class MetricsApi:
     async def _of_replica(self, request: Request) -> Response:
         view, id = _required(await self._view(request)), request.path_params["replica"]
         replicas = (await self._fleet.now()).replicas if self._fleet is not None else ()
-        replica = next((it for it in replicas if it.id == id), None)
+        replica = next((replica for replica in replicas if replica.id == id), None)
         if self._fleet is None or replica is None or not view.visible_targets.replica(replica):
             raise not_running("replica")
         visible = view.visible if replica.application == ROUTER else None

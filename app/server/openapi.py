@@ -382,7 +382,7 @@ def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[s
     return {
         str(together[0].status): {
             "description": "The answer; an event stream if the request asks for one",
-            "content": {media_type: content(found)["application/json"] for media_type, found in whole.items()},
+            "content": {media_type: content(media)["application/json"] for media_type, media in whole.items()},
         },
         "4XX": {"description": "The request cannot be served as it is", "content": errors},
         "5XX": {"description": "The deployment failed, or is overloaded", "content": errors},
@@ -429,7 +429,7 @@ def _operation_ids(places: Mapping[Place, Sequence[tuple[str, str]]]) -> dict[Pl
 
 def _owner(place: Place, dialects: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Paths below /v1 are OpenAI's first; others belong to the first dialect that has them."""
-    of_openai = [it for it in dialects if it[0] == "openai" and place[0].startswith("/v1/")]
+    of_openai = [pair for pair in dialects if pair[0] == "openai" and place[0].startswith("/v1/")]
     return (of_openai or dialects)[0]
 
 

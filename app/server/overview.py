@@ -58,11 +58,17 @@ def endpoints_document(
 def _endpoint(name: str, endpoint: Endpoint, config: Config, window: RecentCounts, present: Present) -> dict[str, Any]:
     shadow = [endpoint.mirror.deployment] if endpoint.mirror is not None else []
     arms = [
-        it for it in dict.fromkeys([*endpoint.traffic, *(endpoint.fallback or ()), *shadow]) if it in config.deployments
+        deployment
+        for deployment in dict.fromkeys([*endpoint.traffic, *(endpoint.fallback or ()), *shadow])
+        if deployment in config.deployments
     ]
     counted = {arm: window.counts.get((name, arm), Counts()) for arm in arms}
-    drawn = sum(it.drawn for it in counted.values())
-    experiments = [it for it, section in config.experiments.items() if section.endpoint == name and is_active(section)]
+    drawn = sum(counts.drawn for counts in counted.values())
+    experiments = [
+        experiment
+        for experiment, section in config.experiments.items()
+        if section.endpoint == name and is_active(section)
+    ]
     unanswered = window.counts.get((name, ""), Counts())
     return {
         "endpoint": name,
@@ -71,7 +77,7 @@ def _endpoint(name: str, endpoint: Endpoint, config: Config, window: RecentCount
         "plan": plan_of(name, endpoint).id,
         "generation": endpoint.plan.generation,
         "experiment": experiments[0] if experiments else None,
-        "requests_per_s": _rate(sum(it.requests for it in counted.values()) + unanswered.requests, window),
+        "requests_per_s": _rate(sum(counts.requests for counts in counted.values()) + unanswered.requests, window),
         "refused": int(unanswered.refused),
         "queued": present.queued.get(name, 0),
         "deployments": [
@@ -115,15 +121,15 @@ def _rate(count: float, window: RecentCounts) -> float | None:
     return round(count / window.seconds, 3) if window.seconds > 0 else None
 
 
-def _quantiles(found: BucketCounts) -> dict[str, float] | None:
-    median, high = found.quantile(0.5), found.quantile(0.95)
+def _quantiles(counts: BucketCounts) -> dict[str, float] | None:
+    median, high = counts.quantile(0.5), counts.quantile(0.95)
     return None if median is None or high is None else {"p50": round(median, 4), "p95": round(high, 4)}
 
 
-def _replicas(name: str, config: Config, found: Replicas | None) -> dict[str, int] | None:
+def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str, int] | None:
     """The states of a deployment's replicas; None if it is served elsewhere, or if they are unknown."""
     app = config.deployments[name].app
-    return dict(found.applications.get(app, {})) if found is not None and app is not None else None
+    return dict(replicas.applications.get(app, {})) if replicas is not None and app is not None else None
 
 
 CACHE_S = 1.0
@@ -193,7 +199,7 @@ class OverviewApi:
             answer = dump(self._document(seen, operated, is_manager, replicas))
             now = self._clock()
             # Only fresh documents are kept: there may be as many views as keys.
-            self._answers = {it: kept for it, kept in self._answers.items() if now - kept[0] < CACHE_S}
+            self._answers = {caller: kept for caller, kept in self._answers.items() if now - kept[0] < CACHE_S}
             self._answers[key] = (now, seen, answer)
         return Reply(answer)
 

@@ -84,15 +84,15 @@ class Readiness:
 
     async def _asked(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
         replicas = await self._running.now() or self._running.last
-        settled = {name: found for name in targets if (found := self._unasked(name, config, replicas)) is not None}
+        settled = {name: answer for name in targets if (answer := self._unasked(name, config, replicas)) is not None}
         probed = [target for name, target in targets.items() if name not in settled]
         answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in probed))
-        return {**settled, **{it.name: answer for it, answer in zip(probed, answers, strict=True)}}
+        return {**settled, **{target.name: answer for target, answer in zip(probed, answers, strict=True)}}
 
     def asleep(self, config: Config) -> list[str]:
         """The deployments that are scaled to zero, by the control plane's last answer."""
-        found = self._running.last.asleep if self._running.last is not None else ()
-        return [name for name, it in config.deployments.items() if it.app in found]
+        asleep = self._running.last.asleep if self._running.last is not None else ()
+        return [name for name, deployment in config.deployments.items() if deployment.app in asleep]
 
     def _unasked(self, name: str, config: Config, replicas: Replicas | None) -> bool | None:
         """A deployment's health by the control plane's list; None: probe the deployment."""
@@ -176,9 +176,9 @@ class UnservedDemand:
     def _by_application(self) -> dict[str, int]:
         if (views := self._views()) is None:
             return {}
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for name, count in self._unserved.demand().items():
             deployment = views.config.deployments.get(name)
             if deployment is not None and deployment.app is not None:
-                found[deployment.app] = found.get(deployment.app, 0) + count
-        return found
+                counts[deployment.app] = counts.get(deployment.app, 0) + count
+        return counts

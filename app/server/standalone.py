@@ -56,7 +56,9 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
 
 def _controller(config: Config, ledger_base: Path) -> "ControllerHost | None":
     """The controller of experiments in this process; None if nothing is recorded."""
-    recorded = (it for it in config.endpoints.values() if it.ledger == "always" or it.record is not None)
+    recorded = (
+        endpoint for endpoint in config.endpoints.values() if endpoint.ledger == "always" or endpoint.record is not None
+    )
     if not config.experiments and not any(recorded):
         return None
     # Imported here: a router without experiments needs neither numpy nor pyarrow.

@@ -88,7 +88,7 @@ async def last_generation(controller: ControllerClient | None, endpoint: str, *,
     """
     try:
         async with asyncio.timeout(TEMPORARY_S if temporary else NOTE_PATIENCE_S):
-            return max((it.generation for it in await history(controller, endpoint)), default=0)
+            return max((plan.generation for plan in await history(controller, endpoint)), default=0)
     except (SwitchyardError, TimeoutError):
         return None
 
@@ -136,11 +136,11 @@ class TrafficApi:
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
-        return [it.operation(self._api.dialect) for it in self._table()]
+        return [route.operation(self._api.dialect) for route in self._table()]
 
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""
-        return [it.route(self._api) for it in self._table()]
+        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         is_dry, match = {"dry_run": {"enum": ["true", "false"]}}, {"If-Match": "The ETag of the plan that was seen"}
@@ -195,25 +195,27 @@ class TrafficApi:
         if_match = request.headers.get("if-match")
         require_match(if_match)
         target = validated(
-            RollbackRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path)
+            RollbackRequest,
+            json_object_with_nulls(body),
+            lambda problem: BadRequest(problem.message, param=problem.path),
         )
         plans = await history(self._controller, name)
-        found = next((it for it in plans if it.generation == target.generation), None)
-        if found is None:
-            known = ", ".join(str(number) for number in dict.fromkeys(it.generation for it in plans[:20]))
+        former = next((plan for plan in plans if plan.generation == target.generation), None)
+        if former is None:
+            known = ", ".join(str(number) for number in dict.fromkeys(plan.generation for plan in plans[:20]))
             message = f"generation: '{name}' has had no generation {target.generation}; the latest: {known or 'none'}"
             raise NotFound(message, param="generation")
 
         def check(config: Config) -> Wanted:
             endpoint = config.endpoints[name]
             check_match(if_match, self._view(name, endpoint, context))
-            if undeclared := [it for it in found.weights if it not in config.deployments]:
+            if undeclared := [deployment for deployment in former.weights if deployment not in config.deployments]:
                 raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
-            weights = {**dict.fromkeys(endpoint.traffic, 0), **found.weights}
+            weights = {**dict.fromkeys(endpoint.traffic, 0), **former.weights}
             reason = context.change.reason = target.reason or f"back to generation {target.generation}"
             return Wanted(weights, endpoint.plan.overrides, reason=reason)
 
-        author = authorship(context.caller.name, max(it.generation for it in plans))
+        author = authorship(context.caller.name, max(plan.generation for plan in plans))
         return await self._make(control, name, check, author, context)
 
     async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -237,7 +239,7 @@ class TrafficApi:
         author: Authorship,
         context: OperationContext,
     ) -> Reply:
-        served = self._views().config
+        config = self._views().config
         before, after = await change_plan(control, name, check=check, author=author, patience_s=PATIENCE_S)
         context.change.before, context.change.after = _audited(name, before), _audited(name, after)
         if before is not after:
@@ -251,7 +253,7 @@ class TrafficApi:
                 plan=plan_of(name, after).id,
             )
             _log.info("Traffic changed", extra=change)
-        return self._plan_reply(name, after, context, served, await applied_or_none(self._control))
+        return self._plan_reply(name, after, context, config, await applied_or_none(self._control))
 
     def _plan_reply(
         self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
@@ -259,12 +261,12 @@ class TrafficApi:
         """The plan of `endpoint`, and its progress. `before`: the configuration served before `applied` was read."""
         view = self._view(name, endpoint, context)
         after = self._views().config
-        served = plan_of(name, after.endpoints.get(name, endpoint)).id
+        present = plan_of(name, after.endpoints.get(name, endpoint)).id
         if applied is not None:
             delivery = delivery_seen(applied, before, after)
         else:
             delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
-        content = {**view, "served": served, "delivery": delivery.name.lower()}
+        content = {**view, "served": present, "delivery": delivery.name.lower()}
         return Reply(dump(content), headers={"etag": f'"{view["plan"]}"'})
 
     def _view(self, name: str, endpoint: Endpoint, context: OperationContext) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def wanted_plan(
         TrafficDocument.model_validate(content)
     except ValidationError as error:
         problems += problems_of(error, TrafficDocument)
-        wrong = {str(it["loc"][0]) for it in error.errors()}
+        wrong = {str(error["loc"][0]) for error in error.errors()}
         stand_in = {"weights": {"": 0}} if "weights" in wrong else {}
     rest = {key: value for key, value in content.items() if key not in wrong}
     document = TrafficDocument.model_validate({**rest, **stand_in})
@@ -150,24 +150,30 @@ def wanted_plan(
         problems += _weight_problems(document.weights, endpoint, config)
         problems += _override_problems(document.overrides, name, endpoint, weights, now)
     problems += _caller_problems(document.overrides, endpoint, config, caller_id)
-    named = all((it.unit_key is None) != (it.unit is None) for it in document.overrides)
-    units = [it.unit or f"{unit(_key(it, endpoint, caller_id)):016x}" for it in document.overrides] if named else []
+    named = all((override.unit_key is None) != (override.unit is None) for override in document.overrides)
+    units = (
+        [override.unit or f"{unit(_key(override, endpoint, caller_id)):016x}" for override in document.overrides]
+        if named
+        else []
+    )
     problems += _repeated(units)
     if problems:
         raise InvalidDocument(problems)
     overrides = [
-        Override(unit=hash, deployment=it.deployment, until=it.until)
-        for hash, it in zip(units, document.overrides, strict=True)
+        Override(unit=hash, deployment=override.deployment, until=override.until)
+        for hash, override in zip(units, document.overrides, strict=True)
     ]
-    return Wanted(weights, tuple(sorted(overrides, key=lambda it: it.unit)), document.ttl_s, document.reason)
+    return Wanted(
+        weights, tuple(sorted(overrides, key=lambda override: override.unit)), document.ttl_s, document.reason
+    )
 
 
 def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, Any]:
     """An endpoint's plan. Without `with_units` overrides lack their unit: its hash identifies a person."""
     plan = endpoint.plan
     overrides = [
-        {"unit": it.unit if with_units else None, "deployment": it.deployment, "until": it.until}
-        for it in plan.overrides
+        {"unit": override.unit if with_units else None, "deployment": override.deployment, "until": override.until}
+        for override in plan.overrides
     ]
     expires = None
     if plan.expires is not None:
@@ -185,17 +191,21 @@ def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, A
         "reason": plan.reason,
         "since": plan.since,
         "pin_s": endpoint.pin_s,
-        "earlier": [{"weights": dict(it.weights), "until": it.until} for it in plan.earlier],
+        "earlier": [{"weights": dict(former.weights), "until": former.until} for former in plan.earlier],
     }
 
 
 def _weight_problems(weights: Mapping[str, int], endpoint: Endpoint, config: Config) -> Iterator[str]:
     for name in weights:
-        found = config.deployments.get(name)
-        if found is None:
-            able = [known for known, it in config.deployments.items() if set(endpoint.tasks) <= set(it.tasks)]
+        deployment = config.deployments.get(name)
+        if deployment is None:
+            able = [
+                known
+                for known, deployment in config.deployments.items()
+                if set(endpoint.tasks) <= set(deployment.tasks)
+            ]
             yield f"weights.{name}: no deployment '{name}' is declared; it can be: {', '.join(able)}"
-        elif missing := [task for task in endpoint.tasks if task not in found.tasks]:
+        elif missing := [task for task in endpoint.tasks if task not in deployment.tasks]:
             yield f"weights.{name}: '{name}' does not do {', '.join(missing)}, which the endpoint does; leave it out"
     if (total := sum(weights.values())) != 100:
         fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
@@ -207,13 +217,14 @@ def _override_problems(
 ) -> Iterator[str]:
     if overrides and endpoint.sticky is None:
         yield f"overrides: '{name}' is not sticky, so that its requests have no unit; add `sticky` to the endpoint"
-    for number, it in enumerate(overrides):
+    for number, override in enumerate(overrides):
         path = f"overrides.{number}"
-        if (it.unit_key is None) == (it.unit is None):
+        if (override.unit_key is None) == (override.unit is None):
             yield f"{path}: name either `unit_key` or `unit`"
-        if it.deployment not in weights:
-            yield f"{path}.deployment: '{it.deployment}' is not in the weights; add it there, with 0 if it gets no more"
-        if it.until is not None and it.until <= now:
+        if override.deployment not in weights:
+            unknown = f"'{override.deployment}' is not in the weights"
+            yield f"{path}.deployment: {unknown}; add it there, with 0 if it gets no more"
+        if override.until is not None and override.until <= now:
             yield f"{path}.until: is over; remove the override"
 
 
@@ -223,16 +234,16 @@ def _caller_problems(
     """A key belongs to a caller, where there are several."""
     is_callers = config.access.knows_callers and endpoint.sticky is not None and endpoint.sticky.by != "api_key"
     is_caller = config.access.knows_callers and endpoint.sticky is not None and not is_callers
-    for number, it in enumerate(overrides):
-        if is_caller and it.unit_key is not None and caller_id(it.unit_key) is None:
+    for number, override in enumerate(overrides):
+        if is_caller and override.unit_key is not None and caller_id(override.unit_key) is None:
             yield f"overrides.{number}.unit_key: is no name of an API key, and no token's principal"
-        path, is_needed = f"overrides.{number}.caller", is_callers and it.unit_key is not None
-        if is_needed and it.caller is None:
+        path, is_needed = f"overrides.{number}.caller", is_callers and override.unit_key is not None
+        if is_needed and override.caller is None:
             yield f"{path}: missing; name the caller whose key it is: the name of its API key, or its tokens' principal"
-        elif it.caller is not None and not is_needed:
+        elif override.caller is not None and not is_needed:
             yield f"{path}: leave it out: this unit is not named by one of a caller's keys"
-        elif it.caller is not None and caller_id(it.caller) is None:
-            yield f"{path}: no key has the name '{it.caller}'"
+        elif override.caller is not None and caller_id(override.caller) is None:
+            yield f"{path}: no key has the name '{override.caller}'"
 
 
 def _key(override: OverrideRequest, endpoint: Endpoint, caller_id: Callable[[str], str | None]) -> str:
@@ -275,18 +286,18 @@ def dry_run(
         "overrides": _overrides(before, after),
         "stops": [
             {
-                "deployment": it,
+                "deployment": deployment,
                 "control": control,
-                "before": before.traffic.get(it, 0),
-                "after": after.traffic.get(it, 0),
+                "before": before.traffic.get(deployment, 0),
+                "after": after.traffic.get(deployment, 0),
             }
-            for it, control in now.stops.items()
-            if before.traffic.get(it, 0) != after.traffic.get(it, 0)
+            for deployment, control in now.stops.items()
+            if before.traffic.get(deployment, 0) != after.traffic.get(deployment, 0)
         ],
         "pins": [
-            {"deployment": it, "conversations": count}
-            for it, count in now.pins.items()
-            if before.traffic.get(it, 0) != after.traffic.get(it, 0)
+            {"deployment": deployment, "conversations": count}
+            for deployment, count in now.pins.items()
+            if before.traffic.get(deployment, 0) != after.traffic.get(deployment, 0)
         ],
     }
 
@@ -301,7 +312,9 @@ def moves(
     """The share of keys that would move, for each pair of deployments: among made-up keys, and among `recent_keys`.
     `stops`: the endpoint's stopped deployments, each with the one that gets its share.
     """
-    still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
+    still = {
+        deployment: control for deployment, control in stops.items() if {deployment, control} <= after.traffic.keys()
+    }
     keys = made_up_keys(max(len(before.traffic), len(after.traffic)))
     made_up = moved(keys, choice(before.traffic, stops=stops), choice(after.traffic, stops=still))
     recent = moved(recent_keys, _choice(before, unit, stops), _choice(after, unit, still))
@@ -312,18 +325,18 @@ def _choice(endpoint: Endpoint, unit: Callable[[str], int], stops: Mapping[str, 
     return choice(endpoint.traffic, Overrides(endpoint.plan.overrides, unit, time.time), stops)
 
 
-def _view(found: Moved) -> dict[str, Any]:
+def _view(moved: Moved) -> dict[str, Any]:
     return {
-        "keys": found.keys,
-        "share": found.share,
-        "pairs": [{"from": a, "to": b, "share": count / found.keys} for (a, b), count in found.pairs.items()],
+        "keys": moved.keys,
+        "share": moved.share,
+        "pairs": [{"from": a, "to": b, "share": count / moved.keys} for (a, b), count in moved.pairs.items()],
     }
 
 
 def _overrides(before: Endpoint, after: Endpoint) -> dict[str, list[str]]:
     """Units whose override is new, removed, or changed."""
-    old = {it.unit: it for it in before.plan.overrides}
-    new = {it.unit: it for it in after.plan.overrides}
+    old = {override.unit: override for override in before.plan.overrides}
+    new = {override.unit: override for override in after.plan.overrides}
     return {
         "added": [unit for unit in new if unit not in old],
         "removed": [unit for unit in old if unit not in new],

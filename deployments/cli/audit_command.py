@@ -58,8 +58,15 @@ def audit(
     from deployments.cli.traffic import moment
 
     rows = [
-        [moment(it["at"]), it["action"], it["error"] or it["outcome"], it["caller"] or "-", _source(it), _what(it)]
-        for it in records
+        [
+            moment(record["at"]),
+            record["action"],
+            record["error"] or record["outcome"],
+            record["caller"] or "-",
+            _source(record),
+            _what(record),
+        ]
+        for record in records
     ]
     typer.echo(table(["TIME", "ACTION", "OUTCOME", "CALLER", "FROM", "WHAT"], rows))
 
@@ -85,7 +92,7 @@ def _what(record: Mapping[str, Any]) -> str:
     """The change in one line."""
     name = record["experiment"] or record["endpoint"] or record["call"]
     shares = [
-        " ".join(f"{it}={share}" for it, share in (record[side] or {}).get("weights", {}).items())
+        " ".join(f"{deployment}={share}" for deployment, share in (record[side] or {}).get("weights", {}).items())
         for side in ("before", "after")
     ]
     change = f" {shares[0]} → {shares[1]}" if all(shares) else f" {(record['after'] or {}).get('action', '')}".rstrip()

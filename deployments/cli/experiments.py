@@ -192,8 +192,8 @@ def request(
     """
     from urllib.parse import quote
 
-    found = json.loads(_source(url, key).ask("GET", f"/requests/{quote(request_id, safe='')}"))
-    typer.echo(json.dumps(found["exposures"], indent=2))
+    request = json.loads(_source(url, key).ask("GET", f"/requests/{quote(request_id, safe='')}"))
+    typer.echo(json.dumps(request["exposures"], indent=2))
 
 
 @app.command()

@@ -119,12 +119,12 @@ def explanation(assignment: Mapping[str, Any]) -> str:
     lines = [f"{assignment['endpoint']}: {name or 'drawn for each request'}", assignment["why"], ""]
     rows = [
         [
-            it["deployment"],
-            f"{it['weight']} %",
-            "-" if it["score"] is None else f"{it['score']:.3f}",
-            "open" if it["breaker_open"] else "closed",
+            deployment["deployment"],
+            f"{deployment['weight']} %",
+            "-" if deployment["score"] is None else f"{deployment['score']:.3f}",
+            "open" if deployment["breaker_open"] else "closed",
         ]
-        for it in assignment["deployments"]
+        for deployment in assignment["deployments"]
     ]
     lines.append(table(["DEPLOYMENT", "WEIGHT", "SCORE", "BREAKER"], rows))
     lines += ["", f"Plan {assignment['plan']}"]

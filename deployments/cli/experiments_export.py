@@ -90,7 +90,7 @@ def write_trace(
     else:
         message = "Recordings are read from a directory: --ledger .run/ledger. Or name an experiment"
         raise CommandError(f"{message}: its exposures have times and lengths, too", ExitCode.USAGE)
-    endpoints = sorted({it.endpoint for it in requests})
+    endpoints = sorted({request.endpoint for request in requests})
     if len(endpoints) > 1:
         raise CommandError(f"A trace is of one endpoint; name it: --endpoint {endpoints[0]}", ExitCode.USAGE)
     estimates = Estimates()
@@ -101,11 +101,13 @@ def write_trace(
 
 def _recorded(url: str, wanted: Selection) -> list[RecordedRequest]:
     try:
-        found = read(url, Path.cwd())
+        requests = read(url, Path.cwd())
     except UnreadableRecording as error:
         raise CommandError(f"{error}. Or name an experiment: its exposures have times and lengths, too") from None
     since, until = wanted.since or 0.0, wanted.until if wanted.until is not None else float("inf")
-    return [it for it in found if since <= it.at < until and wanted.endpoint in (None, it.endpoint)]
+    return [
+        request for request in requests if since <= request.at < until and wanted.endpoint in (None, request.endpoint)
+    ]
 
 
 def _write(pieces: Iterable[bytes], output: Path | None) -> None:
@@ -182,16 +184,16 @@ def run(wanted: ReplayOptions, router: RouterClient, key: str | None, form: str)
 
 def _chosen(wanted: ReplayOptions) -> list[RecordedRequest]:
     try:
-        found = read(wanted.recording, Path.cwd())
+        requests = read(wanted.recording, Path.cwd())
     except UnreadableRecording as error:
         raise CommandError(str(error)) from None
-    endpoints = sorted({it.endpoint for it in found})
+    endpoints = sorted({request.endpoint for request in requests})
     if wanted.endpoint is None and len(endpoints) > 1:
         raise CommandError(f"The recording has several endpoints; name one: --endpoint {endpoints[0]}", ExitCode.USAGE)
-    chosen = [it for it in found if it.endpoint == (wanted.endpoint or endpoints[0])]
+    chosen = [request for request in requests if request.endpoint == (wanted.endpoint or endpoints[0])]
     if not chosen:
         raise CommandError(f"The recording has no requests of '{wanted.endpoint}'; it has {', '.join(endpoints)}")
-    if unknown := {it.task for it in chosen} - set(TASKS):
+    if unknown := {request.task for request in chosen} - set(TASKS):
         raise CommandError(f"The recording has requests of '{min(unknown)}', which this version cannot replay")
     return chosen[: wanted.requests]
 
@@ -201,8 +203,8 @@ def _declared(wanted: ReplayOptions) -> tuple[str, Experiment | None, Mapping[st
     name = wanted.experiment
     if name is None:
         return NAME, None, {}
-    if wanted.config is None and (found := _journalled(wanted.recording, name)) is not None:
-        return name, *found
+    if wanted.config is None and (journalled := _journalled(wanted.recording, name)) is not None:
+        return name, *journalled
     file = wanted.config or Path("serve_config.yaml")
     try:
         config = load(file)
@@ -211,7 +213,11 @@ def _declared(wanted: ReplayOptions) -> tuple[str, Experiment | None, Mapping[st
     if name not in config.experiments:
         known = ", ".join(config.experiments) or "none"
         raise CommandError(f"{file} has no experiment '{name}'; it has {known}")
-    prices = {it: found.price.model_dump() for it, found in config.deployments.items() if found.price is not None}
+    prices = {
+        deployed: deployment.price.model_dump()
+        for deployed, deployment in config.deployments.items()
+        if deployment.price is not None
+    }
     return name, config.experiments[name], prices
 
 
@@ -224,7 +230,7 @@ def _journalled(recording: str, name: str) -> tuple[Experiment, Mapping[str, Any
     except StoreError:
         return None
     run = runs_of(entries).get(name)
-    prices = next((it.detail.get("prices") for it in reversed(entries) if it.kind == "configuration"), None)
+    prices = next((entry.detail.get("prices") for entry in reversed(entries) if entry.kind == "configuration"), None)
     return (run.experiment, prices or {}) if run is not None else None
 
 

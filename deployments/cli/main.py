@@ -226,11 +226,11 @@ def _check_cluster(path: Path) -> None:
 
     try:
         service = manifests.ray_service(manifests.read(path))
-        found = capacity.problems(service)
+        problems = capacity.problems(service)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
-    if found:
-        raise CommandError("\n".join(found))
+    if problems:
+        raise CommandError("\n".join(problems))
     _warn(ledger_volume.warnings(service))
     typer.echo(f"{path}: OK")
 
@@ -276,11 +276,11 @@ def status(
         from deployments.local import dashboard, processes
 
         run = processes.running(port)
-        found = of_local_run(router_client(None, key), dashboard.read(run))
+        status = of_local_run(router_client(None, key), dashboard.read(run))
     else:
-        found = of_server(router_client(url, key))
-    typer.echo(json.dumps(found.as_json(), indent=2) if as_json else found.table())
-    if not found.ready:
+        status = of_server(router_client(url, key))
+    typer.echo(json.dumps(status.as_json(), indent=2) if as_json else status.table())
+    if not status.ready:
         raise typer.Exit(ExitCode.WRONG)
 
 

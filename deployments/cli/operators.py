@@ -60,13 +60,13 @@ def doctor(
 
     findings = list(examine(installation(config)))
     if as_json:
-        typer.echo(json.dumps([it.as_json() for it in findings], indent=2))
+        typer.echo(json.dumps([finding.as_json() for finding in findings], indent=2))
     else:
         for finding in findings:
             if verbose or finding.level is not Level.OK:
                 _print(finding)
         typer.echo(summary(findings))
-    if any(it.level is Level.PROBLEM for it in findings):
+    if any(finding.level is Level.PROBLEM for finding in findings):
         raise typer.Exit(ExitCode.WRONG)
 
 
@@ -78,7 +78,9 @@ def _print(finding: "Finding") -> None:
 
 def summary(findings: "list[Finding]") -> str:
     """The last line of the report."""
-    problems, warnings, passed = (sum(it.level == level for it in findings) for level in ("problem", "warning", "ok"))
+    problems, warnings, passed = (
+        sum(finding.level == level for finding in findings) for level in ("problem", "warning", "ok")
+    )
     if not problems and not warnings:
         return f"All {passed} checks passed."
     return f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}, {passed} passed."
@@ -223,7 +225,7 @@ def keys_of(router: RouterClient) -> list[dict[str, Any]]:
 def keys_table(keys: Sequence[Mapping[str, Any]]) -> str:
     """The keys for a terminal, with their ends and last uses."""
     header = ("NAME", "ENDPOINTS", "EXPIRES", "LAST USED", "PREVIOUS KEY")
-    return table(header, [_row(it) for it in keys])
+    return table(header, [_row(key) for key in keys])
 
 
 def _row(key: Mapping[str, Any]) -> tuple[str, ...]:

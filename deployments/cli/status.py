@@ -57,14 +57,24 @@ class Status:
         applications.
         """
         rows = [row for name in self.endpoints for row in self._rows(name)]
-        unused = [name for name in self.deployments if all(name not in it.traffic for it in self.endpoints.values())]
+        unused = [
+            name
+            for name in self.deployments
+            if all(name not in endpoint.traffic for endpoint in self.endpoints.values())
+        ]
         rows += [["-", "", name, "-", *self._state(name)] for name in unused]
         lines = [f"{self.url}: {'ready' if self.ready else 'NOT READY'}", ""]
         lines.append(table(["ENDPOINT", "TASKS", "DEPLOYMENT", "SHARE", "HEALTH", "REPLICAS", "MODEL"], rows))
-        used = {it.application for it in self.deployments.values()}
-        others = {name: it for name, it in (self.applications or {}).items() if name not in used}
+        used = {deployment.application for deployment in self.deployments.values()}
+        others = {name: application for name, application in (self.applications or {}).items() if name not in used}
         if others:
-            lines += ["", *(f"{name}: {it.status}, {it.running}/{it.wanted} replicas" for name, it in others.items())]
+            lines += [
+                "",
+                *(
+                    f"{name}: {application.status}, {application.running}/{application.wanted} replicas"
+                    for name, application in others.items()
+                ),
+            ]
         for name, application in (self.applications or {}).items():
             if application.status != "RUNNING":
                 lines += [f"{name}: {message}" for message in application.messages]
@@ -90,7 +100,7 @@ class Status:
         if application.status != "RUNNING":
             health = application.status
         replicas = f"{application.running}/{application.wanted}"
-        if [it.application for it in self.deployments.values()].count(deployment.application) > 1:
+        if [deployment.application for deployment in self.deployments.values()].count(deployment.application) > 1:
             replicas += f" of {deployment.application}"
         return [health, replicas, model]
 
@@ -104,16 +114,18 @@ def of_local_run(client: RouterClient, instance: Instance) -> Status:
         url=client.url,
         ready=readiness.get("status") == "ready",
         endpoints={
-            name: EndpointStatus(list(it["tasks"]), bool(ready.get(name)), dict(it["traffic"]))
-            for name, it in (config.get("endpoints") or {}).items()
+            name: EndpointStatus(list(section["tasks"]), bool(ready.get(name)), dict(section["traffic"]))
+            for name, section in (config.get("endpoints") or {}).items()
         },
         deployments={
-            name: DeploymentStatus(it["model"], bool(healthy.get(name)), it.get("app"), it.get("parent"))
-            for name, it in (config.get("deployments") or {}).items()
+            name: DeploymentStatus(section["model"], bool(healthy.get(name)), section.get("app"), section.get("parent"))
+            for name, section in (config.get("deployments") or {}).items()
         },
         applications={
-            name: ApplicationStatus(it.status, it.running, it.wanted, list(it.messages))
-            for name, it in instance.applications.items()
+            name: ApplicationStatus(
+                application.status, application.running, application.wanted, list(application.messages)
+            )
+            for name, application in instance.applications.items()
         },
     )
 
@@ -125,9 +137,11 @@ def of_server(client: RouterClient) -> Status:
     for name in client.endpoints():
         item = client.endpoint(name)
         config: Mapping[str, Any] = item["config"]
-        shares = {it["served_entity_name"]: it["traffic_percentage"] for it in config["traffic_config"]["routes"]}
+        shares = {
+            route["served_entity_name"]: route["traffic_percentage"] for route in config["traffic_config"]["routes"]
+        }
         endpoints[name] = EndpointStatus([item["task"]], item["state"]["ready"] == "READY", shares)
         for entity in config["served_entities"]:
             healthy = entity["state"]["deployment"] == "DEPLOYMENT_READY"
             deployments[entity["name"]] = DeploymentStatus(entity["entity_name"], healthy)
-    return Status(client.url, all(it.ready for it in endpoints.values()), endpoints, deployments, None)
+    return Status(client.url, all(endpoint.ready for endpoint in endpoints.values()), endpoints, deployments, None)

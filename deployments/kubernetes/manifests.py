@@ -68,7 +68,7 @@ def without(overlay: Path, name: str) -> list[Manifest]:
         copy = Path(temporary, overlay.resolve().relative_to(top))
         document: Any = read_yaml(copy / KUSTOMIZATION)
         for field in ("patches", "resources"):
-            document[field] = [it for it in document.get(field) or [] if name not in (it, _path(it))]
+            document[field] = [entry for entry in document.get(field) or [] if name not in (entry, _path(entry))]
         (copy / KUSTOMIZATION).write_text(yaml.safe_dump(document))
         return read(copy)
 
@@ -89,10 +89,10 @@ def _path(patch: object) -> object:
 
 def ray_service(manifests: list[Manifest]) -> Manifest:
     """The one RayService among them. Raises ConfigError."""
-    found = [it for it in manifests if it.get("kind") == "RayService"]
-    if len(found) != 1:
-        raise ConfigError([f"expected one RayService, found {len(found)}"])
-    return found[0]
+    services = [manifest for manifest in manifests if manifest.get("kind") == "RayService"]
+    if len(services) != 1:
+        raise ConfigError([f"expected one RayService, found {len(services)}"])
+    return services[0]
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

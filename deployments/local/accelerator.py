@@ -35,8 +35,8 @@ def on_gpus(document: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     Of an engine that has `accelerator_config: {kind: cpu}`, the placement changes and, if the file does not set it,
     `gpu_memory_utilization`. All other engines stay as they are.
     """
-    found: dict[str, Any] = copy.deepcopy(dict(document))
-    moved = [it for it in found.get("applications") or [] if _kind(it) == "cpu"]
+    edited: dict[str, Any] = copy.deepcopy(dict(document))
+    moved = [application for application in edited.get("applications") or [] if _kind(application) == "cpu"]
     replicas = sum(max(1, demand.max_replicas) for demand in demands({"applications": moved}))
     for application in moved:
         config = application["args"]["llm_config"]
@@ -45,7 +45,7 @@ def on_gpus(document: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         config["placement_group_config"] = {"bundle_per_worker": {"GPU": share}}
         memory = {"gpu_memory_utilization": round(KV_AND_WEIGHTS * share, 3)}
         config["engine_kwargs"] = {**memory, **(config.get("engine_kwargs") or {})}
-    return found, replicas
+    return edited, replicas
 
 
 def _kind(application: Mapping[str, Any]) -> object:

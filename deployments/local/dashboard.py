@@ -61,14 +61,14 @@ class _StillStarting(LaunchError):
 def read(run: Run) -> Instance:
     """The running Serve instance. Raises Unanswered if the dashboard cannot be reached."""
     answer = _call(run, "GET")
-    found = {name: _application(name, item) for name, item in (answer.get("applications") or {}).items()}
-    return Instance(found, _router_config(answer))
+    applications = {name: _application(name, item) for name, item in (answer.get("applications") or {}).items()}
+    return Instance(applications, _router_config(answer))
 
 
 def deployed(run: Run) -> dict[str, Any]:
     """The configuration that Serve has deployed, as `deploy` takes it. Raises as `read`."""
     answer = _call(run, "GET")
-    configs = [it.get("deployed_app_config") for it in (answer.get("applications") or {}).values()]
+    configs = [application.get("deployed_app_config") for application in (answer.get("applications") or {}).values()]
     return {
         "http_options": answer.get("http_options") or {},
         "applications": [config for config in configs if isinstance(config, dict)],
@@ -134,11 +134,13 @@ def _authorization(run: Run) -> dict[str, str]:
 
 
 def _application(name: str, item: Mapping[str, Any]) -> Application:
-    deployments = [it for it in (item.get("deployments") or {}).values() if isinstance(it, dict)]
-    messages = dict.fromkeys(str(it["message"]) for it in (item, *deployments) if it.get("message"))
-    replicas = [replica for it in deployments for replica in it.get("replicas") or []]
+    deployments = [
+        deployment for deployment in (item.get("deployments") or {}).values() if isinstance(deployment, dict)
+    ]
+    messages = dict.fromkeys(str(part["message"]) for part in (item, *deployments) if part.get("message"))
+    replicas = [replica for deployment in deployments for replica in deployment.get("replicas") or []]
     running = sum(replica.get("state") == "RUNNING" for replica in replicas)
-    wanted = sum(it.get("target_num_replicas") or 0 for it in deployments)
+    wanted = sum(deployment.get("target_num_replicas") or 0 for deployment in deployments)
     return Application(name, str(item.get("status")), tuple(messages), running, wanted)
 
 

@@ -67,8 +67,8 @@ any other would do."""
 def require_closed() -> None:
     """Raises LaunchError for the first variable of this process with another value than the required one."""
     for name, (wanted, otherwise) in REQUIRED.items():
-        if (found := os.environ.get(name, wanted)).lower() != wanted:
-            raise LaunchError(f"{name} is '{found}', and not '{wanted}': {otherwise}; run `unset {name}` first")
+        if (value := os.environ.get(name, wanted)).lower() != wanted:
+            raise LaunchError(f"{name} is '{value}', and not '{wanted}': {otherwise}; run `unset {name}` first")
 
 
 def set_environment(run: Run, ports: Ports, *, loopback: bool, ledger_url: str) -> None:

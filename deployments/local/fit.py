@@ -36,7 +36,10 @@ def misfits(document: Mapping[str, Any], config: Config) -> Iterator[str]:
             yield f"access.keys_file: {error.problems[0]}"
     if "applications" not in document:  # a router without Ray
         return
-    wanted = {it.name: it.min_replicas * sum(part.get("CPU", 0) for part in it.bundles) for it in demands(document)}
+    wanted = {
+        demand.name: demand.min_replicas * sum(part.get("CPU", 0) for part in demand.bundles)
+        for demand in demands(document)
+    }
     if sum(wanted.values()) > LOGICAL_CPUS:
         largest = max(wanted, key=lambda name: wanted[name])
         yield (

@@ -243,7 +243,11 @@ def _announce_ready(document: Mapping[str, Any], run: processes.Run, config: Pat
 def _routers(document: Mapping[str, Any]) -> list[str]:
     """The applications that clients reach."""
     applications = document.get("applications") or []
-    return [it["name"] for it in applications if it.get("import_path") == "deployments.router:build"]
+    return [
+        application["name"]
+        for application in applications
+        if application.get("import_path") == "deployments.router:build"
+    ]
 
 
 def _shut_down(run: processes.Run, routers: Sequence[str], stop: threading.Event) -> None:

@@ -168,13 +168,13 @@ def exclusive(directory: Path) -> Iterator[None]:
 def processes_of(run_id: str) -> list[int]:
     """The live processes of the run, without this one."""
     needle = f"{MARKER}={run_id}".encode()
-    found: list[int] = []
+    pids: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
                 if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def sweep(run_id: str) -> int:
@@ -312,9 +312,9 @@ _claims: list[int] = []
 def free_ports(taken: int) -> Ports:
     """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them."""
     dashboard = 8265 if taken != 8265 and is_free(8265) and claim(8265) else 0
-    replicas = next((it for it in _REPLICA_RANGES if is_free(it) and claim(it)), _REPLICA_RANGES[0])
+    replicas = next((ports for ports in _REPLICA_RANGES if is_free(ports) and claim(ports)), _REPLICA_RANGES[0])
     others = range(replicas + REPLICA_PORTS, replicas + _REPLICA_RANGES.step)
-    free = [it for it in others if it != taken and is_free(it)]
+    free = [port for port in others if port != taken and is_free(port)]
     return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], free[5], free[6], replicas)
 
 

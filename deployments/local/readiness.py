@@ -38,18 +38,18 @@ def readiness(port: int) -> Mapping[str, Any]:
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/ready")
-        found = json.loads(connection.getresponse().read())
+        answer = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
         return {}
     finally:
         connection.close()
-    return found if isinstance(found, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def ready_endpoints(port: int) -> list[str]:
     """The endpoints that the router on `port` reports as ready; empty while the router does not answer."""
-    found = readiness(port).get("endpoints")
-    return [name for name, ready in found.items() if ready] if isinstance(found, dict) else []
+    endpoints = readiness(port).get("endpoints")
+    return [name for name, ready in endpoints.items() if ready] if isinstance(endpoints, dict) else []
 
 
 def announcement(endpoint: str, config: Config, port: int) -> str:
@@ -88,13 +88,13 @@ def wait_until_delivered(routers: Sequence[str], run: Run) -> None:
     LaunchError if they refuse it, or after DELIVERY_S."""
     deadline = time.monotonic() + DELIVERY_S
     while True:
-        found = dashboard.read(run).applications
-        applications = [found[name] for name in routers if name in found]
+        states = dashboard.read(run).applications
+        applications = [states[name] for name in routers if name in states]
         for application in applications:
             if application.status == "DEPLOY_FAILED":
                 reasons = "\n".join(application.messages)
                 raise LaunchError(f"The application '{application.name}' cannot be updated:\n{reasons}")
-        if all(it.status == "RUNNING" for it in applications):
+        if all(application.status == "RUNNING" for application in applications):
             break
         if time.monotonic() > deadline:
             raise LaunchError(f"Not every router has it after {DELIVERY_S:.0f} s. Check with: {command('status')}")
@@ -129,11 +129,11 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
     config, said = load_document(document), False
     while True:
         try:
-            found = run_in_background(partial(dashboard.read, run), stop).applications
+            states = run_in_background(partial(dashboard.read, run), stop).applications
         except NotRunning:  # a busy machine: the dashboard answers later
-            found = {}
-        display.update({name: found[name].state if name in found else "NOT_STARTED" for name in names})
-        waiting = [name for name in names if name not in found or found[name].status != "RUNNING"]
+            states = {}
+        display.update({name: states[name].state if name in states else "NOT_STARTED" for name in names})
+        waiting = [name for name in names if name not in states or states[name].status != "RUNNING"]
         if not waiting:
             return
         if (
@@ -144,8 +144,8 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
             display.say(announcement(ready[0], config, run.port))
             said = True
         for name in waiting:
-            if name in found:
-                failures.check(found[name], time.monotonic())
+            if name in states:
+                failures.check(states[name], time.monotonic())
         if time.monotonic() > deadline:
             raise LaunchError(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}. See the logs.")
         raise_if_stopped(stop, wait_s=0.5)

@@ -20,4 +20,4 @@ def adapter_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
     for application in applications:
         config = (application.get("args") or {}).get("llm_config")
         if isinstance(config, Mapping):
-            yield from (it.path for it in adapters_of(config))
+            yield from (adapter.path for adapter in adapters_of(config))

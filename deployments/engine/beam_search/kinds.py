@@ -45,38 +45,40 @@ class RankedSearch(Search):
     def results(self) -> list[Beam]:
         return list(self._finished)
 
-    def _chosen(self, found: Sequence[Continuations], next_tokens: Sequence[NextToken]) -> list[Beam]:
+    def _chosen(self, continuations: Sequence[Continuations], next_tokens: Sequence[NextToken]) -> list[Beam]:
         """The chosen beams, in order. Held beams compete unchanged."""
-        scores = [beam.score + continuations.scores for beam, continuations in zip(self.live, found, strict=True)]
+        scores = [
+            beam.score + continuations.scores for beam, continuations in zip(self.live, continuations, strict=True)
+        ]
         first = np.cumsum([0, *(len(part) for part in scores)])
         everything = np.concatenate([*scores, [beam.score for beam in self._held]])
         chosen = []
-        for place in self._order(everything, found):
+        for place in self._order(everything, continuations):
             if place >= first[-1]:
                 chosen.append(self._held[place - first[-1]])
                 continue
             parent = int(np.searchsorted(first, place, side="right")) - 1
             which = place - first[parent]
-            step = self._step(next_tokens[parent], float(found[parent].logprobs[which]))
-            token = int(found[parent].ids[which])
+            step = self._step(next_tokens[parent], float(continuations[parent].logprobs[which]))
+            token = int(continuations[parent].ids[which])
             chosen.append(self._extended(self.live[parent], token, float(everything[place]), step))
         return chosen
 
-    def _order(self, scores: Floats, found: Sequence[Continuations]) -> np.ndarray:
+    def _order(self, scores: Floats, continuations: Sequence[Continuations]) -> np.ndarray:
         """Places in `scores`: those of all continuations, then those of held beams."""
         keys = scores
         if self._settings.kind is Kind.NAIVE_SAMPLING:
             # The highest log-weights with Gumbel noise are a draw without replacement, in drawing order.
-            keys = scores + np.concatenate([*self._noise(found), self._random.gumbel(size=len(self._held))])
+            keys = scores + np.concatenate([*self._noise(continuations), self._random.gumbel(size=len(self._held))])
         count = min(self._settings.breadth, len(keys))
         highest = np.argpartition(-keys, count - 1)[:count]
         return highest[np.argsort(-keys[highest], kind="stable")]
 
-    def _noise(self, found: Sequence[Continuations]) -> list[Floats]:
+    def _noise(self, continuations: Sequence[Continuations]) -> list[Floats]:
         """Gumbel noise for the continuations of each live beam, drawn in an order that near ties do not change."""
-        noise: list[Floats] = [np.empty(0)] * len(found)
-        for place in sorted(range(len(found)), key=lambda place: self.live[place].tokens):
-            noise[place] = drawn_by_id(self._random, found[place].ids)
+        noise: list[Floats] = [np.empty(0)] * len(continuations)
+        for place in sorted(range(len(continuations)), key=lambda place: self.live[place].tokens):
+            noise[place] = drawn_by_id(self._random, continuations[place].ids)
         return noise
 
     def _finish(self, beams: Sequence[Beam]) -> None:
@@ -124,14 +126,16 @@ class StochasticSearch(Search):
     def _continued(self, next_tokens: Sequence[NextToken]) -> list[Beam]:
         """The best continuations of each live beam: no more than `width` of them can stay."""
         continued = []
-        for beam, found, next_token in zip(self.live, self._continuations(next_tokens), next_tokens, strict=True):
-            if not len(found.ids):
+        for beam, continuations, next_token in zip(
+            self.live, self._continuations(next_tokens), next_tokens, strict=True
+        ):
+            if not len(continuations.ids):
                 continue
-            scores = beam.score + found.scores
-            perturbed = with_maximum(scores + drawn_by_id(self._random, found.ids), beam.perturbed)
+            scores = beam.score + continuations.scores
+            perturbed = with_maximum(scores + drawn_by_id(self._random, continuations.ids), beam.perturbed)
             for which in np.argsort(-perturbed, kind="stable")[: self._settings.width]:
-                step = self._step(next_token, float(found.logprobs[which]))
-                token, score = int(found.ids[which]), float(scores[which])
+                step = self._step(next_token, float(continuations.logprobs[which]))
+                token, score = int(continuations.ids[which]), float(scores[which])
                 continued.append(self._extended(beam, token, score, step, float(perturbed[which])))
         return continued
 

@@ -139,12 +139,14 @@ class Scoring:
         ids, logprobs = next_token.ids[allowed], next_token.logprobs[allowed]
         scores = self._penalised(answer, ids, logprobs)
         order = np.argsort(-scores, kind="stable")
-        found = Continuations(ids[order], scores[order], logprobs[order])
+        continuations = Continuations(ids[order], scores[order], logprobs[order])
         if self._settings.samples:
-            found = self._warped(found)
-        if self._settings.kind is Kind.STOCHASTIC and len(found.scores):
-            found = Continuations(found.ids, found.scores - _logsumexp(found.scores), found.logprobs)
-        return found
+            continuations = self._warped(continuations)
+        if self._settings.kind is Kind.STOCHASTIC and len(continuations.scores):
+            continuations = Continuations(
+                continuations.ids, continuations.scores - _logsumexp(continuations.scores), continuations.logprobs
+            )
+        return continuations
 
     def _banned(self, answer: Tokens) -> list[int]:
         settings = self._settings
@@ -178,17 +180,19 @@ class Scoring:
                 scores[ids == token] -= settings.frequency_penalty * count + settings.presence_penalty
         return scores
 
-    def _warped(self, found: Continuations) -> Continuations:
+    def _warped(self, continuations: Continuations) -> Continuations:
         settings = self._settings
-        found = Continuations(found.ids, found.scores / settings.temperature, found.logprobs)
+        continuations = Continuations(
+            continuations.ids, continuations.scores / settings.temperature, continuations.logprobs
+        )
         if settings.top_k:
-            found = found.only(slice(max(settings.top_k, self._keeps)))
-        if settings.top_p < 1 and len(found.scores):
-            mass = np.exp(found.scores - _logsumexp(found.scores))
+            continuations = continuations.only(slice(max(settings.top_k, self._keeps)))
+        if settings.top_p < 1 and len(continuations.scores):
+            mass = np.exp(continuations.scores - _logsumexp(continuations.scores))
             before = np.cumsum(mass) - mass
             before[: self._keeps] = 0
-            found = found.only(before < settings.top_p)
-        return found
+            continuations = continuations.only(before < settings.top_p)
+        return continuations
 
 
 def _ends_with(tokens: Tokens, ending: Tokens) -> bool:
@@ -263,10 +267,12 @@ class Search(ABC):
     def _continuations(self, next_tokens: Sequence[NextToken]) -> list[Continuations]:
         """The continuations of each of `live`. A beam without any ends, and is held."""
         pairs = zip(self.live, next_tokens, strict=True)
-        found = [self._scoring.continuations(beam.tokens, next_token) for beam, next_token in pairs]
-        stuck = (beam for beam, continuations in zip(self.live, found, strict=True) if not len(continuations.ids))
+        continuations = [self._scoring.continuations(beam.tokens, next_token) for beam, next_token in pairs]
+        stuck = (
+            beam for beam, continuations in zip(self.live, continuations, strict=True) if not len(continuations.ids)
+        )
         self._held = [*self._held, *(replace(beam, ending=FinishReason.EXHAUSTED) for beam in stuck)]
-        return found
+        return continuations
 
     def _extended(self, beam: Beam, token: int, score: float, step: BeamStep, perturbed: float = 0.0) -> Beam:
         tokens = (*beam.tokens, token)

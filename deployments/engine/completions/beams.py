@@ -133,9 +133,9 @@ async def _merged(choices: Sequence[Outputs]) -> Outputs:
 
 async def _joined(outputs: Outputs) -> Outputs:
     """One output with all choices."""
-    found = {choice.index: (output, choice) async for output in outputs for choice in output.outputs}
-    joined = found[0][0]
-    joined.outputs = [found[index][1] for index in sorted(found)]
+    choices = {choice.index: (output, choice) async for output in outputs for choice in output.outputs}
+    joined = choices[0][0]
+    joined.outputs = [choices[index][1] for index in sorted(choices)]
     yield joined
 
 

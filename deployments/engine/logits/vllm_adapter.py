@@ -64,7 +64,7 @@ class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not foll
             return []
         is_structured = params.structured_outputs is not None
         request = SamplingRequest(params.extra_args, params.temperature, params.seed, is_structured, vocabulary_size)
-        return [it for kind in cls.processors if (it := kind.from_request(request)) is not None]
+        return [processor for kind in cls.processors if (processor := kind.from_request(request)) is not None]
 
 
 class RawScores(BatchProcessor):
