@@ -353,7 +353,7 @@ MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
 """Exceptions that reading a malformed answer raises."""
 
 
-class ToolCall(NamedTuple):
+class CollectedToolCall(NamedTuple):
     """A tool call; the arguments are JSON, as far as the model wrote it."""
 
     name: str
@@ -369,9 +369,9 @@ class Content:
     arguments: defaultdict[Any, str] = field(default_factory=lambda: defaultdict(str))
 
     @property
-    def calls(self) -> list[ToolCall]:
+    def calls(self) -> list[CollectedToolCall]:
         """The tool calls, by choice and number."""
-        return [ToolCall(self.names[key], arguments) for key, arguments in sorted(self.arguments.items())]
+        return [CollectedToolCall(self.names[key], arguments) for key, arguments in sorted(self.arguments.items())]
 
     def add_message(self, message: Mapping[str, Any], key: Any) -> None:
         """A chat's message, or a delta of it."""

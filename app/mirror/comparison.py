@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from app.engine.collectors import MALFORMED, Content, ToolCall, content_of, vectors_of
+from app.engine.collectors import MALFORMED, CollectedToolCall, Content, content_of, vectors_of
 from app.engine.output import Promise, is_kept
 from app.exposures.wire import FinishCode
 
@@ -100,7 +100,7 @@ def _called(content: Content) -> list[tuple[str, Any]]:
     return [(call.name, _arguments(call)) for call in content.calls]
 
 
-def _arguments(call: ToolCall) -> Any:
+def _arguments(call: CollectedToolCall) -> Any:
     try:
         return from_json(call.arguments or "{}")
     except ValueError:

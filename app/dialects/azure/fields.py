@@ -105,7 +105,7 @@ class Tool(BaseModel):
     function: Function
 
 
-class _Sampling(_Fields):
+class _AzureSampling(_Fields):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     max_tokens: int | None = Field(default=None, ge=1, description=REST_OF_THE_CONTEXT)
@@ -116,7 +116,7 @@ class _Sampling(_Fields):
     top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
 
 
-class Chat(_Sampling):
+class Chat(_AzureSampling):
     """POST /chat/completions. Other fields are rejected unless the header `extra-parameters` says otherwise."""
 
     model_config = _documented(STREAM_OPTIONS_WITH_STREAM, either(values({"tool_choice": [None, "none"]}), SOME_TOOLS))
@@ -140,7 +140,7 @@ class Chat(_Sampling):
         return self
 
 
-class Completions(_Sampling):
+class Completions(_AzureSampling):
     """POST /completions. Other fields are rejected unless the header `extra-parameters` says otherwise."""
 
     model_config = _documented()

@@ -26,7 +26,7 @@ from app.errors import CONTEXT_EXCEEDED, BadRequest
 
 
 @dataclass(frozen=True)
-class ChatTranslation(DirectTranslation):
+class AzureChatTranslation(DirectTranslation):
     """POST /chat/completions."""
 
     stream: bool = False
@@ -48,7 +48,7 @@ class ChatTranslation(DirectTranslation):
 
 
 @dataclass(frozen=True)
-class CompletionsTranslation(Translation):
+class AzureCompletionsTranslation(Translation):
     """POST /completions."""
 
     body: Mapping[str, Any]
@@ -81,7 +81,7 @@ class CompletionsTranslation(Translation):
 
 
 @dataclass(frozen=True)
-class EmbeddingsTranslation(DirectTranslation):
+class AzureEmbeddingsTranslation(DirectTranslation):
     """POST /embeddings. `encoding` is the client's `encoding_format`."""
 
     encoding: str = "float"
@@ -102,9 +102,9 @@ class EmbeddingsTranslation(DirectTranslation):
 
 
 PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
-    "chat": ChatTranslation.parse,
-    "completions": CompletionsTranslation.parse,
-    "embeddings": EmbeddingsTranslation.parse,
+    "chat": AzureChatTranslation.parse,
+    "completions": AzureCompletionsTranslation.parse,
+    "embeddings": AzureEmbeddingsTranslation.parse,
 }
 
 

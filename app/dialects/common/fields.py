@@ -95,7 +95,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Sampling(BaseModel):
+class SamplingFields(BaseModel):
     """The sampling fields of OpenAI's chat and completion requests on whose bounds the dialects agree."""
 
     stream: bool = False

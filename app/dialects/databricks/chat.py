@@ -64,7 +64,7 @@ def counts(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ChatTranslation(DirectTranslation):
+class DatabricksChatTranslation(DirectTranslation):
     """Chat. `usage_apart`: the client asked for the usage in a separate chunk.
 
     Without `max_tokens` vLLM generates up to the end of the context. `reasoning_effort` goes to the chat template; one
@@ -110,7 +110,7 @@ _PLACEHOLDER = re.compile(r"\{(instruction|input)\}")
 
 
 @dataclass(frozen=True)
-class EmbeddingsTranslation(Translation):
+class DatabricksEmbeddingsTranslation(Translation):
     """Embeddings. vLLM has no `instruction`: it goes into each text by the deployment's `instruction_template`."""
 
     body: Mapping[str, Any]

@@ -109,7 +109,7 @@ _NOT_SENT = frozenset({"echo", "error_behavior", "suffix", "use_raw_prompt"})
 
 
 @dataclass(frozen=True)
-class CompletionsTranslation(Translation):
+class DatabricksCompletionsTranslation(Translation):
     """Completions. `usage_apart`: the client asked for the usage in a separate chunk.
 
     `to_tokenize` are bodies of `/tokenize` for the prompts: to put them into the chat template, to find the room for

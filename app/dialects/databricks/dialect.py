@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.common.fields import REJECTED_BY_NAME
-from app.dialects.databricks.chat import ChatTranslation, EmbeddingsTranslation, RequestContext
-from app.dialects.databricks.completions import CompletionsTranslation
+from app.dialects.databricks.chat import DatabricksChatTranslation, DatabricksEmbeddingsTranslation, RequestContext
+from app.dialects.databricks.completions import DatabricksCompletionsTranslation
 from app.dialects.databricks.errors import error_reply
 from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
-from app.dialects.databricks.fields import Request as Fields
+from app.dialects.databricks.fields import DatabricksBody as Fields
 from app.dialects.databricks.response_fields import Responses
-from app.dialects.databricks.responses import ResponsesTranslation
+from app.dialects.databricks.responses import DatabricksResponsesTranslation
 from app.dialects.mounts import openai_routes
 from app.dialects.nested_fields import request_object
 from app.dialects.schemas import Body
@@ -33,10 +33,10 @@ TASKS: Mapping[Task, tuple[str, str]] = {
 """Each task's name in Databricks' API, and the field that identifies its requests."""
 
 _PARSERS: Mapping[str, Callable[[dict[str, Any], RequestContext], Call]] = {
-    "chat": ChatTranslation.parse,
-    "completions": CompletionsTranslation.parse,
-    "embeddings": EmbeddingsTranslation.parse,
-    "responses": ResponsesTranslation.parse,
+    "chat": DatabricksChatTranslation.parse,
+    "completions": DatabricksCompletionsTranslation.parse,
+    "embeddings": DatabricksEmbeddingsTranslation.parse,
+    "responses": DatabricksResponsesTranslation.parse,
 }
 
 BODIES: Mapping[Task, Body] = {

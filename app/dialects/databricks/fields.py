@@ -39,7 +39,7 @@ from app.dialects.common.fields import (
     Function,
     JsonSchema,
     ResponseFormat,
-    Sampling,
+    SamplingFields,
     StreamOptions,
     ToolChoice,
     absent,
@@ -70,7 +70,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Request(StrictModel):
+class DatabricksBody(StrictModel):
     """The fields that all requests share."""
 
     refused: ClassVar[Mapping[str, str]] = {  # what `databricks-sdk` sends to endpoints of other kinds
@@ -95,10 +95,10 @@ class Request(StrictModel):
         return schema
 
 
-AnyRequest = TypeVar("AnyRequest", bound=Request)
+AnyRequest = TypeVar("AnyRequest", bound=DatabricksBody)
 
 
-class _Records(Request):
+class _Records(DatabricksBody):
     user: str | None = Field(default=None, description=USER)
     safety_identifier: str | None = Field(default=None, description=FALLBACK_USER)
     client_request_id: str | None = Field(default=None, description=RECORDS)
@@ -110,7 +110,7 @@ class _Records(Request):
     store: bool | None = Field(default=None, description=RECORDS)
 
 
-class _Sampling(Sampling, _Records):
+class _DatabricksSampling(SamplingFields, _Records):
     stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
     stream_options: StreamOptions | None = Field(
         default=None, description="with `include_usage` the usage is in a separate chunk"
@@ -257,7 +257,7 @@ class _ResponseFormat(ResponseFormat):
 _NO_SYSTEM = values({"role": ["user", "assistant", "tool"]})
 
 
-class Chat(_Sampling):
+class Chat(_DatabricksSampling):
     """Chat requests."""
 
     model_config = described_by(
@@ -298,7 +298,7 @@ class Chat(_Sampling):
         return self
 
 
-class Completions(_Sampling):
+class Completions(_DatabricksSampling):
     """Completion requests."""
 
     model_config = described_by(

@@ -29,7 +29,7 @@ from app.dialects.common.fields import (
     given,
     values,
 )
-from app.dialects.databricks.fields import Request, StrictModel
+from app.dialects.databricks.fields import DatabricksBody, StrictModel
 
 Text = Annotated[str, Field(max_length=512)]
 Key = Annotated[str, Field(max_length=64)]
@@ -199,7 +199,7 @@ class ReasoningOptions(StrictModel):
     encrypted_content: Any = None
 
 
-class Responses(Request):
+class Responses(DatabricksBody):
     """Responses requests."""
 
     model_config = described_by(
@@ -213,7 +213,7 @@ class Responses(Request):
         "prompt": "not supported, there are no stored prompts; write it into `instructions` and `input`",
         "service_tier": "not supported",
         "store": "not supported; responses are not stored",
-        **Request.refused,
+        **DatabricksBody.refused,
     }
 
     input: NonEmpty | Annotated[list[Item], Field(min_length=1)] = Field(

@@ -32,7 +32,7 @@ _INTERESTING = re.compile(
 Reword = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class ResponseStream(FrameStream):
+class DatabricksResponseStream(FrameStream):
     """A `Stream` that translates the few events with a response object, and passes the others.
 
     `reword` translates a response object. `one_call`: the events of every function call after the first are left out.
@@ -124,7 +124,7 @@ _REPEATED_IF_GIVEN = ("prompt_cache_key", "prompt_cache_retention", "safety_iden
 
 
 @dataclass(frozen=True)
-class ResponsesTranslation(DirectTranslation):
+class DatabricksResponsesTranslation(DirectTranslation):
     """Responses. `echo` is what the response repeats of its request, in the client's own form.
 
     `truncation` "auto" changes nothing: the engine would cut off the end of the conversation. One that is too long is
@@ -155,7 +155,7 @@ class ResponsesTranslation(DirectTranslation):
 
     def open_stream(self, serving: ServingContext) -> Stream:
         one_call = not self.echo["parallel_tool_calls"]
-        stream = ResponseStream(self._response, request_id=self.context.request_id, one_call=one_call)
+        stream = DatabricksResponseStream(self._response, request_id=self.context.request_id, one_call=one_call)
         return with_served_model(stream, serving)
 
     def _response(self, answer: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from app.dialects.common.requests import check_copies, engine_extensions, in_ste
 from app.dialects.common.streams import PassthroughStream, StreamFormat
 from app.dialects.friendli.completion_request import check_extensions
 from app.dialects.friendli.embeddings import Embeddings
-from app.dialects.friendli.fields import TOOLS, Completions, ModelName, Strict, TokenId, checked
+from app.dialects.friendli.fields import TOOLS, Completions, ExactFields, ModelName, TokenId, checked
 from app.dialects.friendli.rules import Chat, Message, Tool, read_chat
 from app.dialects.friendli.sampling import sampling, seed_fields
 from app.engine.usage import find_usage
@@ -124,7 +124,7 @@ def parse_chat(body: Mapping[str, Any], request: Request, context: ParseContext)
     if not fields.is_one_request:
         check_copies("seed", engine_body, len(fields.seeds) - 1)
     extended = bool(engine_extensions(engine_body))
-    translation = ChatTranslation(fields, engine_body, stream=fields.stream, needs_model=extended)
+    translation = FriendliChatTranslation(fields, engine_body, stream=fields.stream, needs_model=extended)
     return Call("chat", engine_body, translation, timeout_s=fields.timeout_s)
 
 
@@ -151,7 +151,7 @@ def _engine_body(fields: Chat, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ChatTranslation(Translation):
+class FriendliChatTranslation(Translation):
     """POST …/v1/chat/completions. `body` is the engine's. `needs_model`: it asks for extensions."""
 
     fields: Chat
@@ -203,21 +203,21 @@ def _joined(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**answers[0], "choices": choices, "usage": usage}
 
 
-class Tokenize(Strict):
+class Tokenize(ExactFields):
     """POST …/v1/tokenize."""
 
     model: ModelName = None
     prompt: str = Field(description="its ids, with special tokens as the engine adds them")
 
 
-class Detokenize(Strict):
+class Detokenize(ExactFields):
     """POST …/v1/detokenize."""
 
     model: ModelName = None
     tokens: list[TokenId] = Field(description="their text, with special tokens spelt out")
 
 
-class Render(Strict):
+class Render(ExactFields):
     """POST …/v1/chat/render."""
 
     chat_template_kwargs: dict[str, Any] | None = None
@@ -229,11 +229,11 @@ class Render(Strict):
 def parse_tokenize(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
     """Raises BadRequest or Unprocessable."""
     prompt = checked(body, Tokenize).prompt
-    return Call("completions", {"prompt": prompt}, TokenizeTranslation(prompt))
+    return Call("completions", {"prompt": prompt}, FriendliTokenizeTranslation(prompt))
 
 
 @dataclass(frozen=True)
-class TokenizeTranslation(Translation):
+class FriendliTokenizeTranslation(Translation):
     """The ids of a text, by the router's copy of the tokenizer."""
 
     prompt: str
@@ -248,11 +248,11 @@ class TokenizeTranslation(Translation):
 
 def parse_detokenize(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
     """Raises BadRequest or Unprocessable."""
-    return Call("completions", {}, DetokenizeTranslation(checked(body, Detokenize).tokens))
+    return Call("completions", {}, FriendliDetokenizeTranslation(checked(body, Detokenize).tokens))
 
 
 @dataclass(frozen=True)
-class DetokenizeTranslation(Translation):
+class FriendliDetokenizeTranslation(Translation):
     """The text of ids, by the router's copy of the tokenizer; special tokens are spelt out."""
 
     ids: list[int]

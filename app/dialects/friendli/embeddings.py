@@ -9,12 +9,12 @@ from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
 from app.dialects.bodies import dump
 from app.dialects.common.fields import absent, both, described_by, either, given
 from app.dialects.common.requests import DirectTranslation
-from app.dialects.friendli.fields import ModelName, Phrase, Strict, TokenId, checked
+from app.dialects.friendli.fields import ExactFields, ModelName, Phrase, TokenId, checked
 from app.dialects.friendli.rules import SOME_ITEMS, unset
 from app.errors import BadRequest
 
 
-class Classification(Strict):
+class Classification(ExactFields):
     """POST /dedicated/classify."""
 
     model_config = described_by(
@@ -50,11 +50,11 @@ def parse_embeddings(body: Mapping[str, Any], request: Request, context: ParseCo
     """Raises BadRequest or Unprocessable."""
     fields = checked(body, Embeddings)
     engine_body = {"input": fields.texts(), "encoding_format": fields.encoding_format}
-    return Call("embeddings", engine_body, EmbeddingsTranslation("/v1/embeddings", engine_body))
+    return Call("embeddings", engine_body, FriendliEmbeddingsTranslation("/v1/embeddings", engine_body))
 
 
 @dataclass(frozen=True)
-class EmbeddingsTranslation(DirectTranslation):
+class FriendliEmbeddingsTranslation(DirectTranslation):
     """vLLM's vectors, with a count of completion tokens, which the SDK requires."""
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:

@@ -43,22 +43,22 @@ _SEARCH_ONLY = "by the deployment's beam search; an error without `num_beams`"
 _ENCODER_ONLY = "rejected except 1: no encoder-decoder model is served"
 
 
-class Strict(BaseModel):
+class ExactFields(BaseModel):
     """Fields of the exact JSON type; unknown ones are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-_Fields = TypeVar("_Fields", bound=Strict)
+_Fields = TypeVar("_Fields", bound=ExactFields)
 
 
-class TokenSequence(Strict):
+class TokenSequence(ExactFields):
     """``{"tokens": [1, 2]}``."""
 
     tokens: list[TokenId] = []
 
 
-class JsonSchema(Strict):
+class JsonSchema(ExactFields):
     """The schema of type `json_schema`, nested as in OpenAI's API; OpenAI's other members have no effect."""
 
     model_config = ConfigDict(extra="ignore")
@@ -66,7 +66,7 @@ class JsonSchema(Strict):
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(ExactFields):
     """`response_format`. `schema` is a JSON schema, as text or as an object, or a regular expression."""
 
     model_config = described_by(
@@ -85,13 +85,13 @@ class ResponseFormat(Strict):
     json_schema: JsonSchema | None = None
 
 
-class StreamOptions(Strict):
+class StreamOptions(ExactFields):
     """`stream_options`."""
 
     include_usage: bool = False
 
 
-class GenerationFields(Strict):
+class GenerationFields(ExactFields):
     """The fields that completions and chat share."""
 
     eos_token: list[TokenId] = Field(default=[], description="ends the answer instead of the model's own")

@@ -18,10 +18,10 @@ from app.dialects.friendli.fields import (
     EXCLUDED_STOP,
     TOOLS,
     Completions,
+    ExactFields,
     GenerationFields,
     Microseconds,
     Phrase,
-    Strict,
     checked,
 )
 from app.dialects.friendli.sampling import seeds_count_up
@@ -32,7 +32,7 @@ _Checked = TypeVar("_Checked", bound=GenerationFields)
 _Fields = TypeVar("_Fields", bound=GenerationFields, contravariant=True)
 
 
-class Rule(ABC, Generic[_Fields]):
+class FieldRule(ABC, Generic[_Fields]):
     """`field` is wrong `when` the condition holds; `message` states the reason."""
 
     field: str
@@ -47,7 +47,7 @@ class Rule(ABC, Generic[_Fields]):
         return None
 
 
-def checked_against(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Checked:
+def checked_against(fields: _Checked, rules: Iterable[FieldRule[_Checked]]) -> _Checked:
     """Returns `fields`. Raises BadRequest for the first rule that they break."""
     for rule in rules:
         if rule.when(fields):
@@ -55,7 +55,7 @@ def checked_against(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Check
     return fields
 
 
-def schemas(rules: Iterable[Rule[Any]]) -> list[Schema]:
+def schemas(rules: Iterable[FieldRule[Any]]) -> list[Schema]:
     """The rules that JSON Schema can express."""
     return [schema for rule in rules if (schema := rule.schema()) is not None]
 
@@ -70,7 +70,7 @@ UNFORMATTED: Schema = {"properties": {"response_format": values({"type": ["text"
 WITHOUT_BEAMS = absent("num_beams")
 
 
-class _FieldRule(Rule[_Fields]):
+class _FieldRule(FieldRule[_Fields]):
     """A kind of rule, for one field."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -208,7 +208,7 @@ class Unsupported(_FieldRule[Completions]):
 MAX_BEAM_TEMPERATURE = 2.0  # vLLM's own limit: logits processors have no effect on beams
 
 
-class OneSeedPerChoice(Rule[GenerationFields]):
+class OneSeedPerChoice(FieldRule[GenerationFields]):
     field = "seed"
     message = "must hold as many seeds as n says"
 
@@ -216,7 +216,7 @@ class OneSeedPerChoice(Rule[GenerationFields]):
         return isinstance(fields.seed, list) and len(fields.seed) not in (0, fields.n)
 
 
-class PromptOrTokens(Rule[Completions]):
+class PromptOrTokens(FieldRule[Completions]):
     field = "prompt"
     message = "either it or tokens must be given"
 
@@ -227,7 +227,7 @@ class PromptOrTokens(Rule[Completions]):
         return either(given("prompt"), given("tokens", SOME_ITEMS))
 
 
-class PromptNotEmpty(Rule[Completions]):
+class PromptNotEmpty(FieldRule[Completions]):
     field = "prompt"
     message = "must not be empty"
 
@@ -235,7 +235,7 @@ class PromptNotEmpty(Rule[Completions]):
         return fields.prompt == ""
 
 
-class DistinctIndices(Rule[Completions]):
+class DistinctIndices(FieldRule[Completions]):
     field = "token_index_to_replace"
     message = "must not hold an index twice"
 
@@ -246,7 +246,7 @@ class DistinctIndices(Rule[Completions]):
         return {"properties": {self.field: {"uniqueItems": True}}}
 
 
-class LogitsOrLogprobs(Rule[Completions]):
+class LogitsOrLogprobs(FieldRule[Completions]):
     field = "include_output_logits"
     message = "cannot be given together with log-probabilities"
 
@@ -257,7 +257,7 @@ class LogitsOrLogprobs(Rule[Completions]):
         return either(unset(self.field), both(unset("include_output_logprobs"), absent("logprobs")))
 
 
-class NoFormatWithBeams(Rule[Completions]):
+class NoFormatWithBeams(FieldRule[Completions]):
     field = "response_format"
     message = "not supported with num_beams"
 
@@ -271,7 +271,7 @@ class NoFormatWithBeams(Rule[Completions]):
 _NOT_DRAWN = either(WITHOUT_BEAMS, values({"beam_search_type": [None, "DETERMINISTIC"]}))
 
 
-class PositiveTopPWithBeams(Rule[Completions]):
+class PositiveTopPWithBeams(FieldRule[Completions]):
     field = "top_p"
     message = "must be greater than 0 with num_beams"
 
@@ -282,7 +282,7 @@ class PositiveTopPWithBeams(Rule[Completions]):
         return either(_NOT_DRAWN, {"properties": {self.field: {"exclusiveMinimum": 0}}})
 
 
-class BeamTemperature(Rule[Completions]):
+class BeamTemperature(FieldRule[Completions]):
     field = "temperature"
     message = f"must be above 0 and at most {MAX_BEAM_TEMPERATURE:g} where beams are drawn"
 
@@ -295,7 +295,7 @@ class BeamTemperature(Rule[Completions]):
         return either(_NOT_DRAWN, {"properties": {self.field: bounds}})
 
 
-class RepetitionPenaltyFromOne(Rule[Completions]):
+class RepetitionPenaltyFromOne(FieldRule[Completions]):
     field = "repetition_penalty"
     message = "must be at least 1"
 
@@ -303,7 +303,7 @@ class RepetitionPenaltyFromOne(Rule[Completions]):
         return fields.repetition_penalty is not None and fields.repetition_penalty < 1
 
 
-class PositiveTopP(Rule[Completions]):
+class PositiveTopP(FieldRule[Completions]):
     field = "top_p"
     message = "must be greater than 0"
 
@@ -311,14 +311,14 @@ class PositiveTopP(Rule[Completions]):
         return fields.top_p == 0
 
 
-GENERATION_RULES: Sequence[Rule[GenerationFields]] = (
+GENERATION_RULES: Sequence[FieldRule[GenerationFields]] = (
     OnlyWith("stream_options", "stream"),
     OneSeedPerChoice(),
     Exclusive("timeout", "timeout_microseconds"),
     NotWithFormat("min_tokens"),
 )
 
-COMPLETION_RULES: Sequence[Rule[Completions]] = (
+COMPLETION_RULES: Sequence[FieldRule[Completions]] = (
     PromptOrTokens(),
     Exclusive("prompt", "tokens"),
     PromptNotEmpty(),
@@ -354,7 +354,7 @@ COMPLETION_RULES: Sequence[Rule[Completions]] = (
 )
 
 # From the documentation of the classic form; the current SDK's allows more.
-CLASSIC_RULES: Sequence[Rule[Completions]] = (RepetitionPenaltyFromOne(), PositiveTopP())
+CLASSIC_RULES: Sequence[FieldRule[Completions]] = (RepetitionPenaltyFromOne(), PositiveTopP())
 
 
 def read_completions(body: Mapping[str, Any], form: Form) -> Completions:
@@ -363,7 +363,7 @@ def read_completions(body: Mapping[str, Any], form: Form) -> Completions:
     return checked_against(checked(body, Completions), [*GENERATION_RULES, *COMPLETION_RULES, *classic])
 
 
-class _PartlyChecked(Strict):
+class _PartlyChecked(ExactFields):
     """Checks some members; vLLM checks the others."""
 
     model_config = ConfigDict(extra="allow")
@@ -426,7 +426,7 @@ class Chat(GenerationFields):
         return not self.seeds or seeds_count_up(self.seeds)
 
 
-class NoFormatWithTools(Rule[Chat]):
+class NoFormatWithTools(FieldRule[Chat]):
     field = "response_format"
     message = "not supported with tools"
 
@@ -437,7 +437,7 @@ class NoFormatWithTools(Rule[Chat]):
         return either(UNFORMATTED, unset("tools"))
 
 
-class NoMinTokensWithTools(Rule[Chat]):
+class NoMinTokensWithTools(FieldRule[Chat]):
     field = "min_tokens"
     message = "not supported with tools"
 
@@ -448,7 +448,7 @@ class NoMinTokensWithTools(Rule[Chat]):
         return either(values({self.field: [None, 0]}), unset("tools"))
 
 
-class ToolChoiceNeedsTools(Rule[Chat]):
+class ToolChoiceNeedsTools(FieldRule[Chat]):
     field = "tool_choice"
     message = "only allowed with tools"
 
@@ -459,7 +459,7 @@ class ToolChoiceNeedsTools(Rule[Chat]):
         return either(values({self.field: [None, "none", "auto"]}), SOME_TOOLS)
 
 
-class StreamedSeedsCountUp(Rule[Chat]):
+class StreamedSeedsCountUp(FieldRule[Chat]):
     field = "seed"
     message = "a list that does not count up by one cannot be streamed"
 
@@ -467,7 +467,7 @@ class StreamedSeedsCountUp(Rule[Chat]):
         return fields.stream and not fields.is_one_request
 
 
-class ReasoningStaysParsed(Rule[Chat]):
+class ReasoningStaysParsed(FieldRule[Chat]):
     field = "parse_reasoning"
     message = "false is not supported: what the engine parses stays so"
 
@@ -478,7 +478,7 @@ class ReasoningStaysParsed(Rule[Chat]):
         return values({self.field: [None, True]})
 
 
-CHAT_RULES: Sequence[Rule[Chat]] = (
+CHAT_RULES: Sequence[FieldRule[Chat]] = (
     OnlyWith("top_logprobs", "logprobs"),
     Exclusive("max_completion_tokens", "max_tokens"),
     NoFormatWithTools(),

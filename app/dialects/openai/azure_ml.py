@@ -15,7 +15,7 @@ from app.dialects.base import Reply, ServingContext
 from app.dialects.bodies import dump
 from app.dialects.common.fields import NonEmptyList
 from app.dialects.common.requests import DirectTranslation
-from app.dialects.openai.fields import Message, Request
+from app.dialects.openai.fields import Message, OperationBody
 from app.dialects.schemas import Body, Schemas, content
 from app.errors import BadRequest
 
@@ -41,7 +41,7 @@ class InputData(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-class WrappedChat(Request):
+class WrappedChat(OperationBody):
     """POST /score with a chat."""
 
     input_data: InputData = Field(

@@ -16,7 +16,7 @@ from app.dialects.base import Reply, ServingContext
 from app.dialects.bodies import dump
 from app.dialects.common.fields import NonEmptyList, absent, both, described_by, either, given, values
 from app.dialects.common.requests import DirectTranslation, encoded
-from app.dialects.openai.fields import Request
+from app.dialects.openai.fields import OperationBody
 
 FIELD_NAMES = {
     "dimensions": "output_dimension",
@@ -28,7 +28,7 @@ FIELD_NAMES = {
 _ONLY_TEXTS = "only texts are embedded; send them as `texts`"
 
 
-class Content(BaseModel):
+class InputPart(BaseModel):
     """One part of an input."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -50,14 +50,14 @@ class Input(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    content: NonEmptyList[Content]
+    content: NonEmptyList[InputPart]
 
     def text(self) -> str:
         """The text to embed."""
         return "\n".join(part.text or "" for part in self.content)
 
 
-class Embed(Request):
+class Embed(OperationBody):
     """The request."""
 
     model_config = described_by(
@@ -65,7 +65,7 @@ class Embed(Request):
         either(both(given("texts"), absent("inputs")), both(given("inputs"), absent("texts"))),
     )
 
-    refused: ClassVar[Mapping[str, str]] = {**Request.refused, "images": _ONLY_TEXTS}
+    refused: ClassVar[Mapping[str, str]] = {**OperationBody.refused, "images": _ONLY_TEXTS}
 
     texts: NonEmptyList[str] | None = Field(default=None, description="vLLM's `input`")
     inputs: NonEmptyList[Input] | None = Field(
@@ -101,7 +101,7 @@ class Embed(Request):
 
 
 @dataclass(frozen=True)
-class EmbedTranslation(DirectTranslation):
+class CohereEmbedTranslation(DirectTranslation):
     """Vectors in each of `types`; `is_plain`: in the form of the API's first version without types, a list."""
 
     types: Sequence[str] = ("float",)

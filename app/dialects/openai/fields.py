@@ -31,7 +31,7 @@ from app.dialects.common.fields import (
     Function,
     NonEmpty,
     NonEmptyList,
-    Sampling,
+    SamplingFields,
     absent,
     both,
     check_without_prefix,
@@ -45,7 +45,7 @@ from app.dialects.schemas import NOT_USED
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
-class Request(BaseModel):
+class OperationBody(BaseModel):
     """The fields that the bodies of all operations share."""
 
     # Strict: a number in quotes is an error, as it is at OpenAI's.
@@ -66,7 +66,7 @@ class Request(BaseModel):
     model: str | None = Field(default=None, description=MODEL)
 
 
-class Recorded(Request):
+class Recorded(OperationBody):
     """Fields for the caller's own records, which the engine does not get."""
 
     metadata: Any = Field(default=None, description=RECORDS)
@@ -86,7 +86,7 @@ class StreamOptions(fields.StreamOptions):
     include_obfuscation: bool | None = None
 
 
-class _Sampling(Sampling, Recorded):
+class _Sampling(SamplingFields, Recorded):
     stream_options: StreamOptions | None = Field(default=None, description="vLLM's; only with `stream`")
     top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
     n: int = Field(default=1, ge=1, le=128, description=GREEDY_N)
@@ -298,16 +298,16 @@ class Pooling(Embeddings):
         return value
 
 
-class Detokenize(Request):
+class Detokenize(OperationBody):
     """vLLM's POST /detokenize."""
 
     tokens: list[Annotated[int, Field(ge=0, lt=2**63)]]
 
 
-class Tokenize(Request):
+class Tokenize(OperationBody):
     """vLLM's POST /tokenize: a prompt or a conversation."""
 
-    refused: ClassVar[Mapping[str, str]] = {**Request.refused, "text": "send it as `prompt`"}  # Cohere's name
+    refused: ClassVar[Mapping[str, str]] = {**OperationBody.refused, "text": "send it as `prompt`"}  # Cohere's name
 
     model_config = described_by(
         either(both(given("prompt"), absent("messages")), both(given("messages"), absent("prompt")))
@@ -339,7 +339,7 @@ class Responses(Recorded):
     """POST /v1/responses."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        **Request.refused,
+        **OperationBody.refused,
         "prompt": "prompts are not stored; send the text in `instructions` and `input`",
     }
 
@@ -390,7 +390,7 @@ class Responses(Recorded):
 _COUNTED = "counted as vLLM puts it into the prompt"
 
 
-class InputTokens(Request):
+class InputTokens(OperationBody):
     """POST /v1/responses/input_tokens: the fields that make up a prompt, and those that change nothing."""
 
     input: NonEmpty | NonEmptyList[Any] = Field(description=_COUNTED)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common.fields import USER, NonEmptyList, absent, both, described_by, either, given
-from app.dialects.openai.fields import Part, Request
+from app.dialects.openai.fields import OperationBody, Part
 
 
 class Document(BaseModel):
@@ -38,7 +38,7 @@ Texts = Text | NonEmptyList[Text]
 _TEXTS = "vLLM's; an object with `text` is sent as that text"
 
 
-class _Scoring(Request):
+class _Scoring(OperationBody):
     user: str | None = Field(default=None, description=USER)
     max_tokens_per_doc: int | None = Field(default=None, ge=0)
     max_tokens_per_query: int | None = Field(default=None, ge=0)
@@ -48,7 +48,7 @@ class Rerank(_Scoring):
     """POST /v1/rerank and /v2/rerank."""
 
     refused: ClassVar[Mapping[str, str]] = {
-        **Request.refused,
+        **OperationBody.refused,
         "max_chunks_per_doc": "documents are not cut into chunks; `max_tokens_per_doc` shortens them",
         "rank_fields": "a document is ranked by its whole text; send only the relevant text as `documents`",
     }

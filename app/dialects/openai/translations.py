@@ -92,7 +92,7 @@ def failed_stream(fields: Mapping[str, Any], error: Mapping[str, Any], id: str, 
     )
 
 
-class ResponseStream(PassthroughStream):
+class EditedResponseStream(PassthroughStream):
     """A `Stream` that edits the few events that hold a response object or a finished item, and passes the others.
 
     The last item's `response.output_item.done` waits for the next event: only that one shows whether the item was cut
@@ -145,7 +145,7 @@ def _cut(done: bytes) -> bytes:
     return encode(dump({**event, "item": {**event["item"], "status": "incomplete"}}), type=event["type"])
 
 
-AnyRequest = TypeVar("AnyRequest", bound=fields.Request)
+AnyRequest = TypeVar("AnyRequest", bound=fields.OperationBody)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _parse_pooling(body: dict[str, Any]) -> Call:
 
 def parse_cohere_embed(body: dict[str, Any], version: str = "2") -> Call:
     request = _checked(body, cohere.Embed, frozenset())
-    translation = cohere.EmbedTranslation.of(request, version=version)
+    translation = cohere.CohereEmbedTranslation.of(request, version=version)
     names = {**cohere.FIELD_NAMES, "input": "texts" if request.inputs is None else "inputs"}
     return Call("embeddings", translation.body, translation, request.model, field_names=names)
 
@@ -326,7 +326,7 @@ class ResponsesTranslation(DirectTranslation):
         return Reply(dump(whole_response(from_json(answer), single_tool_call=self.single_tool_call)))
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        return ResponseStream(EVENTS, single_tool_call=self.single_tool_call)
+        return EditedResponseStream(EVENTS, single_tool_call=self.single_tool_call)
 
 
 def _parse_input_tokens(body: dict[str, Any], *, drop_tools: bool) -> Call:
@@ -431,7 +431,7 @@ def _checked(body: dict[str, Any], model: type[AnyRequest], passed: frozenset[st
 
 
 @cache
-def _known(model: type[fields.Request]) -> AbstractSet[str]:
+def _known(model: type[fields.OperationBody]) -> AbstractSet[str]:
     return model.model_fields.keys()  # looked up anew by pydantic each time
 
 

@@ -67,7 +67,7 @@ class _Tool(_Strict):
     function: Function
 
 
-class GenerationFields(_Strict):
+class ChatFormFields(_Strict):
     """The fields that both requests in OpenAI's form share."""
 
     model: str | None = Field(
@@ -88,7 +88,7 @@ class GenerationFields(_Strict):
     top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
 
 
-class Chat(GenerationFields):
+class Chat(ChatFormFields):
     messages: list[_Message] = Field(min_length=1)
     guideline: str | None = Field(default=None, description="for the chat template")
     logit_bias: dict[str, float] | None = None
@@ -115,7 +115,7 @@ class Chat(GenerationFields):
     )
 
 
-class Completions(GenerationFields):
+class Completions(ChatFormFields):
     refused: ClassVar[Mapping[str, str]] = {"suffix": "TGI does not support it"}
 
     prompt: (
@@ -126,7 +126,7 @@ class Completions(GenerationFields):
     suffix: Annotated[str | None, WithJsonSchema({"type": "null"})] = None
 
 
-def engine_fields(body: Mapping[str, Any], model: type[GenerationFields]) -> tuple[dict[str, Any], bool]:
+def engine_fields(body: Mapping[str, Any], model: type[ChatFormFields]) -> tuple[dict[str, Any], bool]:
     """The fields of `body` for vLLM, and whether the stream's usage is to be hidden from the client.
 
     Raises Unprocessable, naming the field, if `body` is not a `model`.

@@ -43,7 +43,7 @@ from app.dialects.tgi.errors import error_reply
 from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES, GenerateRequest, Parameters
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import names_no_model, task_asked_about
-from app.dialects.tgi.tokenize import ChatTokenize, Tokenize
+from app.dialects.tgi.tokenize import ChatTokenize, TokensTranslation
 from app.dialects.tgi.vertex import Instances, Vertex
 from app.errors import NotFound, Rejected, SwitchyardError, Unavailable, UpstreamError
 from app.misspellings import question
@@ -292,12 +292,12 @@ _PARSERS: Mapping[str, Callable[[Request, ParseContext], Call]] = {
     "generate_stream": partial(Generate.parse, stream=True),
     "invocations": _parse_invocations,
     "vertex": Vertex.parse,
-    "tokenize": Tokenize.parse,
+    "tokenize": TokensTranslation.parse,
     "chat_tokenize": ChatTokenize.parse,
     "embed": tei.EmbedTranslation.parse,
     "embed_all": tei.EmbedAllTranslation.parse,
     "similarity": tei.SimilarityTranslation.parse,
-    "rerank": tei.RerankTranslation.parse,
+    "rerank": tei.TeiRerankTranslation.parse,
     "predict": tei.PredictTranslation.parse,
     "chat": ChatCompletion.parse,
     "completions": Completion.parse,

@@ -141,7 +141,7 @@ class EmbedTranslation(DirectTranslation):
 
 
 @dataclass(frozen=True)
-class RerankTranslation(DirectTranslation):
+class TeiRerankTranslation(DirectTranslation):
     """Texts in the order of their scores, from vLLM's `/v1/rerank`."""
 
     with_texts: bool = False

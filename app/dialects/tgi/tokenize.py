@@ -44,7 +44,7 @@ class _Token(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenize(Translation):
+class TokensTranslation(Translation):
     """The tokens of `inputs` with the characters that each covers, the last `truncate` of them."""
 
     inputs: str

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from app.engine.collectors import (
     MALFORMED,
     ChatCollector,
+    CollectedToolCall,
     CompletionCollector,
     CutCalls,
     MessageCollector,
     ResponseCollector,
     StreamCollector,
-    ToolCall,
     content_of,
     cut_calls,
     forced_call_collector,
@@ -194,7 +194,7 @@ STREAMS = [
 def test_texts_and_calls_are_those_of_the_answer_and_thoughts_are_not(answer: bytes, stream: bool) -> None:
     content = content_of(answer, stream=stream)
     assert [text for text in content.texts.values() if text] == ["It rains."]
-    assert content.calls == [ToolCall("weather", '{"city":"Rome"}')]
+    assert content.calls == [CollectedToolCall("weather", '{"city":"Rome"}')]
 
 
 def test_several_choices_stay_apart_in_a_stream() -> None:

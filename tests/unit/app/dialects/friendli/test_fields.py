@@ -12,7 +12,7 @@ from app.dialects.base import Request, ServingContext
 from app.dialects.friendli.chat import Detokenize, Render, Tokenize
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.friendli.embeddings import Embeddings
-from app.dialects.friendli.fields import Completions, Strict
+from app.dialects.friendli.fields import Completions, ExactFields
 from app.dialects.friendli.rules import Chat
 from app.errors import BadRequest, ClientError, Unprocessable
 from tests.support.clients.dialect_calls import engine_body
@@ -29,7 +29,7 @@ from tests.support.clients.friendli_calls import (
 )
 from tests.support.clients.samples import MODEL, SERVED
 
-MODELS: dict[str, type[Strict]] = {
+MODELS: dict[str, type[ExactFields]] = {
     "completions": Completions,
     "chat": Chat,
     "render": Render,
