@@ -5,15 +5,14 @@ import { readFile } from "node:fs/promises";
 const scripts = new URL("../../app/pages/static/js/", import.meta.url);
 const load = (name) => import(new URL(name, scripts));
 const { Answer, percent } = await load("playground/answer.js");
-const { diff, likeness, words } = await load("playground/diff.js");
-const { EventParser } = await load("playground/events.js");
+const { diff, likeness, words } = await load("playground/comparison.js");
+const { EventParser } = await load("events.js");
 const { request } = await load("playground/request.js");
-const { python, shellWord, jsonText } = await load("playground/literals.js");
-const { snippets } = await load("playground/snippets.js");
-const { cosine, norm } = await load("playground/vectors.js");
+const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
+const { cosine, norm } = await load("playground/cards.js");
 const { unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
-const { planChanges } = await load("traffic/plan_changes.js");
+const { planChanges } = await load("traffic/moves.js");
 
 const FUNCTIONS = {
   cosine,
@@ -34,7 +33,7 @@ const FUNCTIONS = {
   words,
   events(pieces) {
     const parser = new EventParser();
-    return pieces.flatMap((piece) => parser.feed(piece));
+    return [pieces.flatMap((piece) => parser.feed(piece)), parser.lastEventId];
   },
   answer(startedAt, events) {
     const answer = new Answer(startedAt);

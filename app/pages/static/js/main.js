@@ -2,9 +2,7 @@
 
 import { Api } from "./api.js";
 import { h } from "./dom.js";
-import { poll } from "./poll.js";
-import { askForKey, waysToSignIn } from "./signing_in/dialog.js";
-import { exchange, returned } from "./signing_in/issuer.js";
+import { askForKey, exchange, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys"]);
 const main = document.getElementById("main");
@@ -64,6 +62,36 @@ export function announce(text) {
 function navigate(hash) {
   if (location.hash === hash) show();
   else location.hash = hash;
+}
+
+/**
+ * Calls `task` now, then again `every` milliseconds after each run has ended, but not while the page is hidden.
+ * Returns a function that stops it. `task` gets an AbortSignal that stopping aborts; `failed` gets what it throws.
+ */
+function poll(task, { every = 2000, failed = () => {} } = {}) {
+  const ended = new AbortController();
+  let timer,
+    running = false;
+
+  async function run() {
+    clearTimeout(timer);
+    if (running || document.hidden || ended.signal.aborted) return;
+    running = true;
+    try {
+      await task(ended.signal);
+    } catch (error) {
+      if (!ended.signal.aborted) failed(error);
+    }
+    running = false;
+    if (!ended.signal.aborted) timer = setTimeout(run, every);
+  }
+
+  document.addEventListener("visibilitychange", run, { signal: ended.signal });
+  run();
+  return () => {
+    clearTimeout(timer);
+    ended.abort();
+  };
 }
 
 /** The route of a hash: the page's module, and the names and parameters after it. */

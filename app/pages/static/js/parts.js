@@ -1,4 +1,4 @@
-// Elements that several pages use.
+// Elements that several pages use, and what their buttons do.
 
 import { h } from "./dom.js";
 import { moment } from "./format.js";
@@ -154,4 +154,20 @@ export function askForReason({ title, explain, label, danger = false, typed = nu
     dialog.showModal();
     reason.focus();
   });
+}
+
+/**
+ * Copies `text`. Where the browser does not allow that, selects `shown`, the element that has the text. Resolves to the
+ * button's new label, and announces the result.
+ */
+export async function copy(text, shown, announce) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("Copied");
+    return "Copied";
+  } catch {
+    getSelection().selectAllChildren(shown);
+    announce("The browser does not allow copying. The text is selected: copy it with the keyboard.");
+    return "Selected: press Ctrl+C";
+  }
 }

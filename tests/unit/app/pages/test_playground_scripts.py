@@ -44,7 +44,7 @@ JSON = st.recursive(
 )
 
 
-# --- diff.js ---
+# --- comparison.js ---
 
 
 def common(a: list[str], b: list[str]) -> int:
@@ -105,6 +105,10 @@ EVENTS = st.lists(TEXT, min_size=1, max_size=5)
 CUTS = st.lists(st.integers(0, 400), max_size=6)
 
 
+def sent(data: str, id: str = "", type_: str = "message") -> dict[str, str]:
+    return {"type": type_, "data": data, "id": id}
+
+
 @batches
 @given(st.lists(st.tuples(EVENTS, st.sampled_from(["\n", "\r\n", "\r"]), CUTS), min_size=1, max_size=30))
 def test_events_do_not_depend_on_how_the_stream_is_split(cases: list[tuple[list[str], str, list[int]]]) -> None:
@@ -119,7 +123,7 @@ def test_events_do_not_depend_on_how_the_stream_is_split(cases: list[tuple[list[
         pieces = [whole[a:b] for a, b in zip([0, *places], [*places, len(whole)], strict=True)]
         # The end of the last line is certain once something follows it.
         calls.append(("events", ([*pieces, ": end"],)))
-        wanted.append(["\n".join(event) for event in lines])
+        wanted.append([[sent("\n".join(text), str(number)) for number, text in enumerate(lines)], str(len(lines) - 1)])
     assert call_all(calls) == wanted
 
 
@@ -128,11 +132,17 @@ def test_a_stream_may_be_split_anywhere_even_within_a_line_ending(end: str) -> N
     whole = end.join(["data: a", "data: b", "", ": c", "data: d", "", ": e"])
     calls = [("events", ([whole[:cut], whole[cut:]],)) for cut in range(len(whole) + 1)]
     calls.append(("events", (list(whole),)))
-    assert call_all(calls) == [["a\nb", "d"]] * len(calls)
+    assert call_all(calls) == [[[sent("a\nb"), sent("d")], ""]] * len(calls)
 
 
 def test_events_without_a_space_or_after_a_byte_order_mark_are_read_and_unfinished_ones_are_not() -> None:
-    assert call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"]) == ["a", "", " b"]
+    found, _ = call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"])
+    assert found == [sent("a"), sent(""), sent(" b")]
+
+
+def test_an_event_has_its_type_and_the_last_id_that_came_even_without_data() -> None:
+    found = call("events", ["id: 1\nevent: plan\ndata: a\n\ndata: b\n\nid: 2\n\nid: 3\n"])
+    assert found == [[sent("a", "1", "plan"), sent("b", "1")], "2"]
 
 
 # --- answer.js ---
@@ -246,7 +256,7 @@ def test_empty_fields_are_not_sent() -> None:
     }
 
 
-# --- literals.js ---
+# --- snippets.js ---
 
 
 @batches

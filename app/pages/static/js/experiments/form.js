@@ -1,9 +1,8 @@
 // A form that declares an experiment. The server checks the section as it checks the file's, and returns the YAML to
 // commit. The form applies nothing itself.
 
-import { copy as copyText } from "../clipboard.js";
 import { h, morph } from "../dom.js";
-import { mark, notice } from "../parts.js";
+import { copy as copyText, mark, notice } from "../parts.js";
 import { METRICS } from "./words.js";
 
 const PAUSE_MS = 300;

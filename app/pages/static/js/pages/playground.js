@@ -1,11 +1,10 @@
 // One prompt to all deployments of an endpoint, side by side.
 
 import { h } from "../dom.js";
-import { Card, VectorCard } from "../playground/card.js";
+import { RankCard, TextCard, VectorCard } from "../playground/cards.js";
 import { codePanel } from "../playground/code_panel.js";
 import { comparison } from "../playground/comparison.js";
 import { Form } from "../playground/form.js";
-import { RankCard } from "../playground/rank_card.js";
 import { FormError, TASKS, request } from "../playground/request.js";
 
 export const title = "Playground";
@@ -68,7 +67,7 @@ export async function mount(root, context) {
     }
     running?.abort();
     const ended = (running = new AbortController());
-    const Kind = KINDS[values.task] ?? Card;
+    const Kind = KINDS[values.task] ?? TextCard;
     const cards = chosen.map((deployment) => new Kind(deployment, values.endpoint));
     compared.hidden = true;
     results.replaceChildren(...cards.map((card) => card.element));

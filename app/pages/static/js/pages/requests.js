@@ -1,8 +1,7 @@
 // One request by its id: which deployment answered, why, and how it went.
 
 import { h, svg } from "../dom.js";
-import { moment } from "../format.js";
-import { seconds } from "../playground/card.js";
+import { moment, seconds } from "../format.js";
 
 export const title = "Requests";
 
@@ -123,14 +122,13 @@ function card(exposure, id, me, context) {
     ],
     ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
     ["Attempts", String(exposure.attempts)],
-    ["First token", exposure.ttft_s === null ? "–" : seconds(1000 * exposure.ttft_s)],
-    ["Duration", seconds(1000 * exposure.duration_s)],
+    ["First token", seconds(exposure.ttft_s) ?? "–"],
+    ["Duration", seconds(exposure.duration_s)],
     [
       "Between tokens",
       exposure.itl_mean_s === null
         ? "–"
-        : `${seconds(1000 * exposure.itl_mean_s)} on average, ` +
-          `at most ${seconds(1000 * (exposure.itl_max_s ?? exposure.itl_mean_s))}`,
+        : `${seconds(exposure.itl_mean_s)} on average, at most ${seconds(exposure.itl_max_s ?? exposure.itl_mean_s)}`,
     ],
     ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
     [

@@ -1,7 +1,7 @@
 // The request as a program, for each SDK.
 
-import { copy as copyText } from "../clipboard.js";
 import { h } from "../dom.js";
+import { copy as copyText } from "../parts.js";
 import { FormError, request } from "./request.js";
 import { snippets } from "./snippets.js";
 

@@ -1,7 +1,6 @@
-// Shows the difference between two answers.
+// The difference between two answers, word by word.
 
 import { h } from "../dom.js";
-import { diff, likeness } from "./diff.js";
 
 const MARKS = { same: ["span", null], removed: ["del", "removed: "], added: ["ins", "added: "] };
 
@@ -43,4 +42,106 @@ export function comparison(answers) {
     said,
     text,
   ].filter(Boolean);
+}
+
+// Scripts that write no spaces: each character is a word.
+const UNSPACED = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]`;
+const WORD = new RegExp(String.raw`\s+|${UNSPACED}\p{M}*|(?:(?!${UNSPACED})[\p{L}\p{N}\p{M}_])+|[^]`, "gu");
+
+const MOST_EDITS = 2000; // the search takes time and memory with the square of this
+
+/** A text's words, spaces, and single other characters; joined, they are the text. */
+export function words(text) {
+  return text.match(WORD) ?? [];
+}
+
+/**
+ * The edits that turn `before` into `after`: pieces `{kind: "same" | "removed" | "added", text}`, with the fewest
+ * words changed. Texts with more than 2,000 changed words are shown as replaced between what they share at both ends.
+ */
+export function diff(before, after) {
+  const [a, b] = [words(before), words(after)];
+  let start = 0;
+  while (start < a.length && start < b.length && a[start] === b[start]) start++;
+  let end = 0;
+  while (end < a.length - start && end < b.length - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
+  const middle = edits(a.slice(start, a.length - end), b.slice(start, b.length - end));
+  const same = (list) => list.map((text) => ({ kind: "same", text }));
+  return joined([...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))]);
+}
+
+/** The similarity of two texts: the share of their words, spaces apart, that stay the same; 1 for two empty texts. */
+export function likeness(pieces) {
+  const count = (kinds) =>
+    pieces
+      .filter((it) => kinds.includes(it.kind))
+      .reduce((sum, it) => sum + words(it.text).filter((word) => word.trim()).length, 0);
+  const [same, changed] = [count(["same"]), count(["removed", "added"])];
+  return same + changed === 0 ? 1 : (2 * same) / (2 * same + changed);
+}
+
+/** Myers' algorithm (An O(ND) Difference Algorithm, 1986): for each number of edits, how far each diagonal gets. */
+function edits(a, b) {
+  const replaced = [...a.map((text) => ({ kind: "removed", text })), ...b.map((text) => ({ kind: "added", text }))];
+  if (!a.length || !b.length) return replaced;
+  const most = Math.min(a.length + b.length, MOST_EDITS);
+  const zero = most + 1; // the position of diagonal 0
+  const reach = new Int32Array(2 * most + 3).fill(-1);
+  reach[zero + 1] = 0;
+  const trace = []; // for each number of edits, diagonals -d - 1 to d + 1 before it
+  for (let d = 0; d <= most; d++) {
+    trace.push(reach.slice(zero - d - 1, zero + d + 2));
+    for (let k = -d; k <= d; k += 2) {
+      let x = isDown(reach, zero, d, k) ? reach[zero + k + 1] : reach[zero + k - 1] + 1;
+      while (x < a.length && x - k < b.length && a[x] === b[x - k]) x++;
+      reach[zero + k] = x;
+      if (x >= a.length && x - k >= b.length) return walked(trace, a, b);
+    }
+  }
+  return replaced;
+}
+
+/** Whether diagonal `k` is reached by adding a word, from the diagonal above it. */
+function isDown(reach, zero, d, k) {
+  return k === -d || (k !== d && reach[zero + k - 1] < reach[zero + k + 1]);
+}
+
+/** The path to the end, traced back from the end. */
+function walked(trace, a, b) {
+  const path = [];
+  let [x, y] = [a.length, b.length];
+  for (let d = trace.length - 1; d >= 0; d--) {
+    const [reach, zero, k] = [trace[d], d + 1, x - y];
+    const from = isDown(reach, zero, d, k) ? k + 1 : k - 1;
+    const fromX = reach[zero + from];
+    const fromY = fromX - from;
+    while (x > fromX && y > fromY) {
+      path.push({ kind: "same", text: a[--x] });
+      y--;
+    }
+    if (d > 0) path.push(from > k ? { kind: "added", text: b[--y] } : { kind: "removed", text: a[--x] });
+  }
+  return path.reverse();
+}
+
+/** Neighbours of one kind together, and between two unchanged pieces what was removed before what was added. */
+function joined(pieces) {
+  const found = [];
+  let [removed, added] = ["", ""];
+  const flush = () => {
+    if (removed) found.push({ kind: "removed", text: removed });
+    if (added) found.push({ kind: "added", text: added });
+    [removed, added] = ["", ""];
+  };
+  for (const { kind, text } of pieces) {
+    if (kind === "removed") removed += text;
+    else if (kind === "added") added += text;
+    else {
+      flush();
+      if (found.at(-1)?.kind === "same") found.at(-1).text += text;
+      else found.push({ kind: "same", text });
+    }
+  }
+  flush();
+  return found;
 }

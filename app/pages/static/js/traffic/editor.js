@@ -3,8 +3,7 @@
 import { h, morph } from "../dom.js";
 import { duration } from "../format.js";
 import { notice, swatch } from "../parts.js";
-import { changes, moved } from "../weights.js";
-import { movesInWords } from "./moves.js";
+import { changes, moved, movesInWords } from "./moves.js";
 
 const LENGTHS = [
   ["", "until it is changed"],

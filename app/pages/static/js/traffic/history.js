@@ -3,8 +3,7 @@
 import { h, morph } from "../dom.js";
 import { time } from "../format.js";
 import { askForReason } from "../parts.js";
-import { movesInWords } from "./moves.js";
-import { planChanges } from "./plan_changes.js";
+import { movesInWords, planChanges } from "./moves.js";
 
 const SHOWN = 20;
 

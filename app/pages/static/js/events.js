@@ -1,0 +1,104 @@
+// Server-sent events over fetch, since EventSource sends no key: of models' answers, and of the experiments' journal.
+// https://html.spec.whatwg.org/multipage/server-sent-events.html
+
+const WAIT_MS = 3000;
+
+/** Parses a stream's text, which may come in any pieces, and returns the complete events: `{type, data, id}`. */
+export class EventParser {
+  #rest = "";
+  #type = "";
+  #data = [];
+  #id = "";
+
+  /** The id to continue after: events without data have one, too. */
+  lastEventId = "";
+  #started = false;
+
+  feed(text) {
+    if (!this.#started && text !== "") {
+      this.#started = true;
+      if (text.startsWith("\ufeff")) text = text.slice(1);
+    }
+    // A CR at the end may be the first half of a CRLF.
+    const whole = this.#rest + text;
+    const held = whole.endsWith("\r") ? 1 : 0;
+    const lines = whole.slice(0, whole.length - held).split(/\r\n|\n|\r/);
+    this.#rest = lines.pop() + whole.slice(whole.length - held);
+    return lines.flatMap((line) => this.#line(line));
+  }
+
+  /** The event that this line completes, if any. */
+  #line(line) {
+    if (line === "") {
+      this.lastEventId = this.#id;
+      const event = { type: this.#type || "message", data: this.#data.join("\n"), id: this.#id };
+      const isEvent = this.#data.length > 0;
+      this.#type = "";
+      this.#data = [];
+      return isEvent ? [event] : [];
+    }
+    const [, field, value = ""] = /^([^:]*)(?:: ?([^]*))?$/.exec(line);
+    if (field === "data") this.#data.push(value);
+    else if (field === "event") this.#type = value;
+    else if (field === "id" && !value.includes("\0")) this.#id = value;
+    return [];
+  }
+}
+
+/** The events of a streamed Response, as they arrive. */
+export async function* eventsOf(response, parser = new EventParser()) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield* parser.feed(value);
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // to stop reading early ends the request
+  }
+}
+
+/**
+ * Follows the journal: calls `receive(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until the
+ * returned function is called. While the page is hidden no stream is open; the next one continues after the last event.
+ */
+export function follow(api, since, receive) {
+  const ended = new AbortController();
+  let last = "";
+  let stream = null;
+  let wake = () => {};
+
+  async function read() {
+    stream = new AbortController();
+    const response = await api.fetch(`/api/events${last === "" ? `?since=${since}` : ""}`, {
+      headers: last === "" ? {} : { "last-event-id": last },
+      signal: AbortSignal.any([ended.signal, stream.signal]),
+      timeout: null,
+    });
+    const parser = new EventParser();
+    try {
+      for await (const { type, data, id } of eventsOf(response, parser))
+        receive({ id, kind: type, ...JSON.parse(data) });
+    } finally {
+      last = parser.lastEventId || last;
+    }
+  }
+
+  const changed = () => (document.hidden ? stream?.abort() : wake());
+  document.addEventListener("visibilitychange", changed, { signal: ended.signal });
+  (async () => {
+    while (!ended.signal.aborted) {
+      try {
+        if (!document.hidden) await read();
+      } catch {
+        // The stream ends now and then, and the server may be away: the next request follows.
+      }
+      await new Promise((resolve) => {
+        wake = resolve;
+        setTimeout(resolve, WAIT_MS);
+      });
+    }
+  })();
+  return () => ended.abort();
+}

@@ -1,0 +1,325 @@
+// The panels of a report: its metrics, subgroups, distributions, guardrails, and its units by plan.
+
+import { h, svg } from "../dom.js";
+import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
+import { cell, mark, swatch, table } from "../parts.js";
+import { axis, interval, reach } from "./interval.js";
+import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js";
+
+const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
+const ATTRIBUTES = {
+  dialect: "Dialect",
+  prompt_bytes: "First prompt",
+  stream: "First answer",
+  hour: "First hour",
+  group: "Group",
+};
+
+/** The identity of a comparison. */
+export const keyOf = (it) => JSON.stringify([it.metric, it.treatment]);
+
+export function metrics(report, arms) {
+  const rows = [...report.primary, ...report.secondary];
+  const span = reach(rows.filter((it) => it.scale === "relative"));
+  const several = report.treatments.length > 1;
+  return table(
+    "Metrics",
+    [
+      "Metric",
+      "Verdict",
+      { label: ["Effect", axis(span, "relative")] },
+      "In words",
+      ...arms.map((it, index) => ({ label: [swatch(index), it], number: true })),
+    ],
+    rows.map((it) =>
+      h(
+        "tr",
+        { key: keyOf(it) },
+        cell(
+          "",
+          [
+            metricName(it.metric),
+            it.role === "primary" ? h("span", { class: "tag" }, "decides") : null,
+            several ? h("div", { class: "hint small" }, it.treatment) : null,
+          ],
+          { header: true },
+        ),
+        cell("Verdict", [
+          verdict(it.verdict),
+          it.since && !it.doubt ? h("div", { class: "hint small" }, "since ", time(it.since)) : null,
+          it.doubt ? h("div", { class: "hint small" }, it.doubt) : null,
+          it.units_needed
+            ? h(
+                "div",
+                { class: "hint small" },
+                `about ${whole(it.units_needed)} more units`,
+                it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : null,
+              )
+            : null,
+        ]),
+        cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
+        cell(
+          "In words",
+          h(
+            "span",
+            { class: "small" },
+            it.reason && it.effect.estimate === null
+              ? it.reason
+              : `${it.doubt ? `of ${it.measured_on}: ` : ""}${effectInWords(it)}`,
+          ),
+        ),
+        arms.map((arm) =>
+          cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true }),
+        ),
+      ),
+    ),
+    { class: "stacked list" },
+  );
+}
+
+export function subgroups(report) {
+  const between = ({ lower, upper }, scale) =>
+    lower === null || upper === null ? or(null) : `${amount(lower, scale)} to ${amount(upper, scale)}`;
+  return table(
+    "For whom the effect differs",
+    [
+      "Subgroup",
+      "Metric",
+      "Differs",
+      { label: "Change", number: true },
+      { label: "Between", number: true },
+      { label: "Against all others", number: true },
+    ],
+    report.subgroups.effects.map((it) =>
+      h(
+        "tr",
+        { key: `${it.metric} ${it.treatment} ${it.attribute} ${it.name}` },
+        cell("", `${ATTRIBUTES[it.attribute]}: ${it.name}`, { header: true }),
+        cell("Metric", [
+          metricName(it.metric),
+          report.treatments.length > 1 ? h("div", { class: "hint small" }, it.treatment) : null,
+        ]),
+        cell("Differs", it.differs ? mark("warn", "differs") : mark("wait", "not known to")),
+        cell("Change", or(it.effect.estimate === null ? null : amount(it.effect.estimate, it.scale)), { number: true }),
+        cell("Between", between(it.effect, it.scale), { number: true }),
+        cell("Against all others", between(it.difference, it.scale), { number: true }),
+      ),
+    ),
+    { class: "stacked" },
+  );
+}
+
+function inUnit({ metric, statistic }, value) {
+  if (value === null || value === undefined) return null;
+  if (IN_SECONDS.has(metric.split(".")[0])) return seconds(value);
+  return statistic === "proportion" ? percent(value) : number(value);
+}
+
+export function guardrail(it, arms) {
+  return h(
+    "tr",
+    { key: `${it.event}/${it.treatment}` },
+    cell("", it.event, { header: true }),
+    cell(
+      "State",
+      it.alarm
+        ? [
+            mark("bad", "alarm"),
+            it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null,
+          ]
+        : it.unhealthy
+          ? mark("warn", "control is unhealthy")
+          : mark("good", "quiet"),
+    ),
+    cell("Limit", it.limit),
+    arms.map((arm) =>
+      cell(
+        arm,
+        [
+          or(whole(it.events[arm])),
+          arm in (it.requests ?? {})
+            ? h("div", { class: "hint small" }, `${whole(it.requests[arm])} of ${whole(it.of_requests[arm])} requests`)
+            : null,
+        ],
+        { number: true },
+      ),
+    ),
+    cell("Detectable by now", it.detectable ? `${number(it.detectable)} times control's rate` : or(null)),
+    cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[it.action] ?? it.action),
+  );
+}
+
+export function sampleRatio(report, arms) {
+  const { sample_ratio: found, started_at: started } = report;
+  const requests = Object.values(report.requests).reduce((a, b) => a + b, 0);
+  const forced = arms.map((arm) => `${whole(report.forced[arm] ?? 0)} on ${arm}`);
+  return [
+    h(
+      "p",
+      {},
+      found.alarm
+        ? mark("bad", "Sample-ratio mismatch: the unit counts contradict the weights, so no verdict can be trusted.")
+        : mark("good", "As configured: the unit counts match the weights."),
+    ),
+    found.attribution.length
+      ? h(
+          "ul",
+          {},
+          found.attribution.map((it) => h("li", {}, it)),
+        )
+      : null,
+    table(
+      "Units by plan",
+      ["Plan", ...arms.map((it, index) => ({ label: [swatch(index), it], number: true }))],
+      found.plans.map((it) => {
+        const total = arms.reduce((sum, arm) => sum + (it.units[arm] ?? 0), 0),
+          weight = arms.reduce((sum, arm) => sum + (it.weights[arm] ?? 0), 0);
+        return h(
+          "tr",
+          { key: it.plan },
+          cell("", it.plan, { header: true }),
+          arms.map((arm) =>
+            cell(
+              arm,
+              [
+                whole(it.units[arm] ?? 0),
+                total && weight
+                  ? h(
+                      "div",
+                      { class: "hint small" },
+                      `${percent((it.units[arm] ?? 0) / total)}, `,
+                      `${percent((it.weights[arm] ?? 0) / weight)} configured`,
+                    )
+                  : null,
+              ],
+              { number: true },
+            ),
+          ),
+        );
+      }),
+      { class: "stacked" },
+    ),
+    h(
+      "p",
+      { class: "hint small" },
+      `${whole(requests)} requests since ${moment(started) ?? "the start"} `,
+      `(${duration(report.at - (started ?? report.at))}). `,
+      `Forced by clients, and not counted: ${list(forced)}.`,
+    ),
+  ];
+}
+
+// --- Distributions: cumulative curves on a logarithmic axis, with p50 and p95 marked ---
+
+const WIDTH = 360,
+  HEIGHT = 180,
+  LEFT = 44,
+  RIGHT = 8,
+  TOP = 8,
+  BOTTOM = 26;
+const MARKED = [0.5, 0.95];
+const FEWEST = 20; // requests: with fewer, p95 is just one of the largest values
+const LEVELS = [0, 0.5, 0.95];
+
+/** `arms`: the report's arms, in the order of their colours. */
+export function distribution({ metric, shares, arms: given }, arms) {
+  const found = arms.map((arm, index) => ({
+    index,
+    arm,
+    requests: 0,
+    values: [],
+    ...given.find((it) => it.arm === arm),
+  }));
+  const curves = found.filter((it) => it.requests >= FEWEST);
+  const name = METRICS[metric] ?? metric;
+  return h(
+    "figure",
+    { class: "distribution", key: metric },
+    h("h3", {}, name),
+    curves.length ? plot(shares, curves, metric) : null,
+    h(
+      "figcaption",
+      { class: "hint small" },
+      found.map((it) => h("span", { class: "line" }, inWords(shares, it, metric))),
+    ),
+  );
+}
+
+export function legend(arms) {
+  return h(
+    "p",
+    { class: "legend" },
+    arms.map((it, index) =>
+      h(
+        "span",
+        { class: "small" },
+        svg(
+          "svg",
+          { viewBox: "0 0 36 10", "aria-hidden": "true" },
+          svg("line", { class: `curve stroke-${(index % 6) + 1}`, x1: 0, x2: 36, y1: 5, y2: 5 }),
+        ),
+        it,
+      ),
+    ),
+  );
+}
+
+function at(shares, values, share) {
+  const index = shares.findIndex((it) => Math.abs(it - share) < 1e-9);
+  return index < 0 ? null : values[index];
+}
+
+function inWords(shares, { arm, requests, values }, metric) {
+  if (requests === 0) return `${arm}: no request has it yet.`;
+  if (requests < FEWEST) return `${arm}: ${count(requests, "request", "requests")} so far, too few for a curve.`;
+  const [half, most] = MARKED.map((share) => inUnit({ metric }, at(shares, values, share)));
+  return `${arm}: half of ${whole(requests)} requests ${half} or less, 95\u00a0% ${most} or less.`;
+}
+
+function plot(shares, curves, metric) {
+  const known = curves.flatMap((it) => it.values).filter((it) => it > 0);
+  const low = Math.min(...known, Infinity),
+    high = Math.max(...known, 0);
+  if (!known.length) return null; // a logarithmic axis has no place for 0
+  const [from, to] = high / low > 1.2 ? [Math.log(low), Math.log(high)] : [Math.log(low / 1.5), Math.log(high * 1.5)];
+  const x = (value) =>
+    LEFT + ((Math.log(Math.max(value, Math.exp(from))) - from) / (to - from)) * (WIDTH - LEFT - RIGHT);
+  const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
+  const text = (words, px, py, anchor) => svg("text", { x: px, y: py, "text-anchor": anchor }, words);
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" },
+    LEVELS.map((it) => [
+      svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(it), y2: y(it) }),
+      text(`${100 * it}\u00a0%`, LEFT - 6, y(it) + 4, "end"),
+    ]),
+    decades(Math.exp(from), Math.exp(to)).map((it) => [
+      svg("line", { class: "grid", x1: x(it), x2: x(it), y1: TOP, y2: HEIGHT - BOTTOM }),
+      text(inUnit({ metric }, it), x(it), HEIGHT - BOTTOM + 16, "middle"),
+    ]),
+    curves.map(({ index, values }) => [
+      svg("polyline", {
+        class: `curve stroke-${(index % 6) + 1}`,
+        points: shares.map((share, number_) => `${x(values[number_]).toFixed(1)},${y(share).toFixed(1)}`).join(" "),
+      }),
+      MARKED.map((share) =>
+        svg("circle", { class: `stroke-${(index % 6) + 1}`, cx: x(at(shares, values, share)), cy: y(share), r: 4 }),
+      ),
+    ]),
+  );
+}
+
+/** Round numbers between two values, at most five where possible. */
+function decades(low, high) {
+  for (const steps of [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
+      for (const step of steps) found.push(Number((step * 10 ** power).toPrecision(2)));
+    const inside = found.filter((it) => it >= low * 1.05 && it <= high * 0.95);
+    if (inside.length <= 5) return inside;
+  }
+  const all = [];
+  const span = Math.ceil((Math.log10(high) - Math.log10(low)) / 5);
+  for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power += span) all.push(10 ** power);
+  return all;
+}
