@@ -5,6 +5,7 @@
 - `GET /`: a browser gets the console, every other client the names of the routes, with status 200.
 """
 
+import gzip
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -45,43 +46,6 @@ PAGE_HEADERS = page_headers()
 
 _FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-_START = b"""// An operation's line is a button: keyboards cannot reach the link that Swagger UI puts inside it.
-const plainPaths = ({ React }) => ({
-  wrapComponents: {
-    DeepLink: (Original) => (props) =>
-      props.path.includes("/") ? React.createElement("span", null, props.text) : React.createElement(Original, props),
-  },
-});
-SwaggerUIBundle({
-  url: document.currentScript.dataset.document,
-  plugins: [plainPaths],
-  onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
-  dom_id: "#page",
-  deepLinking: true,
-  docExpansion: "none",
-  validatorUrl: null,
-});
-"""
-
-_READABLE = b"""/* Swagger UI's colours, with enough contrast. */
-.swagger-ui .info .title small.version-stamp { background-color: #4a6a00; }
-.swagger-ui .info .title small { background-color: #525c69; }
-.swagger-ui .info .url, .swagger-ui a.link, .swagger-ui .info a { color: #1f5fbf; }
-.swagger-ui .btn.authorize { border-color: #17693b; color: #17693b; }
-.swagger-ui .btn.authorize svg { fill: #17693b; }
-.swagger-ui .opblock.opblock-get .opblock-summary-method { background: #1f5fbf; }
-.swagger-ui .opblock.opblock-post .opblock-summary-method { background: #17693b; }
-.swagger-ui .opblock.opblock-put .opblock-summary-method { background: #8a5300; }
-.swagger-ui .opblock.opblock-delete .opblock-summary-method { background: #b3261e; }
-.swagger-ui .opblock.opblock-patch .opblock-summary-method { background: #00707a; }
-@media (forced-colors: active) {
-  .swagger-ui .scheme-container { background: Canvas; }
-  .swagger-ui .servers-title, .swagger-ui .btn.authorize span { color: CanvasText; }
-}
-"""
-
-_API_FILES = {"start.js": (_START, "text/javascript"), "readable.css": (_READABLE, "text/css")}
-
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -110,9 +74,8 @@ async def api_file(request: Request) -> Response:
     """A script or style sheet of the page."""
     name = request.path_params["file"]
     headers = {**PAGE_HEADERS, "cache-control": "public, max-age=3600"}
-    if name in _API_FILES:
-        content, media_type = _API_FILES[name]
-        return Response(content, headers=headers, media_type=media_type)
+    if (own := _files().get(f"docs/{name}")) is not None:
+        return Response(own.content, headers=headers, media_type=own.media_type)
     if name not in _FILES:
         raise HTTPException(404)
     return Response(_content(name), headers=headers, media_type=_FILES[name])
@@ -186,10 +149,19 @@ async def file(request: Request) -> Response:
 
 
 def _answer(request: Request, file: _File, headers: Mapping[str, str]) -> Response:
-    headers = {**headers, "etag": file.etag}
+    coding = {}
+    if _qualities(request.headers.get("accept-encoding", "")).get("gzip", 0.0) > 0:
+        file = file.variant("gzip")._replace(content=_gzipped(file.content))
+        coding = {"content-encoding": "gzip"}
+    headers = {**headers, "etag": file.etag, "vary": "accept-encoding"}
     if file.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)
+    return Response(file.content, headers={**headers, **coding}, media_type=file.media_type)
+
+
+@cache
+def _gzipped(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
 
 
 @cache
@@ -255,7 +227,8 @@ def routes() -> Response:
 
 
 def _qualities(accept: str) -> dict[str, float]:
-    """The media types of an Accept header (RFC 9110, 12.5.1) with their weights, 0 to 1. A malformed weight is 0."""
+    """The media types of an Accept header, or the codings of Accept-Encoding (RFC 9110, 12.4.2), with their weights, 0
+    to 1. A malformed weight is 0."""
     qualities: dict[str, float] = {}
     for item in accept.lower().split(","):
         media_type, *parameters = (part.strip() for part in item.split(";"))

@@ -19,8 +19,8 @@ async def test_a_page_without_data_needs_few_scripts_and_layouts(
 ) -> None:
     paint = await first_paint(browser, rig.url, path, heading)
     own = {name: size for name, size in paint.scripts.items() if "uPlot" not in name}
-    assert sum(own.values()) < 96 * 1024, own
-    assert len(own) <= 22
+    assert sum(own.values()) < 48 * 1024, own
+    assert len(own) <= 16
     if path != WITH_CHARTS:
         assert len(own) == len(paint.scripts), "the chart's script is for the page that has charts"
     assert paint.elements < 60

@@ -23,7 +23,7 @@ _BEGUN = "/ui/static/icon.svg"
 @dataclass(frozen=True, slots=True)
 class FirstPaint:
     """CPU seconds of the main thread (Chromium's `threadTicks`, which a busy machine hardly affects), by kind of work,
-    and the scripts that it waited for, with their sizes in bytes."""
+    and the scripts that it waited for, with their sizes as sent in bytes."""
 
     task_s: float
     script_s: float
@@ -61,7 +61,8 @@ async def first_paint(browser: Browser, url: str, path: str, heading: str) -> Fi
         after = await counters()
         for response in responses:
             if response.request.resource_type == "script":
-                scripts[response.url.removeprefix(url)] = len(await response.body())
+                await response.finished()
+                scripts[response.url.removeprefix(url)] = (await response.request.sizes())["responseBodySize"]
         elements = await page.evaluate("document.querySelectorAll('*').length")
         await asyncio.gather(*(route.abort() for route in held))
     finally:

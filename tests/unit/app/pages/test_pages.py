@@ -130,3 +130,20 @@ def test_a_cached_file_is_not_sent_again(client: TestClient) -> None:
     assert (again.status_code, again.content) == (304, b"")
     other = client.get("/ui/static/js/dom.js", headers={"if-none-match": first.headers["etag"]})
     assert (other.status_code, len(other.content) > 0) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [("gzip, deflate, br", "gzip"), ("GZIP;q=0.1", "gzip"), ("gzip;q=0, br", None), ("deflate", None), ("", None)],
+)
+@pytest.mark.parametrize("path", ["/ui", "/ui/static/js/main.js", "/ui/static/uPlot.iife.js"])
+def test_files_are_compressed_for_those_who_accept_it(
+    client: TestClient, path: str, accepted: str, coding: str | None
+) -> None:
+    plain = client.get(path, headers={"accept-encoding": "identity"})
+    answer = client.get(path, headers={"accept-encoding": accepted})
+    assert answer.headers.get("content-encoding") == coding
+    assert answer.headers["vary"] == "accept-encoding"
+    assert answer.content == plain.content
+    assert (answer.headers["etag"] == plain.headers["etag"]) is (coding is None)
+    assert (int(answer.headers["content-length"]) < len(plain.content)) is (coding is not None)
