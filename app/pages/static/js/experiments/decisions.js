@@ -5,26 +5,28 @@ import { list } from "../format.js";
 import { askForReason, notice } from "../parts.js";
 import { movesInWords } from "../traffic/moves.js";
 
-/** The actions that are possible now, the usual one first. Only the file resumes what the file paused. */
+/**
+ * The actions that are possible now, the usual one first. Only the file resumes what the file paused.
+ *
+ * @param {Summary} summary
+ * @returns {Action[]}
+ */
 export function actions(summary) {
   const acting = summary.acting;
   if (!acting || acting.state === "stopped") return [];
   const paused = acting.state === "paused";
-  return [
-    paused
-      ? acting.cause === "file"
-        ? null
-        : "resume"
-      : acting.next_share !== null && acting.next_share !== undefined
-        ? "advance"
-        : null,
+  /** @type {(Action | null)[]} */
+  const possible = [
+    paused ? (acting.cause === "file" ? null : "resume") : (acting.next_share ?? null) === null ? null : "advance",
     paused ? null : "pause",
     "rollback",
     "promote",
     "stop",
-  ].filter(Boolean);
+  ];
+  return possible.filter((action) => action !== null);
 }
 
+/** @type {Record<Action, string>} */
 export const LABELS = {
   resume: "Resume",
   advance: "Advance",
@@ -34,24 +36,42 @@ export const LABELS = {
   stop: "Stop",
 };
 
+/** @type {Record<string, string>} */
 const DOUBTS = {
   do_not_ship: "is worse, or exceeds a guardrail: the report says not to ship it",
   keep_going: "is not known to be better: there is no decision on it yet",
   invalid: "cannot be judged: no verdict of this run can be trusted",
 };
 
-/** Why a treatment should not be promoted now; null if the report says to ship it. */
+/**
+ * Why a treatment should not be promoted now; null if the report says to ship it.
+ *
+ * @param {Summary} summary
+ * @param {string} treatment
+ */
 function doubt({ decision, decisions }, treatment) {
-  const found = decisions?.[treatment] ?? decision;
+  const found = decisions?.[treatment] ?? decision ?? "keep_going";
   return found === "ship" ? null : `${treatment} ${DOUBTS[found] ?? DOUBTS.keep_going}.`;
 }
 
-/** Whether it was paused because a treatment failed: to go on is not the usual next step. */
+/**
+ * Whether it was paused because a treatment failed: to go on is not the usual next step.
+ *
+ * @param {Summary} summary
+ */
 export function hasFailed({ decision, acting }) {
-  return decision === "do_not_ship" || ["alarm", "worse", "harm"].includes(acting?.cause);
+  return decision === "do_not_ship" || ["alarm", "worse", "harm"].includes(acting?.cause ?? "");
 }
 
-/** Shows the effect, asks for a reason, sends the decision. Resolves to whether it was made. `etag`: the summary's. */
+/**
+ * Shows the effect, asks for a reason, sends the decision. Resolves to whether it was made. `etag`: the summary's.
+ *
+ * @param {Action} action
+ * @param {Summary} summary
+ * @param {string} etag
+ * @param {string} treatment
+ * @param {Context} context
+ */
 export async function decide(action, summary, etag, treatment, { api }) {
   const name = summary.experiment;
   const path = `/api/experiments/${encodeURIComponent(name)}/decision`;
@@ -80,6 +100,7 @@ export async function decide(action, summary, etag, treatment, { api }) {
   });
 }
 
+/** @param {Acting} [acting] */
 function goneOn(acting) {
   const now = acting ? ` It is ${acting.state} now, with ${acting.share}\u00a0% on treatments.` : "";
   return (
@@ -88,11 +109,16 @@ function goneOn(acting) {
   );
 }
 
+/**
+ * @param {Action} action
+ * @param {Summary} summary
+ * @param {string} treatment
+ */
 function inWords(action, { acting, control, treatments }, treatment) {
   return {
     resume: "The ramp continues by its own rules.",
     advance:
-      `The treatments get ${acting.next_share}\u00a0% of the traffic instead of ${acting.share}\u00a0%, ` +
+      `The treatments get ${acting?.next_share}\u00a0% of the traffic instead of ${acting?.share}\u00a0%, ` +
       "without waiting for the step's conditions.",
     pause: "Nothing advances until a manager resumes it. The traffic stays as it is.",
     rollback: `${control} gets the traffic of ${list(treatments)}, and the ramp pauses.`,
@@ -101,7 +127,14 @@ function inWords(action, { acting, control, treatments }, treatment) {
   }[action];
 }
 
-/** The server's dry run. A refusal of it is shown: the decision itself would be refused, too. */
+/**
+ * The server's dry run. A refusal of it is shown: the decision itself would be refused, too.
+ *
+ * @param {string} path
+ * @param {Record<string, unknown>} decision
+ * @param {Api} api
+ * @returns {Promise<Child>}
+ */
 async function dryRun(path, decision, api) {
   try {
     const { before, after, stopped, moves } = await api.send("POST", `${path}?dry_run=true`, decision);

@@ -1,7 +1,7 @@
 // A form that declares an experiment. The server checks the section as it checks the file's, and returns the YAML to
 // commit. The form applies nothing itself.
 
-import { h, morph } from "../dom.js";
+import { find, h, morph } from "../dom.js";
 import { copy as copyText, mark, notice } from "../parts.js";
 import { METRICS } from "./words.js";
 
@@ -9,17 +9,21 @@ const PAUSE_MS = 300;
 const PROPORTIONS = ["error", "slow", "empty", "truncated", "stalled", "invalid_output", "client_gone", "unfinished"];
 const ADVANCE = { quiet: "no alarm", non_inferior: "non-inferior", better: "better", manual: "a manager's decision" };
 
+/** @param {Context} context */
 export function form({ api, announce }) {
   const root = h("section", { class: "declare", "aria-label": "Declare an experiment", opaque: true });
   const state = {
+    /** @type {Endpoint[] | null} */
     endpoints: null,
-    problem: null,
+    problem: "",
+    /** @type {{problems: string[], warnings: string[], yaml: string} | null} */
     answer: null,
     turn: 0,
-    copied: null,
+    copied: "",
     name: "",
     endpoint: "",
     control: "",
+    /** @type {string[]} */
     treatments: [],
     metric: "ttft",
     minimal: "5",
@@ -29,18 +33,22 @@ export function form({ api, announce }) {
     advance: "quiet",
     onWorse: "pause",
   };
+  /** @type {number | undefined} */
   let timer;
 
   async function load() {
     try {
-      state.endpoints = (await api.get("/api/overview")).endpoints;
-      choose(state.endpoints[0]);
+      /** @type {Overview} */
+      const { endpoints } = await api.get("/api/overview");
+      state.endpoints = endpoints;
+      choose(endpoints[0]);
     } catch (error) {
       state.problem = error.message;
     }
     draw();
   }
 
+  /** @param {Endpoint} [endpoint] */
   function choose(endpoint) {
     if (!endpoint) return;
     const arms = arms_(endpoint);
@@ -48,13 +56,17 @@ export function form({ api, announce }) {
     check();
   }
 
-  const arms_ = (endpoint) => endpoint.deployments.filter((it) => it.role === "traffic").map((it) => it.deployment);
+  /** @param {Endpoint} endpoint */
+  const arms_ = (endpoint) =>
+    endpoint.deployments
+      .filter((deployment) => deployment.role === "traffic")
+      .map((deployment) => deployment.deployment);
 
   function section() {
     return {
       endpoint: state.endpoint,
       control: state.control,
-      treatments: state.treatments.filter((it) => it !== state.control),
+      treatments: state.treatments.filter((treatment) => treatment !== state.control),
       ...(state.alpha === "0.05" ? {} : { alpha: Number(state.alpha) }),
       primary: [{ metric: state.metric, minimal_effect: Math.round(Number(state.minimal) * 1000) / 100_000 }],
       ...(state.onWorse === "pause" ? {} : { on_worse: state.onWorse }),
@@ -72,8 +84,9 @@ export function form({ api, announce }) {
     };
   }
 
+  /** @param {Record<string, unknown>} values */
   function change(values) {
-    Object.assign(state, values, { copied: null });
+    Object.assign(state, values, { copied: "" });
     clearTimeout(timer);
     timer = setTimeout(check, PAUSE_MS);
     draw();
@@ -87,7 +100,7 @@ export function form({ api, announce }) {
         experiment: section(),
       });
       if (turn !== state.turn) return;
-      Object.assign(state, { answer, problem: null });
+      Object.assign(state, { answer, problem: "" });
       announce(answer.problems.length ? `${answer.problems.length} problems` : "The section is valid");
     } catch (error) {
       if (turn !== state.turn) return;
@@ -97,14 +110,26 @@ export function form({ api, announce }) {
   }
 
   async function copy() {
-    state.copied = await copyText(state.answer.yaml, root.querySelector("pre"), announce);
+    state.copied = await copyText(state.answer?.yaml ?? "", find(root, "pre"), announce);
     draw();
   }
 
+  /**
+   * @param {string} id
+   * @param {string} label
+   * @param {Child} control
+   * @param {Child} [hint]
+   */
   const field = (id, label, control, hint) => [
     h("label", { for: id }, label),
     h("div", {}, control, hint ? h("p", { class: "hint small" }, hint) : null),
   ];
+  /**
+   * @param {string} id
+   * @param {string} value
+   * @param {(value: string) => Record<string, unknown>} set
+   * @param {Props} [more]
+   */
   const text = (id, value, set, more = {}) =>
     h("input", {
       id,
@@ -115,19 +140,25 @@ export function form({ api, announce }) {
       on: { input: (event) => change(set(event.target.value)) },
       ...more,
     });
+  /**
+   * @param {string} id
+   * @param {string} value
+   * @param {string[][]} options
+   * @param {(value: string) => void} set
+   */
   const choice = (id, value, options, set) =>
     h(
       "select",
       { id, value, on: { change: (event) => set(event.target.value) } },
-      options.map(([it, label]) => h("option", { value: it, selected: it === value }, label)),
+      options.map(([option, label]) => h("option", { value: option, selected: option === value }, label)),
     );
 
   function draw() {
     if (state.endpoints === null) {
-      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Loading …"));
+      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem || "Loading …"));
       return;
     }
-    const endpoint = state.endpoints.find((it) => it.endpoint === state.endpoint);
+    const endpoint = state.endpoints.find((endpoint) => endpoint.endpoint === state.endpoint);
     const arms = endpoint ? arms_(endpoint) : [];
     morph(
       root,
@@ -154,8 +185,8 @@ export function form({ api, announce }) {
             choice(
               "d-endpoint",
               state.endpoint,
-              state.endpoints.map((it) => [it.endpoint, it.endpoint]),
-              (value) => choose(state.endpoints.find((it) => it.endpoint === value)),
+              state.endpoints.map((endpoint) => [endpoint.endpoint, endpoint.endpoint]),
+              (value) => choose(state.endpoints?.find((endpoint) => endpoint.endpoint === value)),
             ),
           ),
           field(
@@ -164,8 +195,9 @@ export function form({ api, announce }) {
             choice(
               "d-control",
               state.control,
-              arms.map((it) => [it, it]),
-              (control) => change({ control, treatments: state.treatments.filter((it) => it !== control) }),
+              arms.map((arm) => [arm, arm]),
+              (control) =>
+                change({ control, treatments: state.treatments.filter((treatment) => treatment !== control) }),
             ),
           ),
           h("span", { class: "label", id: "d-treatments" }, "Treatments"),
@@ -173,26 +205,26 @@ export function form({ api, announce }) {
             "div",
             { role: "group", "aria-labelledby": "d-treatments", class: "checks" },
             arms
-              .filter((it) => it !== state.control)
-              .map((it) =>
+              .filter((arm) => arm !== state.control)
+              .map((arm) =>
                 h(
                   "label",
-                  { class: "check", key: it },
+                  { class: "check", key: arm },
                   h("input", {
                     type: "checkbox",
-                    value: it,
-                    checked: state.treatments.includes(it),
+                    value: arm,
+                    checked: state.treatments.includes(arm),
                     on: {
                       change: (event) =>
                         change({
                           treatments: event.target.checked
-                            ? [...state.treatments, it]
-                            : state.treatments.filter((other) => other !== it),
+                            ? [...state.treatments, arm]
+                            : state.treatments.filter((other) => other !== arm),
                         }),
                     },
                   }),
                   " ",
-                  it,
+                  arm,
                 ),
               ),
             arms.length < 2
@@ -205,7 +237,11 @@ export function form({ api, announce }) {
             choice(
               "d-metric",
               state.metric,
-              [...Object.entries(METRICS), ["cost", "Cost"], ...PROPORTIONS.map((it) => [it, `Rate of ${it}`])],
+              [
+                ...Object.entries(METRICS),
+                ["cost", "Cost"],
+                ...PROPORTIONS.map((metric) => [metric, `Rate of ${metric}`]),
+              ],
               (metric) => change({ metric }),
             ),
           ),
@@ -289,13 +325,13 @@ export function form({ api, announce }) {
         h(
           "ul",
           {},
-          problems.map((it) => h("li", {}, it)),
+          problems.map((problem) => h("li", {}, problem)),
         ),
       ];
     return [
       h("p", {}, mark("good", "Valid. Merge this into the router's configuration:")),
       h("pre", { tabindex: "0", "aria-label": "YAML" }, yaml),
-      h("div", { class: "actions" }, h("button", { type: "button", on: { click: copy } }, state.copied ?? "Copy")),
+      h("div", { class: "actions" }, h("button", { type: "button", on: { click: copy } }, state.copied || "Copy")),
       warnings.length
         ? notice(
             "warn",
@@ -303,7 +339,7 @@ export function form({ api, announce }) {
             h(
               "ul",
               {},
-              warnings.map((it) => h("li", {}, it)),
+              warnings.map((warning) => h("li", {}, warning)),
             ),
           )
         : null,

@@ -7,6 +7,7 @@ import { axis, interval, reach } from "./interval.js";
 import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js";
 
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
+/** @type {Record<string, string>} */
 const ATTRIBUTES = {
   dialect: "Dialect",
   prompt_bytes: "First prompt",
@@ -15,12 +16,20 @@ const ATTRIBUTES = {
   group: "Group",
 };
 
-/** The identity of a comparison. */
-export const keyOf = (it) => JSON.stringify([it.metric, it.treatment]);
+/**
+ * The identity of a comparison.
+ *
+ * @param {{metric: string, treatment: string}} comparison
+ */
+export const keyOf = (comparison) => JSON.stringify([comparison.metric, comparison.treatment]);
 
+/**
+ * @param {ExperimentReport} report
+ * @param {string[]} arms
+ */
 export function metrics(report, arms) {
   const rows = [...report.primary, ...report.secondary];
-  const span = reach(rows.filter((it) => it.scale === "relative"));
+  const span = reach(rows.filter((comparison) => comparison.scale === "relative"));
   const several = report.treatments.length > 1;
   return table(
     "Metrics",
@@ -29,47 +38,56 @@ export function metrics(report, arms) {
       "Verdict",
       { label: ["Effect", axis(span, "relative")] },
       "In words",
-      ...arms.map((it, index) => ({ label: [swatch(index), it], number: true })),
+      ...arms.map((arm, index) => ({ label: [swatch(index), arm], number: true })),
     ],
-    rows.map((it) =>
+    rows.map((comparison) =>
       h(
         "tr",
-        { key: keyOf(it) },
+        { key: keyOf(comparison) },
         cell(
           "",
           [
-            metricName(it.metric),
-            it.role === "primary" ? h("span", { class: "tag" }, "decides") : null,
-            several ? h("div", { class: "hint small" }, it.treatment) : null,
+            metricName(comparison.metric),
+            comparison.role === "primary" ? h("span", { class: "tag" }, "decides") : null,
+            several ? h("div", { class: "hint small" }, comparison.treatment) : null,
           ],
           { header: true },
         ),
         cell("Verdict", [
-          verdict(it.verdict),
-          it.since && !it.doubt ? h("div", { class: "hint small" }, "since ", time(it.since)) : null,
-          it.doubt ? h("div", { class: "hint small" }, it.doubt) : null,
-          it.units_needed
+          verdict(comparison.verdict),
+          comparison.since && !comparison.doubt
+            ? h("div", { class: "hint small" }, "since ", time(comparison.since))
+            : null,
+          comparison.doubt ? h("div", { class: "hint small" }, comparison.doubt) : null,
+          comparison.units_needed
             ? h(
                 "div",
                 { class: "hint small" },
-                `about ${whole(it.units_needed)} more units`,
-                it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : null,
+                `about ${whole(comparison.units_needed)} more units`,
+                comparison.days_needed ? `, ${number(comparison.days_needed)}\u00a0days` : null,
               )
             : null,
         ]),
-        cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
+        cell(
+          "Effect",
+          comparison.scale === "relative" && comparison.effect.lower !== null
+            ? interval(comparison, span, false)
+            : or(null),
+        ),
         cell(
           "In words",
           h(
             "span",
             { class: "small" },
-            it.reason && it.effect.estimate === null
-              ? it.reason
-              : `${it.doubt ? `of ${it.measured_on}: ` : ""}${effectInWords(it)}`,
+            comparison.reason && comparison.effect.estimate === null
+              ? comparison.reason
+              : `${comparison.doubt ? `of ${comparison.measured_on}: ` : ""}${effectInWords(comparison)}`,
           ),
         ),
         arms.map((arm) =>
-          cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true }),
+          cell(arm, or(inUnit(comparison, comparison.values.find((value) => value.arm === arm)?.value)), {
+            number: true,
+          }),
         ),
       ),
     ),
@@ -77,7 +95,12 @@ export function metrics(report, arms) {
   );
 }
 
+/** @param {ExperimentReport} report */
 export function subgroups(report) {
+  /**
+   * @param {Effect} effect
+   * @param {Scale} scale
+   */
   const between = ({ lower, upper }, scale) =>
     lower === null || upper === null ? or(null) : `${amount(lower, scale)} to ${amount(upper, scale)}`;
   return table(
@@ -90,65 +113,84 @@ export function subgroups(report) {
       { label: "Between", number: true },
       { label: "Against all others", number: true },
     ],
-    report.subgroups.effects.map((it) =>
+    report.subgroups?.effects.map((effect) =>
       h(
         "tr",
-        { key: `${it.metric} ${it.treatment} ${it.attribute} ${it.name}` },
-        cell("", `${ATTRIBUTES[it.attribute]}: ${it.name}`, { header: true }),
+        { key: `${effect.metric} ${effect.treatment} ${effect.attribute} ${effect.name}` },
+        cell("", `${ATTRIBUTES[effect.attribute]}: ${effect.name}`, { header: true }),
         cell("Metric", [
-          metricName(it.metric),
-          report.treatments.length > 1 ? h("div", { class: "hint small" }, it.treatment) : null,
+          metricName(effect.metric),
+          report.treatments.length > 1 ? h("div", { class: "hint small" }, effect.treatment) : null,
         ]),
-        cell("Differs", it.differs ? mark("warn", "differs") : mark("wait", "not known to")),
-        cell("Change", or(it.effect.estimate === null ? null : amount(it.effect.estimate, it.scale)), { number: true }),
-        cell("Between", between(it.effect, it.scale), { number: true }),
-        cell("Against all others", between(it.difference, it.scale), { number: true }),
+        cell("Differs", effect.differs ? mark("warn", "differs") : mark("wait", "not known to")),
+        cell("Change", or(effect.effect.estimate === null ? null : amount(effect.effect.estimate, effect.scale)), {
+          number: true,
+        }),
+        cell("Between", between(effect.effect, effect.scale), { number: true }),
+        cell("Against all others", between(effect.difference, effect.scale), { number: true }),
       ),
     ),
     { class: "stacked" },
   );
 }
 
+/**
+ * @param {{metric: string, statistic?: string}} of
+ * @param {Maybe<number>} value
+ * @returns {string | null}
+ */
 function inUnit({ metric, statistic }, value) {
   if (value === null || value === undefined) return null;
   if (IN_SECONDS.has(metric.split(".")[0])) return seconds(value);
   return statistic === "proportion" ? percent(value) : number(value);
 }
 
-export function guardrail(it, arms) {
+/**
+ * @param {Guardrail} status
+ * @param {string[]} arms
+ */
+export function guardrail(status, arms) {
   return h(
     "tr",
-    { key: `${it.event}/${it.treatment}` },
-    cell("", it.event, { header: true }),
+    { key: `${status.event}/${status.treatment}` },
+    cell("", status.event, { header: true }),
     cell(
       "State",
-      it.alarm
+      status.alarm
         ? [
             mark("bad", "alarm"),
-            it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null,
+            status.alarmed_at ? h("div", { class: "hint small" }, "since ", time(status.alarmed_at)) : null,
           ]
-        : it.unhealthy
+        : status.unhealthy
           ? mark("warn", "control is unhealthy")
           : mark("good", "quiet"),
     ),
-    cell("Limit", it.limit),
+    cell("Limit", status.limit),
     arms.map((arm) =>
       cell(
         arm,
         [
-          or(whole(it.events[arm])),
-          arm in (it.requests ?? {})
-            ? h("div", { class: "hint small" }, `${whole(it.requests[arm])} of ${whole(it.of_requests[arm])} requests`)
+          or(whole(status.events[arm])),
+          arm in (status.requests ?? {})
+            ? h(
+                "div",
+                { class: "hint small" },
+                `${whole(status.requests[arm])} of ${whole(status.of_requests[arm])} requests`,
+              )
             : null,
         ],
         { number: true },
       ),
     ),
-    cell("Detectable by now", it.detectable ? `${number(it.detectable)} times control's rate` : or(null)),
-    cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[it.action] ?? it.action),
+    cell("Detectable by now", status.detectable ? `${number(status.detectable)} times control's rate` : or(null)),
+    cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[status.action] ?? status.action),
   );
 }
 
+/**
+ * @param {ExperimentReport} report
+ * @param {string[]} arms
+ */
 export function sampleRatio(report, arms) {
   const { sample_ratio: found, started_at: started } = report;
   const requests = Object.values(report.requests).reduce((a, b) => a + b, 0);
@@ -165,30 +207,30 @@ export function sampleRatio(report, arms) {
       ? h(
           "ul",
           {},
-          found.attribution.map((it) => h("li", {}, it)),
+          found.attribution.map((sentence) => h("li", {}, sentence)),
         )
       : null,
     table(
       "Units by plan",
-      ["Plan", ...arms.map((it, index) => ({ label: [swatch(index), it], number: true }))],
-      found.plans.map((it) => {
-        const total = arms.reduce((sum, arm) => sum + (it.units[arm] ?? 0), 0),
-          weight = arms.reduce((sum, arm) => sum + (it.weights[arm] ?? 0), 0);
+      ["Plan", ...arms.map((arm, index) => ({ label: [swatch(index), arm], number: true }))],
+      found.plans.map((plan) => {
+        const total = arms.reduce((sum, arm) => sum + (plan.units[arm] ?? 0), 0),
+          weight = arms.reduce((sum, arm) => sum + (plan.weights[arm] ?? 0), 0);
         return h(
           "tr",
-          { key: it.plan },
-          cell("", it.plan, { header: true }),
+          { key: plan.plan },
+          cell("", plan.plan, { header: true }),
           arms.map((arm) =>
             cell(
               arm,
               [
-                whole(it.units[arm] ?? 0),
+                whole(plan.units[arm] ?? 0),
                 total && weight
                   ? h(
                       "div",
                       { class: "hint small" },
-                      `${percent((it.units[arm] ?? 0) / total)}, `,
-                      `${percent((it.weights[arm] ?? 0) / weight)} configured`,
+                      `${percent((plan.units[arm] ?? 0) / total)}, `,
+                      `${percent((plan.weights[arm] ?? 0) / weight)} configured`,
                     )
                   : null,
               ],
@@ -221,16 +263,21 @@ const MARKED = [0.5, 0.95];
 const FEWEST = 20; // requests: with fewer, p95 is just one of the largest values
 const LEVELS = [0, 0.5, 0.95];
 
-/** `arms`: the report's arms, in the order of their colours. */
+/**
+ * `arms`: the report's arms, in the order of their colours.
+ *
+ * @param {Distribution} distribution
+ * @param {string[]} arms
+ */
 export function distribution({ metric, shares, arms: given }, arms) {
   const found = arms.map((arm, index) => ({
     index,
     arm,
     requests: 0,
     values: [],
-    ...given.find((it) => it.arm === arm),
+    ...given.find((known) => known.arm === arm),
   }));
-  const curves = found.filter((it) => it.requests >= FEWEST);
+  const curves = found.filter((line) => line.requests >= FEWEST);
   const name = METRICS[metric] ?? metric;
   return h(
     "figure",
@@ -240,16 +287,17 @@ export function distribution({ metric, shares, arms: given }, arms) {
     h(
       "figcaption",
       { class: "hint small" },
-      found.map((it) => h("span", { class: "line" }, inWords(shares, it, metric))),
+      found.map((line) => h("span", { class: "line" }, inWords(shares, line, metric))),
     ),
   );
 }
 
+/** @param {string[]} arms */
 export function legend(arms) {
   return h(
     "p",
     { class: "legend" },
-    arms.map((it, index) =>
+    arms.map((arm, index) =>
       h(
         "span",
         { class: "small" },
@@ -258,17 +306,27 @@ export function legend(arms) {
           { viewBox: "0 0 36 10", "aria-hidden": "true" },
           svg("line", { class: `curve stroke-${(index % 6) + 1}`, x1: 0, x2: 36, y1: 5, y2: 5 }),
         ),
-        it,
+        arm,
       ),
     ),
   );
 }
 
+/**
+ * @param {number[]} shares
+ * @param {number[]} values
+ * @param {number} share
+ */
 function at(shares, values, share) {
-  const index = shares.findIndex((it) => Math.abs(it - share) < 1e-9);
+  const index = shares.findIndex((known) => Math.abs(known - share) < 1e-9);
   return index < 0 ? null : values[index];
 }
 
+/**
+ * @param {number[]} shares
+ * @param {ArmDistribution} arm
+ * @param {string} metric
+ */
 function inWords(shares, { arm, requests, values }, metric) {
   if (requests === 0) return `${arm}: no request has it yet.`;
   if (requests < FEWEST) return `${arm}: ${count(requests, "request", "requests")} so far, too few for a curve.`;
@@ -276,26 +334,39 @@ function inWords(shares, { arm, requests, values }, metric) {
   return `${arm}: half of ${whole(requests)} requests ${half} or less, 95\u00a0% ${most} or less.`;
 }
 
+/**
+ * @param {number[]} shares
+ * @param {(ArmDistribution & {index: number})[]} curves
+ * @param {string} metric
+ */
 function plot(shares, curves, metric) {
-  const known = curves.flatMap((it) => it.values).filter((it) => it > 0);
+  const known = curves.flatMap((curve) => curve.values).filter((value) => value > 0);
   const low = Math.min(...known, Infinity),
     high = Math.max(...known, 0);
   if (!known.length) return null; // a logarithmic axis has no place for 0
   const [from, to] = high / low > 1.2 ? [Math.log(low), Math.log(high)] : [Math.log(low / 1.5), Math.log(high * 1.5)];
+  /** @param {number} value */
   const x = (value) =>
     LEFT + ((Math.log(Math.max(value, Math.exp(from))) - from) / (to - from)) * (WIDTH - LEFT - RIGHT);
+  /** @param {number} share */
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
+  /**
+   * @param {Child} words
+   * @param {number} px
+   * @param {number} py
+   * @param {"middle" | "end"} anchor
+   */
   const text = (words, px, py, anchor) => svg("text", { x: px, y: py, "text-anchor": anchor }, words);
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" },
-    LEVELS.map((it) => [
-      svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(it), y2: y(it) }),
-      text(`${100 * it}\u00a0%`, LEFT - 6, y(it) + 4, "end"),
+    LEVELS.map((level) => [
+      svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(level), y2: y(level) }),
+      text(`${100 * level}\u00a0%`, LEFT - 6, y(level) + 4, "end"),
     ]),
-    decades(Math.exp(from), Math.exp(to)).map((it) => [
-      svg("line", { class: "grid", x1: x(it), x2: x(it), y1: TOP, y2: HEIGHT - BOTTOM }),
-      text(inUnit({ metric }, it), x(it), HEIGHT - BOTTOM + 16, "middle"),
+    decades(Math.exp(from), Math.exp(to)).map((value) => [
+      svg("line", { class: "grid", x1: x(value), x2: x(value), y1: TOP, y2: HEIGHT - BOTTOM }),
+      text(inUnit({ metric }, value), x(value), HEIGHT - BOTTOM + 16, "middle"),
     ]),
     curves.map(({ index, values }) => [
       svg("polyline", {
@@ -303,19 +374,29 @@ function plot(shares, curves, metric) {
         points: shares.map((share, number_) => `${x(values[number_]).toFixed(1)},${y(share).toFixed(1)}`).join(" "),
       }),
       MARKED.map((share) =>
-        svg("circle", { class: `stroke-${(index % 6) + 1}`, cx: x(at(shares, values, share)), cy: y(share), r: 4 }),
+        svg("circle", {
+          class: `stroke-${(index % 6) + 1}`,
+          cx: x(at(shares, values, share) ?? 0),
+          cy: y(share),
+          r: 4,
+        }),
       ),
     ]),
   );
 }
 
-/** Round numbers between two values, at most five where possible. */
+/**
+ * Round numbers between two values, at most five where possible.
+ *
+ * @param {number} low
+ * @param {number} high
+ */
 function decades(low, high) {
   for (const steps of [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
     const found = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
       for (const step of steps) found.push(Number((step * 10 ** power).toPrecision(2)));
-    const inside = found.filter((it) => it >= low * 1.05 && it <= high * 0.95);
+    const inside = found.filter((tick) => tick >= low * 1.05 && tick <= high * 0.95);
     if (inside.length <= 5) return inside;
   }
   const all = [];

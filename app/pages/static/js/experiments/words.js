@@ -4,12 +4,14 @@ import { h } from "../dom.js";
 import { signed, signedPercent, unbroken } from "../format.js";
 import { mark } from "../parts.js";
 
+/** @type {Record<string, [Mark, string]>} */
 const DECISIONS = {
   ship: ["good", "Ship it"],
   do_not_ship: ["bad", "Do not ship"],
   keep_going: ["wait", "Keep going"],
   invalid: ["bad", "Not to be trusted"],
 };
+/** @type {Record<string, [Mark, string]>} */
 const VERDICTS = {
   better: ["good", "better"],
   worse: ["bad", "worse"],
@@ -19,6 +21,7 @@ const VERDICTS = {
   too_early: ["wait", "too few units so far"],
   invalid: ["bad", "invalid"],
 };
+/** @type {Record<string, [Mark, string]>} */
 const STATES = {
   running: ["good", "running"],
   paused: ["warn", "paused"],
@@ -26,6 +29,7 @@ const STATES = {
   draft: ["info", "draft"],
 };
 
+/** @type {Record<string, string>} */
 export const METRICS = {
   ttft: "First token",
   itl: "Between tokens",
@@ -36,42 +40,70 @@ export const METRICS = {
   prompt_tokens: "Prompt tokens",
 };
 
-/** A sentence from the server, with each of `names` in an element that breaks at a hyphen only where it must. */
+/**
+ * A sentence from the server, with each of `names` in an element that breaks at a hyphen only where it must.
+ *
+ * @param {string} text
+ * @param {readonly string[]} names
+ * @returns {Child[]}
+ */
 export function sentence(text, names) {
-  const escaped = [...names].sort((a, b) => b.length - a.length).map((it) => it.replace(/[^\w]/g, "\\$&"));
+  const escaped = [...names].sort((a, b) => b.length - a.length).map((name) => name.replace(/[^\w]/g, "\\$&"));
   const parts = text.split(new RegExp(`(?<![\\w-])(${escaped.join("|")})(?![\\w-]|\\.\\w)`));
-  return parts.map((it, index) => (index % 2 ? h("span", { class: "name" }, it) : unbroken(it)));
+  return parts.map((part, index) => (index % 2 ? h("span", { class: "name" }, part) : unbroken(part)));
 }
 
+/** @param {{decision: Decision | null}} summary */
 export function decision(summary) {
-  return mark(...(DECISIONS[summary.decision] ?? ["wait", "No evidence yet"]));
+  return mark(...(DECISIONS[summary.decision ?? ""] ?? ["wait", "No evidence yet"]));
 }
 
+/** @param {string} value */
 export function verdict(value) {
   return mark(...(VERDICTS[value] ?? ["wait", value]));
 }
 
-/** The verdict for a sentence, or for a label in a chart. */
+/**
+ * The verdict for a sentence, or for a label in a chart.
+ *
+ * @param {string} value
+ */
 export function verdictInWords(value) {
   return VERDICTS[value]?.[1] ?? value;
 }
 
+/** @param {{state: string, acting?: {state: string} | null}} summary */
 export function state(summary) {
   const now = summary.acting?.state ?? summary.state;
   return mark(...(STATES[now] ?? ["info", now]));
 }
 
-/** "ttft.p95" → "First token, p95"; feedback metrics keep their names. */
+/**
+ * "ttft.p95" → "First token, p95"; feedback metrics keep their names.
+ *
+ * @param {string} key
+ */
 export function metricName(key) {
   const [metric, statistic] = key.split(".");
   return METRICS[metric] ? `${METRICS[metric]}${statistic ? `, ${statistic}` : ""}` : key;
 }
 
+/**
+ * @template {Maybe<number>} Value
+ * @param {Value} value
+ * @param {Scale} scale
+ * @returns {Shown<Value>}
+ */
 export function amount(value, scale) {
   return scale === "relative" ? signedPercent(value) : signed(value);
 }
 
-/** "−7.7 %, between −13.4 % and −1.7 %; lower is better; ±5 % or less does not matter" */
+/**
+ * "−7.7 %, between −13.4 % and −1.7 %; lower is better; ±5 % or less does not matter"
+ *
+ * @param {Pick<Compared, "effect" | "scale" | "minimal_effect" | "better">} comparison
+ * @returns {string}
+ */
 export function effectInWords({ effect, scale, minimal_effect: minimal, better }) {
   if (effect.estimate === null || effect.estimate === undefined) return "no interval yet";
   const between =

@@ -12,29 +12,43 @@ export const title = "Experiment";
 const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ */
 export async function mount(root, context) {
   const { api, poll, announce, names } = context;
   const name = names[0];
   const path = `/api/experiments/${encodeURIComponent(name)}`;
   const state = {
+    /** @type {Summary | null} */
     summary: null,
-    etag: null,
+    etag: "",
+    /** @type {ExperimentReport | null} */
     report: null,
     due: 0,
+    /** @type {number | null} */
     at: null,
+    /** @type {ApiError | null} */
     problem: null,
     missing: false,
-    chosen: null,
+    chosen: "",
+    /** @type {Look[]} */
     points: [],
+    /** @type {PastPlan[]} */
     plans: [],
+    /** @type {Occurrence[]} */
     events: [],
-    why: null,
-    said: null,
+    why: "",
+    said: "",
   };
   const plot = chart();
-  let frame = null,
-    following = null;
+  /** @type {number | null} */
+  let frame = null;
+  /** @type {(() => void) | null} */
+  let following = null;
 
+  /** @param {AbortSignal} [signal] */
   async function read(signal) {
     try {
       const { data, etag } = await api.read(path, { signal });
@@ -45,9 +59,10 @@ export async function mount(root, context) {
         await readHistory(signal);
         state.due = Date.now() / 1000 + REPORT_EVERY_S;
       }
-      state.at = Date.now() / 1000;
+      const now = Date.now() / 1000;
+      state.at = now;
       state.problem = null;
-      following ??= follow(api, Math.floor(state.report?.started_at ?? state.at - WEEK_S), receive);
+      following ??= follow(api, Math.floor(state.report?.started_at ?? now - WEEK_S), receive);
     } catch (error) {
       if (signal?.aborted) return;
       state.due = 0;
@@ -57,6 +72,7 @@ export async function mount(root, context) {
     draw();
   }
 
+  /** @param {AbortSignal} [signal] */
   async function readHistory(signal) {
     const comparison = chosen();
     if (comparison === undefined) return;
@@ -64,35 +80,47 @@ export async function mount(root, context) {
     state.points = (await api.get(`${path}/history?${query}`, { signal })).points;
   }
 
-  /** Reads what rarely changes: the plans, and whether this key may decide. */
+  /**
+   * Reads what rarely changes: the plans, and whether this key may decide.
+   *
+   * @param {AbortSignal} [signal]
+   */
   async function readSeldom(signal) {
     try {
       const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
       state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
+      /** @type {Overview} */
       const { endpoints } = await api.get("/api/overview", { signal });
-      const decides = endpoints.some((it) => it.endpoint === endpoint && it.may_operate);
+      const decides = endpoints.some((visible) => visible.endpoint === endpoint && visible.may_operate);
       state.why = decides
-        ? null
+        ? ""
         : `Only managers and the operators of ${endpoint} decide on its experiments; your key can view them.`;
     } catch {
       // They are marks in a chart and a hint: the page is correct without them.
     }
   }
 
+  /** @returns {Comparison | undefined} */
   function chosen() {
     const all = [...(state.report?.primary ?? []), ...(state.report?.secondary ?? [])];
-    return all.find((it) => keyOf(it) === state.chosen) ?? all[0];
+    return all.find((comparison) => keyOf(comparison) === state.chosen) ?? all[0];
   }
 
+  /** @param {Occurrence} event */
   function receive(event) {
     const isOurs =
       event.experiment === name || (event.experiment === undefined && event.endpoint === state.summary?.endpoint);
-    if (!isOurs || state.events.some((it) => it.id === event.id)) return;
+    if (!isOurs || state.events.some((other) => other.id === event.id)) return;
     state.events = [event, ...state.events].slice(0, EVENTS_SHOWN);
     frame ??= requestAnimationFrame(() => ((frame = null), draw()));
   }
 
+  /**
+   * @param {Action} action
+   * @param {string} treatment
+   */
   async function press(action, treatment) {
+    if (state.summary === null) return;
     if (await decide(action, state.summary, state.etag, treatment, context)) {
       state.said = `${LABELS[action]}: done.`;
       state.due = 0;
@@ -124,7 +152,7 @@ export async function mount(root, context) {
           : h("p", { class: "hint" }, "Loading …")
         : [
             h("p", { class: "verdict" }, sentence(report?.headline ?? summary.headline, armsOf(summary))),
-            report ? report.details.map((it) => h("p", {}, sentence(it, armsOf(summary)))) : null,
+            report ? report.details.map((detail) => h("p", {}, sentence(detail, armsOf(summary)))) : null,
             whatNext(summary, report),
             howToStart(summary),
             buttons(summary),
@@ -137,10 +165,14 @@ export async function mount(root, context) {
       summary ? events() : null,
     );
     const comparison = chosen();
-    if (comparison)
-      plot.draw(comparison, upToNow(state.points, comparison, report), state.plans.map((it) => it.since).reverse());
+    if (report && comparison)
+      plot.draw(comparison, upToNow(state.points, comparison, report), state.plans.map((plan) => plan.since).reverse());
   }
 
+  /**
+   * @param {Summary} summary
+   * @param {ExperimentReport | null} report
+   */
   function whatNext(summary, report) {
     const next = summary.next || report?.next;
     const acting = summary.acting;
@@ -154,6 +186,7 @@ export async function mount(root, context) {
     );
   }
 
+  /** @param {Acting} acting */
   function ramp(acting) {
     const share = Math.max(0, Math.min(100, acting.share));
     const next = (acting.next_share ?? null) === null ? "" : `; the next step is ${acting.next_share}\u00a0%`;
@@ -170,7 +203,11 @@ export async function mount(root, context) {
     );
   }
 
-  /** The configuration to write in the file, for an experiment that the file keeps from running. */
+  /**
+   * The configuration to write in the file, for an experiment that the file keeps from running.
+   *
+   * @param {Summary} summary
+   */
   function howToStart({ experiment, state: declared, acting }) {
     if (declared === "running" || acting?.state === "stopped") return null;
     const effect = {
@@ -190,6 +227,7 @@ export async function mount(root, context) {
     );
   }
 
+  /** @param {Summary} summary */
   function buttons(summary) {
     const possible = actions(summary);
     if (possible.length === 0)
@@ -200,31 +238,40 @@ export async function mount(root, context) {
             "It has stopped: to test further, declare another experiment in the configuration file.",
           )
         : null;
-    if (state.why !== null) return h("p", { class: "hint" }, state.why);
+    if (state.why) return h("p", { class: "hint" }, state.why);
+    /** @param {number} index */
+    const isUsual = (index) => index === 0 && !hasFailed(summary);
     return h(
       "div",
       { class: "actions" },
-      possible.map((it, index) =>
-        it === "promote" && summary.treatments.length > 1
-          ? summary.treatments.map((arm) => button(it, index, arm, `${LABELS[it]} ${arm}`))
-          : button(it, index, summary.treatments[0], LABELS[it]),
+      possible.map((action, index) =>
+        action === "promote" && summary.treatments.length > 1
+          ? summary.treatments.map((arm) => button(action, isUsual(index), arm, `${LABELS[action]} ${arm}`))
+          : button(action, isUsual(index), summary.treatments[0], LABELS[action]),
       ),
     );
   }
 
-  function button(action, index, treatment, label) {
+  /**
+   * @param {Action} action
+   * @param {boolean} isUsual
+   * @param {string} treatment
+   * @param {string} label
+   */
+  function button(action, isUsual, treatment, label) {
     return h(
       "button",
       {
         type: "button",
         key: label,
-        class: action === "rollback" ? "danger" : index === 0 && !hasFailed(state.summary) ? "primary" : null,
+        class: action === "rollback" ? "danger" : isUsual ? "primary" : null,
         on: { click: () => press(action, treatment) },
       },
       label,
     );
   }
 
+  /** @param {ExperimentReport} report */
   function evidence(report) {
     const comparison = chosen();
     const arms = armsOf(report);
@@ -253,11 +300,11 @@ export async function mount(root, context) {
                     ),
                   },
                 },
-                options.map((it) =>
+                options.map((option) =>
                   h(
                     "option",
-                    { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) },
-                    `${metricName(it.metric)}, ${it.treatment}`,
+                    { value: keyOf(option), selected: comparison && keyOf(option) === keyOf(comparison) },
+                    `${metricName(option.metric)}, ${option.treatment}`,
                   ),
                 ),
               )
@@ -270,7 +317,9 @@ export async function mount(root, context) {
             "section",
             { key: "alarms" },
             h("h2", {}, "Alarms"),
-            report.alarms.map((it) => notice("bad", unbroken(it.text), " ", h("span", { class: "hint" }, time(it.at)))),
+            report.alarms.map((alarm) =>
+              notice("bad", unbroken(alarm.text), " ", h("span", { class: "hint" }, time(alarm.at))),
+            ),
           )
         : null,
       h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
@@ -305,7 +354,7 @@ export async function mount(root, context) {
             h(
               "div",
               { class: "distributions" },
-              report.distributions.map((it) => distribution(it, arms)),
+              report.distributions.map((metric) => distribution(metric, arms)),
             ),
           )
         : null,
@@ -320,11 +369,11 @@ export async function mount(root, context) {
                 "Event",
                 "State",
                 "Limit",
-                ...arms.map((it) => ({ label: it, number: true })),
+                ...arms.map((arm) => ({ label: arm, number: true })),
                 "Detectable by now",
                 "On an alarm",
               ],
-              report.guardrails.map((it) => guardrail(it, arms)),
+              report.guardrails.map((status) => guardrail(status, arms)),
               { class: "stacked" },
             )
           : h("p", { class: "hint" }, "None is declared."),
@@ -338,7 +387,7 @@ export async function mount(root, context) {
             h(
               "ul",
               {},
-              report.warnings.map((it) => h("li", {}, it)),
+              report.warnings.map((warning) => h("li", {}, warning)),
             ),
           )
         : null,
@@ -350,7 +399,7 @@ export async function mount(root, context) {
             h(
               "ul",
               {},
-              report.service.map((it) => h("li", {}, it)),
+              report.service.map((sentence) => h("li", {}, sentence)),
             ),
           )
         : null,
@@ -367,13 +416,13 @@ export async function mount(root, context) {
         : h(
             "ol",
             { class: "events" },
-            state.events.map((it) =>
+            state.events.map((event) =>
               h(
                 "li",
-                { key: it.id },
-                h("span", { class: "hint" }, time(it.at)),
-                h("span", { class: "tag" }, it.kind),
-                h("span", {}, unbroken(it.text)),
+                { key: event.id },
+                h("span", { class: "hint" }, time(event.at)),
+                h("span", { class: "tag" }, event.kind),
+                h("span", {}, unbroken(event.text)),
               ),
             ),
           ),
@@ -383,18 +432,29 @@ export async function mount(root, context) {
   draw();
   const stops = [poll(read), poll(readSeldom, { every: 15_000 })];
   return () => {
-    stops.forEach((it) => it());
+    stops.forEach((stop) => stop());
     following?.();
     if (frame !== null) cancelAnimationFrame(frame);
     plot.end();
   };
 }
 
+/**
+ * @param {{control: string, treatments: string[]}} experiment
+ * @returns {string[]}
+ */
 const armsOf = ({ control, treatments }) => [control, ...treatments];
 
-/** The looks of the past, and the present interval. */
+/**
+ * The looks of the past, and the present interval.
+ *
+ * @param {Look[]} points
+ * @param {Comparison} comparison
+ * @param {ExperimentReport} report
+ * @returns {Look[]}
+ */
 function upToNow(points, { effect }, { at }) {
   return effect.lower === null || effect.upper === null
     ? points
-    : [...points.filter((it) => it.at < at), { at, effect }];
+    : [...points.filter((point) => point.at < at), { at, effect }];
 }

@@ -7,6 +7,7 @@ import { cell, mark, notice, staleNotice, table } from "../parts.js";
 
 export const title = "Experiments";
 
+/** @type {Record<string, string>} */
 const ALARMS = {
   sample_ratio: "sample ratio",
   guardrail: "guardrail",
@@ -19,14 +20,21 @@ const ALARMS = {
   returns: "requests per unit",
 };
 
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ */
 export async function mount(root, context) {
   const { api, poll } = context;
+  /** @type {{experiments: Summary[] | null, at: number | null, problem: ApiError | null}} */
   const state = { experiments: null, at: null, problem: null };
   const declaring = "new" in context.parameters ? form(context) : null;
 
   function draw() {
     const found = state.experiments;
-    const effects = (found ?? []).flatMap((it) => it.primary ?? []).filter((it) => it.scale === "relative");
+    const effects = (found ?? [])
+      .flatMap((experiment) => experiment.primary ?? [])
+      .filter((comparison) => comparison.scale === "relative");
     const span = reach(effects);
     morph(
       root,
@@ -50,7 +58,7 @@ export async function mount(root, context) {
         : table(
             "Experiments",
             heads(span, effects),
-            [...found].sort((a, b) => rank(a) - rank(b)).map((it) => row(it, span)),
+            [...found].sort((a, b) => rank(a) - rank(b)).map((experiment) => row(experiment, span)),
             { class: "stacked list" },
           ),
       declaring || found?.length !== 0
@@ -64,6 +72,7 @@ export async function mount(root, context) {
     );
   }
 
+  /** @param {AbortSignal} signal */
   async function read(signal) {
     try {
       state.experiments = (await api.get("/api/experiments", { signal })).experiments;
@@ -80,17 +89,27 @@ export async function mount(root, context) {
   return poll(read);
 }
 
+/** @param {Summary[]} found */
 function summary(found) {
-  const running = found.filter((it) => (it.acting?.state ?? it.state) === "running").length;
+  const running = found.filter((experiment) => (experiment.acting?.state ?? experiment.state) === "running").length;
   return (
     `${count(found.length, "experiment", "experiments")}, ${running} running. ` +
     "Intervals are valid whenever you look."
   );
 }
 
-/** Running experiments come first, then paused ones. */
-const rank = (it) => ["running", "paused"].indexOf(it.acting?.state ?? it.state) >>> 0;
+/**
+ * Running experiments come first, then paused ones.
+ *
+ * @param {Summary} experiment
+ */
+const rank = (experiment) => ["running", "paused"].indexOf(experiment.acting?.state ?? experiment.state) >>> 0;
 
+/**
+ * @param {Span} span
+ * @param {Compared[]} effects
+ * @returns {(string | Head)[]}
+ */
 function heads(span, effects) {
   return [
     "Experiment",
@@ -106,41 +125,59 @@ function heads(span, effects) {
   ];
 }
 
-function row(it, span) {
-  const units = Object.values(it.units ?? {}).reduce((a, b) => a + b, 0);
+/**
+ * @param {Summary} experiment
+ * @param {Span} span
+ */
+function row(experiment, span) {
+  const units = Object.values(experiment.units ?? {}).reduce((a, b) => a + b, 0);
   return h(
     "tr",
-    { key: it.experiment },
+    { key: experiment.experiment },
     cell(
       "",
       [
-        h("a", { href: `#/experiments/${encodeURIComponent(it.experiment)}` }, it.experiment),
+        h("a", { href: `#/experiments/${encodeURIComponent(experiment.experiment)}` }, experiment.experiment),
         h(
           "div",
           { class: "hint" },
-          sentence(`${it.endpoint}: ${list(it.treatments)} against ${it.control}`, [it.control, ...it.treatments]),
+          sentence(`${experiment.endpoint}: ${list(experiment.treatments)} against ${experiment.control}`, [
+            experiment.control,
+            ...experiment.treatments,
+          ]),
         ),
       ],
       { header: true },
     ),
     cell("Verdict", [
-      h("div", {}, decision(it)),
+      h("div", {}, decision(experiment)),
       h(
         "p",
         { class: "small hint" },
-        sentence(it.headline.replace(`${it.experiment} on ${it.endpoint}: `, ""), [it.control, ...it.treatments]),
+        sentence(experiment.headline.replace(`${experiment.experiment} on ${experiment.endpoint}: `, ""), [
+          experiment.control,
+          ...experiment.treatments,
+        ]),
       ),
     ]),
-    cell("Effect", it.primary?.length ? it.primary.map((line) => effect(line, span, it)) : or(null)),
+    cell(
+      "Effect",
+      experiment.primary?.length ? experiment.primary.map((line) => effect(line, span, experiment)) : or(null),
+    ),
     cell("Units", units ? whole(units) : or(null), { number: true }),
     cell("Ramp", [
-      h("div", {}, stateMark(it)),
-      it.acting && it.mode === "ab" ? h("div", { class: "small hint" }, ramp(it.acting)) : null,
+      h("div", {}, stateMark(experiment)),
+      experiment.acting && experiment.mode === "ab" ? h("div", { class: "small hint" }, ramp(experiment.acting)) : null,
     ]),
-    cell("Checks", checks(it)),
+    cell("Checks", checks(experiment)),
   );
 }
 
+/**
+ * @param {Compared} line
+ * @param {Span} span
+ * @param {Summary} experiment
+ */
 function effect(line, span, { treatments }) {
   return h(
     "div",
@@ -157,13 +194,15 @@ function effect(line, span, { treatments }) {
   );
 }
 
+/** @param {Acting} acting */
 function ramp({ share, next_share: next }) {
   return `${share}\u00a0% on treatments${next === null || next === undefined ? "" : `, next\u00a0${next}\u00a0%`}`;
 }
 
-function checks(it) {
-  if (it.decision === null || it.decision === undefined) return or(null);
-  if (!it.alarms) return mark("good", "no alarm");
-  const kinds = (it.alarm_kinds ?? []).map((kind) => ALARMS[kind] ?? kind);
-  return mark("bad", `${count(it.alarms, "alarm", "alarms")}: ${list(kinds)}`);
+/** @param {Summary} experiment */
+function checks(experiment) {
+  if (experiment.decision === null || experiment.decision === undefined) return or(null);
+  if (!experiment.alarms) return mark("good", "no alarm");
+  const kinds = (experiment.alarm_kinds ?? []).map((kind) => ALARMS[kind] ?? kind);
+  return mark("bad", `${count(experiment.alarms, "alarm", "alarms")}: ${list(kinds)}`);
 }

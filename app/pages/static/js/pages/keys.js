@@ -8,14 +8,20 @@ import { cell, table } from "../parts.js";
 export const title = "Keys";
 
 const KINDS = { requests: "Requests per minute", tokens: "Tokens per minute", concurrent: "Concurrent requests" };
+/** @param {number} value */
 const number = (value) => value.toLocaleString("en-GB");
 
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ */
 export async function mount(root, { api, poll }) {
   const who = h("section", { class: "who" });
   const others = h("section", { class: "callers", hidden: true });
   const stale = h("p", { class: "problem", role: "alert", hidden: true });
   root.append(h("h1", {}, title), stale, who, others);
 
+  /** @param {AbortSignal} signal */
   async function refresh(signal) {
     const me = await api.get("/api/me", { signal });
     morph(who, ...about(me));
@@ -32,6 +38,7 @@ export async function mount(root, { api, poll }) {
   });
 }
 
+/** @param {Me} me */
 function about(me) {
   const name = me.anonymous ? "You are not signed in." : h("span", {}, "You are ", h("strong", {}, me.caller), ".");
   return [
@@ -41,10 +48,10 @@ function about(me) {
       ? h(
           "div",
           { class: "endpoints" },
-          me.endpoints.map((it) => endpoint(it)),
+          me.endpoints.map((usable) => endpoint(usable)),
         )
       : h("p", { class: "empty" }, "You have access to no endpoint on this server."),
-    me.endpoints.some((it) => it.limits.length) &&
+    me.endpoints.some((usable) => usable.limits.length) &&
       h(
         "p",
         { class: "hint" },
@@ -53,6 +60,7 @@ function about(me) {
   ];
 }
 
+/** @param {Me} me */
 function rights({ manages, anonymous, operates, views }) {
   if (manages)
     return anonymous
@@ -67,6 +75,7 @@ function rights({ manages, anonymous, operates, views }) {
   return `You can use the endpoints listed here; only managers and operators change traffic.${reads}`;
 }
 
+/** @param {MyEndpoint} endpoint */
 function endpoint({ endpoint: name, tasks, deployments, limits }) {
   return h(
     "article",
@@ -80,12 +89,14 @@ function endpoint({ endpoint: name, tasks, deployments, limits }) {
     h(
       "p",
       { class: "hint" },
-      `${tasks.join(", ")} · ${deployments.map((it) => `${it.deployment} ${it.weight}\u00a0%`).join(", ")}`,
+      `${tasks.join(", ")} · `,
+      deployments.map(({ deployment, weight }) => `${deployment} ${weight}\u00a0%`).join(", "),
     ),
     limits.length ? h("ul", { class: "limits" }, limits.map(limit)) : h("p", {}, "No limits."),
   );
 }
 
+/** @param {Limit} limit */
 function limit({ kind, limit: most, used, remaining, resets_in_s }) {
   if (remaining === null)
     return h(
@@ -114,18 +125,20 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
   );
 }
 
+/** @param {Callers} document */
 function everybody({ since, callers, view, keys }) {
   const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
-  const row = (it) => {
+  /** @param {CallerUse} use */
+  const row = (use) => {
     const values = [
-      ...[it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map(number),
-      moment(it.last_at),
+      ...[use.requests, use.failed, use.prompt_tokens, use.completion_tokens].map(number),
+      moment(use.last_at),
     ];
     return h(
       "tr",
-      { key: JSON.stringify([it.caller, it.endpoint]) },
-      cell("", it.caller ?? "all other callers", { header: true }),
-      cell("Endpoint", it.endpoint),
+      { key: JSON.stringify([use.caller, use.endpoint]) },
+      cell("", use.caller ?? "all other callers", { header: true }),
+      cell("Endpoint", use.endpoint),
       values.map((value, index) => cell(counted[index], value, { number: true })),
     );
   };
@@ -151,6 +164,7 @@ function everybody({ since, callers, view, keys }) {
   ];
 }
 
+/** @param {Key} key */
 function keyRow({ caller, expires, last_used, previous }) {
   const old = previous
     ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used) ?? "never"}`

@@ -9,11 +9,17 @@ import { FormError, TASKS, request } from "../playground/request.js";
 
 export const title = "Playground";
 
+/** @type {Record<string, typeof VectorCard | typeof RankCard>} */
 const KINDS = { embeddings: VectorCard, rerank: RankCard };
 
 // Keeps what was typed while other pages are open, in memory only.
+/** @type {Partial<FormValues>} */
 let typed = {};
 
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ */
 export async function mount(root, context) {
   const { api, announce } = context;
   root.append(
@@ -24,8 +30,9 @@ export async function mount(root, context) {
       "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them.",
     ),
   );
+  /** @type {Me} */
   const me = await api.get("/api/me");
-  const endpoints = me.endpoints.filter((it) => it.tasks.some((task) => TASKS.includes(task)));
+  const endpoints = me.endpoints.filter((endpoint) => endpoint.tasks.some((task) => TASKS.includes(task)));
   if (!endpoints.length) {
     const what = me.endpoints.length
       ? "Your endpoints have no task that the playground shows."
@@ -42,12 +49,14 @@ export async function mount(root, context) {
     { changed, run, stop },
   );
   root.append(form.element, results, compared, code.element);
+  /** @type {AbortController | null} */
   let running = null;
   changed();
 
   function changed() {
-    typed = form.values();
-    code.show(typed, form.deployments());
+    const values = form.values();
+    typed = values;
+    code.show(values, form.deployments());
   }
 
   async function run() {
@@ -68,11 +77,11 @@ export async function mount(root, context) {
     running?.abort();
     const ended = (running = new AbortController());
     const Kind = KINDS[values.task] ?? TextCard;
-    const cards = chosen.map((deployment) => new Kind(deployment, values.endpoint));
+    const cards = chosen.map((deployment) => new Kind(deployment));
     compared.hidden = true;
     results.replaceChildren(...cards.map((card) => card.element));
     form.running(true);
-    announce(`Asking ${chosen.map((it) => it.deployment).join(" and ")}`);
+    announce(`Asking ${chosen.map((usable) => usable.deployment).join(" and ")}`);
     await Promise.all(cards.map((card, index) => card.run(api, requests[index], ended.signal)));
     if (running !== ended) return;
     running = null;

@@ -9,6 +9,7 @@ const LOOKS = 6; // attempts to find a request that has just been made
 const BETWEEN_LOOKS_MS = 1000;
 const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
 
+/** @type {Record<string, string>} */
 const REASONS = {
   traffic: "drawn by the traffic's percentages",
   sticky: "its sticky key maps there",
@@ -17,6 +18,7 @@ const REASONS = {
   override: "the plan has an override for its key",
   pinned: "its conversation started there before the traffic changed",
 };
+/** @type {Record<string, string>} */
 const FAILURES = {
   unreachable: "could not be reached",
   unavailable: "was unavailable",
@@ -25,6 +27,7 @@ const FAILURES = {
   incomplete: "ended its answer before it was complete",
   other: "failed in another way",
 };
+/** @type {Record<string, string>} */
 const FLAGS = {
   forced: "no experiment counts it: its deployment was named",
   carried: "its conversation may have started under an earlier plan",
@@ -33,6 +36,10 @@ const FLAGS = {
   client_gone: "the client left before the end",
 };
 
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ */
 export async function mount(root, context) {
   const { api, announce } = context;
   const ended = new AbortController();
@@ -81,7 +88,7 @@ export async function mount(root, context) {
         api.get("/api/me", { signal: ended.signal }),
       ]);
       if (own !== turn) return;
-      found.replaceChildren(...exposures.map((it) => card(it, wanted, me, context)));
+      found.replaceChildren(...exposures.map((exposure) => card(exposure, wanted, me, context)));
       announce(exposures.length === 1 ? "One request found" : `${exposures.length} requests found`);
     } catch (error) {
       if (ended.signal.aborted || own !== turn) return;
@@ -91,6 +98,11 @@ export async function mount(root, context) {
     }
   }
 
+  /**
+   * @param {string} wanted
+   * @param {number} looks
+   * @returns {Promise<{exposures: Exposure[]}>}
+   */
   async function exposuresOf(wanted, looks) {
     for (let left = looks - 1; ; left -= 1) {
       try {
@@ -106,9 +118,15 @@ export async function mount(root, context) {
   return () => ended.abort();
 }
 
+/**
+ * @param {Exposure} exposure
+ * @param {string} id
+ * @param {Me} me
+ * @param {Context} context
+ */
 function card(exposure, id, me, context) {
   const { plan, assigned, served } = exposure;
-  const endpoint = me.endpoints.find((it) => it.endpoint === plan.endpoint);
+  const endpoint = me.endpoints.find((endpoint) => endpoint.endpoint === plan.endpoint);
   const failed = exposure.error !== "none";
   const pairs = [
     ["Deployment", served ?? "none: no deployment answered"],
@@ -140,7 +158,7 @@ function card(exposure, id, me, context) {
     ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
     ["Arrived", moment(exposure.at)],
     ["Feedback", scores(exposure.feedback)],
-    ...(exposure.flags.length ? [["Remarks", exposure.flags.map((it) => FLAGS[it] ?? it).join("; ")]] : []),
+    ...(exposure.flags.length ? [["Remarks", exposure.flags.map((flag) => FLAGS[flag] ?? flag).join("; ")]] : []),
   ];
   const bad = exposure.status >= 400 || failed;
   return h(
@@ -171,10 +189,12 @@ function card(exposure, id, me, context) {
   );
 }
 
+/** @param {number | null} tokens */
 function count(tokens) {
   return tokens === null ? "unknown" : String(tokens);
 }
 
+/** @param {Record<string, number> | null} given */
 function scores(given) {
   if (given === null) return "unknown: the ledger's directory cannot be read";
   return (
@@ -184,15 +204,23 @@ function scores(given) {
   );
 }
 
-/** Thumbs for each boolean feedback metric of a running experiment. */
+/**
+ * Thumbs for each boolean feedback metric of a running experiment.
+ *
+ * @param {{metric: string, type: string}[]} declared
+ * @param {string} id
+ * @param {Record<string, number>} given
+ * @param {Context} context
+ */
 function feedback(declared, id, given, { api, announce }) {
-  const thumbs = declared.filter((it) => it.type === "boolean");
+  const thumbs = declared.filter((metric) => metric.type === "boolean");
   if (!thumbs.length) return h("p", { class: "hint" }, "No running experiment on this endpoint takes thumbs.");
   return h(
     "div",
     { class: "thumbs" },
     thumbs.map(({ metric }) => {
       const said = h("span", { class: "hint", role: "status" });
+      /** @param {boolean} value */
       const give = async (value) => {
         try {
           const { accepted, pending } = await api.send("POST", "/api/feedback", { request_id: id, metric, value });
@@ -208,11 +236,9 @@ function feedback(declared, id, given, { api, announce }) {
           announce(error.message);
         }
       };
-      const buttons = [
-        [true, "up"],
-        [false, "down"],
-      ].map(([value, way]) =>
-        h(
+      const buttons = [true, false].map((value) => {
+        const way = value ? "up" : "down";
+        return h(
           "button",
           {
             type: "button",
@@ -223,8 +249,8 @@ function feedback(declared, id, given, { api, announce }) {
             on: { click: () => give(value) },
           },
           svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB })),
-        ),
-      );
+        );
+      });
       return h("p", {}, h("strong", {}, metric), " ", buttons, " ", said);
     }),
   );

@@ -7,6 +7,9 @@ import { history } from "../traffic/history.js";
 
 export const title = "Traffic";
 
+/** @typedef {"change" | "history" | "explain"} Panel */
+
+/** @returns {(string | Head)[]} */
 const heads = () => [
   "Deployment",
   { label: "Configured", number: true },
@@ -14,12 +17,12 @@ const heads = () => [
   { label: "Requests/s", number: true },
   { label: "Errors", number: true, title: "Failures that the client did not cause" },
   {
-    label: ["First token", h("br"), h("span", { class: "small" }, "p50 / p95")],
+    label: ["First token", h("br", {}), h("span", { class: "small" }, "p50 / p95")],
     number: true,
     title: "Streams only: median and 95th percentile",
   },
   {
-    label: ["Between tokens", h("br"), h("span", { class: "small" }, "p50 / p95")],
+    label: ["Between tokens", h("br", {}), h("span", { class: "small" }, "p50 / p95")],
     number: true,
     title: "Streams only: median and 95th percentile",
   },
@@ -27,23 +30,47 @@ const heads = () => [
   { label: "In flight", number: true },
   "State",
 ];
+/** @type {Record<string, string>} */
 const STICKY = { user: "by user", api_key: "by API key", conversation: "by conversation" };
 
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ */
 export async function mount(root, context) {
   const { api, poll, announce } = context;
-  const state = { overview: null, at: null, problem: null, panels: new Map(), said: null };
+  const state = {
+    /** @type {any} An Overview, once it has been read. */
+    overview: null,
+    /** @type {number | null} */
+    at: null,
+    /** @type {ApiError | null} */
+    problem: null,
+    /** @type {Map<string, {kind: Panel, element: HTMLElement}>} */
+    panels: new Map(),
+    said: "",
+  };
 
+  /**
+   * @param {Endpoint} endpoint
+   * @param {Panel} kind
+   */
   function open(endpoint, kind) {
     const now = state.panels.get(endpoint.endpoint);
     if (now?.kind === kind) state.panels.delete(endpoint.endpoint);
     else state.panels.set(endpoint.endpoint, { kind, element: panel(endpoint, kind) });
     draw();
-    if (state.panels.has(endpoint.endpoint))
-      state.panels.get(endpoint.endpoint).element.querySelector("input, button")?.focus({ preventScroll: true });
+    const opened = state.panels.get(endpoint.endpoint)?.element.querySelector("input, button");
+    if (opened instanceof HTMLElement) opened.focus({ preventScroll: true });
   }
 
+  /**
+   * @param {Endpoint} endpoint
+   * @param {Panel} kind
+   */
   function panel(endpoint, kind) {
     const name = endpoint.endpoint;
+    /** @param {string | null} text */
     function done(text) {
       state.panels.delete(name);
       if (text !== null) {
@@ -58,11 +85,14 @@ export async function mount(root, context) {
     return kind === "history" ? history(name, mayChange(endpoint), context, done) : explain(endpoint, context);
   }
 
+  /** @param {Endpoint} endpoint */
   const mayChange = (endpoint) => state.overview.why_not === null && endpoint.may_operate;
 
+  /** @param {Endpoint} endpoint */
   function section(endpoint) {
     const name = endpoint.endpoint;
     const open_ = state.panels.get(name);
+    /** @param {Panel} kind */
     const press = (kind) => () => open(endpoint, kind);
     return h(
       "section",
@@ -138,6 +168,7 @@ export async function mount(root, context) {
     );
   }
 
+  /** @param {AbortSignal} [signal] */
   async function read(signal) {
     try {
       state.overview = await api.get("/api/overview", { signal });
@@ -154,49 +185,61 @@ export async function mount(root, context) {
   return poll(read);
 }
 
+/** @param {Overview} overview */
 function scope({ routers, window_s: window }) {
   const who = routers === null || routers === 1 ? "this router" : `one of ${routers} routers`;
   const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
   return `Counted by ${who} ${since}. Times come from histograms, so they are approximate.`;
 }
 
-/** The most important fact about an endpoint, in a sentence. */
+/**
+ * The most important fact about an endpoint, in a sentence.
+ *
+ * @param {Endpoint} endpoint
+ */
 function sentence(endpoint) {
   const rows = endpoint.deployments;
-  const troubled = rows.filter((it) => it.breaker === "open" || it.stopped);
-  if (troubled.length)
-    return mark(
-      "bad",
-      `${list(troubled.map((it) => it.deployment))} ${troubled.length > 1 ? "are" : "is"} out of service.`,
+  const troubled = rows.filter(({ breaker, stopped }) => breaker === "open" || stopped);
+  if (troubled.length) {
+    const names = list(troubled.map(({ deployment }) => deployment));
+    return mark("bad", `${names} ${troubled.length > 1 ? "are" : "is"} out of service.`);
+  }
+  const failures = rows
+    .filter(({ errors }) => errors > 0)
+    .map(
+      ({ errors, requests, deployment }) =>
+        `${count(errors, "request", "requests")} of ${whole(requests)} failed on ${deployment}`,
     );
-  const failing = rows.filter((it) => it.errors > 0);
-  if (failing.length)
-    return mark(
-      "warn",
-      failing
-        .map((it) => `${count(it.errors, "request", "requests")} of ${whole(it.requests)} failed on ${it.deployment}`)
-        .join("; "),
-      ".",
-    );
-  if (!rows.some((it) => it.requests > 0)) return mark("wait", "No requests in this period.");
+  if (failures.length) return mark("warn", failures.join("; "), ".");
+  if (!rows.some(({ requests }) => requests > 0)) return mark("wait", "No requests in this period.");
   return mark("good", "All answered. ", deviation(rows));
 }
 
+/** @param {Deployment[]} rows */
 function deviation(rows) {
-  const drawn = rows.filter((it) => it.role === "traffic" && it.share !== null);
+  const drawn = rows.filter((deployment) => deployment.role === "traffic" && deployment.share !== null);
   if (drawn.length < 2) return "";
-  const worst = drawn.reduce((a, b) =>
-    Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a,
-  );
+  /** @param {Deployment} deployment */
+  const distance = (deployment) => Math.abs((deployment.share ?? 0) * 100 - deployment.weight);
+  const worst = drawn.reduce((a, b) => (distance(b) > distance(a) ? b : a));
   return `${worst.deployment} got ${percent(worst.share)} of the requests; ${worst.weight}\u00a0% is configured.`;
 }
 
+/**
+ * @param {string | null} value
+ * @param {string} label
+ */
 function figure(value, label) {
   return h("span", { class: "figure" }, h("b", {}, or(value)), " ", label);
 }
 
+/** @param {Endpoint} endpoint */
 function bars(endpoint) {
-  const rows = endpoint.deployments.filter((it) => it.role === "traffic");
+  const rows = endpoint.deployments.filter((deployment) => deployment.role === "traffic");
+  /**
+   * @param {string} label
+   * @param {(deployment: Deployment) => number} share
+   */
   const bar = (label, share) =>
     h(
       "div",
@@ -205,12 +248,16 @@ function bars(endpoint) {
       h(
         "div",
         { class: "share-bar", "aria-hidden": "true" },
-        rows.map((it, index) =>
-          share(it) > 0
+        rows.map((deployment, index) =>
+          share(deployment) > 0
             ? h(
                 "span",
-                { class: `part arm-${(index % 6) + 1}`, key: it.deployment, style: { "flex-grow": String(share(it)) } },
-                share(it) >= 12 ? it.deployment : "",
+                {
+                  class: `part arm-${(index % 6) + 1}`,
+                  key: deployment.deployment,
+                  style: { "flex-grow": String(share(deployment)) },
+                },
+                share(deployment) >= 12 ? deployment.deployment : "",
               )
             : null,
         ),
@@ -219,60 +266,69 @@ function bars(endpoint) {
   return h(
     "div",
     { class: "splits" },
-    bar("Configured", (it) => it.weight),
-    rows.some((it) => it.share !== null) ? bar("Observed", (it) => (it.share ?? 0) * 100) : null,
+    bar("Configured", (deployment) => deployment.weight),
+    rows.some((deployment) => deployment.share !== null)
+      ? bar("Observed", (deployment) => (deployment.share ?? 0) * 100)
+      : null,
   );
 }
 
-function row(it, index) {
+/**
+ * @param {Deployment} deployment
+ * @param {number} index
+ */
+function row(deployment, index) {
   return h(
     "tr",
-    { key: it.deployment },
+    { key: deployment.deployment },
     cell(
       "",
       [
-        it.role === "traffic" ? swatch(index) : null,
-        it.deployment,
-        it.role === "traffic" ? null : h("span", { class: "tag" }, it.role),
-        it.model === it.deployment ? null : h("div", { class: "hint small" }, it.model),
+        deployment.role === "traffic" ? swatch(index) : null,
+        deployment.deployment,
+        deployment.role === "traffic" ? null : h("span", { class: "tag" }, deployment.role),
+        deployment.model === deployment.deployment ? null : h("div", { class: "hint small" }, deployment.model),
       ],
       { header: true },
     ),
-    cell("Configured", it.role === "traffic" ? `${it.weight}\u00a0%` : or(null), { number: true }),
+    cell("Configured", deployment.role === "traffic" ? `${deployment.weight}\u00a0%` : or(null), { number: true }),
     cell(
       "Observed",
       [
-        or(percent(it.share)),
-        it.diverted > 0 ? h("div", {}, mark("warn", `${whole(it.diverted)} diverted here`)) : null,
+        or(percent(deployment.share)),
+        deployment.diverted > 0 ? h("div", {}, mark("warn", `${whole(deployment.diverted)} diverted here`)) : null,
       ],
       { number: true },
     ),
-    cell("Requests/s", or(number(it.requests_per_s)), { number: true }),
-    cell("Errors", errors(it), { number: true }),
-    cell("First token", times(it.first_token_s), { number: true }),
-    cell("Between tokens", times(it.inter_token_s), { number: true }),
-    cell("Tokens/s", or(number(it.output_tokens_per_s)), { number: true }),
-    cell("In flight", whole(it.in_flight), { number: true }),
-    cell("State", states(it)),
+    cell("Requests/s", or(number(deployment.requests_per_s)), { number: true }),
+    cell("Errors", errors(deployment), { number: true }),
+    cell("First token", times(deployment.first_token_s), { number: true }),
+    cell("Between tokens", times(deployment.inter_token_s), { number: true }),
+    cell("Tokens/s", or(number(deployment.output_tokens_per_s)), { number: true }),
+    cell("In flight", whole(deployment.in_flight), { number: true }),
+    cell("State", states(deployment)),
   );
 }
 
-function errors(it) {
-  if (it.errors === 0) return "0";
-  return mark("bad", `${whole(it.errors)} (${percent(it.errors / it.requests)})`);
+/** @param {Deployment} deployment */
+function errors(deployment) {
+  if (deployment.errors === 0) return "0";
+  return mark("bad", `${whole(deployment.errors)} (${percent(deployment.errors / deployment.requests)})`);
 }
 
+/** @param {Quantiles} found */
 function times(found) {
   if (found === null) return or(null);
   return [seconds(found.p50), h("span", { class: "hint" }, " / ", seconds(found.p95))];
 }
 
-function states(it) {
+/** @param {Deployment} deployment */
+function states(deployment) {
   const found = [];
-  if (it.stopped) found.push(mark("bad", "stopped"));
-  if (it.breaker === "open") found.push(mark("bad", "breaker open"));
-  if (it.replicas !== null) {
-    const { RUNNING: running = 0, ...others } = it.replicas;
+  if (deployment.stopped) found.push(mark("bad", "stopped"));
+  if (deployment.breaker === "open") found.push(mark("bad", "breaker open"));
+  if (deployment.replicas !== null) {
+    const { RUNNING: running = 0, ...others } = deployment.replicas;
     found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
     for (const [state, number_] of Object.entries(others))
       found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));

@@ -2,22 +2,35 @@
 
 /** Assembles a stream of OpenAI's chat completions, completions or responses. */
 export class Answer {
+  /** @type {Piece[]} */
   pieces = []; // {text, tokens: [{token, logprob, others: [{token, logprob}]}]}
   reasoning = "";
-  tools = []; // {name, arguments}
+  /** @type {{name: string, arguments: string}[]} */
+  tools = [];
+  /** @type {string | null} */
   finish = null;
+  /** @type {{prompt_tokens: number, completion_tokens: number} | null} */
   usage = null;
+  /** @type {string | null} */
   failure = null;
   #startedAt;
+  /** @type {number | null} */
   #firstAt = null;
-  #lastAt = null;
+  #lastAt = 0;
   #parts = 0;
 
+  /** @param {number} startedAt */
   constructor(startedAt) {
     this.#startedAt = startedAt;
   }
 
-  /** Takes one event's data at `now`. Returns the pieces that it added. */
+  /**
+   * Takes one event's data at `now`. Returns the pieces that it added.
+   *
+   * @param {string} data
+   * @param {number} now
+   * @returns {Piece[]}
+   */
   read(data, now) {
     if (data === "[DONE]") return [];
     let event;
@@ -50,6 +63,7 @@ export class Answer {
     return added;
   }
 
+  /** @param {any} call */
   #tool({ index = 0, function: called = {} }) {
     const tool = (this.tools[index] ??= { name: "", arguments: "" });
     tool.name += called.name ?? "";
@@ -57,11 +71,11 @@ export class Answer {
   }
 
   get text() {
-    return this.pieces.map((it) => it.text).join("");
+    return this.pieces.map((piece) => piece.text).join("");
   }
 
   get hasProbabilities() {
-    return this.pieces.some((it) => it.tokens.length > 0);
+    return this.pieces.some((piece) => piece.tokens.length > 0);
   }
 
   /** The engine's count of the answer's tokens; until that arrives, the number of pieces so far. */
@@ -76,22 +90,27 @@ export class Answer {
 
   /** Tokens per second after the first; null if no time has passed. */
   get tokensPerSecond() {
-    const seconds = (this.#lastAt - this.#firstAt) / 1000;
+    const seconds = this.#firstAt === null ? 0 : (this.#lastAt - this.#firstAt) / 1000;
     return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
   }
 }
 
-/** OpenAI's two formats of log-probabilities as one. */
+/**
+ * OpenAI's two formats of log-probabilities as one.
+ *
+ * @param {any} logprobs
+ * @returns {Token[]}
+ */
 function tokensOf(logprobs) {
   if (Array.isArray(logprobs?.content))
-    return logprobs.content.map((it) => ({
-      token: it.token,
-      logprob: it.logprob,
-      others: (it.top_logprobs ?? [])
-        .filter((other) => other.token !== it.token)
-        .map(({ token, logprob }) => ({ token, logprob })),
+    return logprobs.content.map((/** @type {any} */ token) => ({
+      token: token.token,
+      logprob: token.logprob,
+      others: (token.top_logprobs ?? [])
+        .filter((/** @type {Token} */ other) => other.token !== token.token)
+        .map((/** @type {Token} */ { token, logprob }) => ({ token, logprob })),
     }));
-  return (logprobs?.tokens ?? []).map((token, index) => ({
+  return (logprobs?.tokens ?? []).map((/** @type {string} */ token, /** @type {number} */ index) => ({
     token,
     logprob: logprobs.token_logprobs?.[index] ?? null,
     others: Object.entries(logprobs.top_logprobs?.[index] ?? {})
@@ -100,14 +119,24 @@ function tokensOf(logprobs) {
   }));
 }
 
-/** A piece for each token if together they are the text; otherwise one, since a token may be half a character. */
+/**
+ * A piece for each token if together they are the text; otherwise one, since a token may be half a character.
+ *
+ * @param {string} text
+ * @param {Token[]} tokens
+ * @returns {Piece[]}
+ */
 function pieces(text, tokens) {
-  if (tokens.length > 1 && tokens.map((it) => it.token).join("") === text)
-    return tokens.map((it) => ({ text: it.token, tokens: [it] }));
+  if (tokens.length > 1 && tokens.map((token) => token.token).join("") === text)
+    return tokens.map((token) => ({ text: token.token, tokens: [token] }));
   return [{ text, tokens }];
 }
 
-/** A probability in words: "83 %". */
+/**
+ * A probability in words: "83 %".
+ *
+ * @param {number} logprob
+ */
 export function percent(logprob) {
   const value = 100 * Math.exp(logprob);
   if (logprob < 0 && value >= 99.95) return "over 99.9\u00a0%";
@@ -117,7 +146,12 @@ export function percent(logprob) {
 
 const FAILED = "The answer was cut off";
 
-/** The chunk for an event of either stream; a chat's events are returned as they are. */
+/**
+ * The chunk for an event of either stream; a chat's events are returned as they are.
+ *
+ * @param {any} event
+ * @returns {any}
+ */
 export function asChunk(event) {
   switch (event.type) {
     case "response.output_text.delta":
@@ -136,14 +170,22 @@ export function asChunk(event) {
   }
 }
 
+/** @param {Record<string, unknown>} fields */
 function delta(fields) {
   return { choices: [{ delta: fields }] };
 }
 
-/** The last event also has the complete tool calls. */
+/**
+ * The last event also has the complete tool calls.
+ *
+ * @param {any} response
+ */
 function ended({ status, output, usage }) {
-  const calls = output.filter((it) => it.type === "function_call");
-  const tool_calls = calls.map(({ name, arguments: text }, index) => ({ index, function: { name, arguments: text } }));
+  const calls = output.filter((/** @type {any} */ item) => item.type === "function_call");
+  const tool_calls = calls.map((/** @type {any} */ { name, arguments: text }, /** @type {number} */ index) => ({
+    index,
+    function: { name, arguments: text },
+  }));
   const finish_reason = status === "incomplete" ? "length" : calls.length ? "tool_calls" : "stop";
   return {
     choices: [{ delta: calls.length ? { tool_calls } : {}, finish_reason }],

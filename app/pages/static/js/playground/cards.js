@@ -1,10 +1,11 @@
 // One deployment's answer, as it arrives: a text token by token, vectors, or a ranking.
 
-import { h } from "../dom.js";
+import { h, morph } from "../dom.js";
 import { eventsOf } from "../events.js";
 import { seconds } from "../format.js";
 import { Answer, percent } from "./answer.js";
 
+/** @type {Record<string, string>} */
 const FINISHES = {
   stop: "finished",
   length: "cut at max tokens",
@@ -13,16 +14,29 @@ const FINISHES = {
 };
 const REQUEST_ID = "x-request-id";
 
-/** Milliseconds in words; a dash if unknown. */
+/**
+ * Milliseconds in words; a dash if unknown.
+ *
+ * @param {number | null} ms
+ */
 function elapsed(ms) {
   return seconds(ms === null ? null : ms / 1000) ?? "–";
 }
 
+/** What all cards have. Those of an answer in one piece read it here. */
 class AnyCard {
-  constructor({ deployment, weight }, endpoint) {
+  text = "";
+  words = "";
+  started = 0;
+  ms = 0;
+  /** @type {Record<string, any>} */
+  asked = {};
+  /** @type {any} */
+  answer = null;
+
+  /** @param {Usable} usable */
+  constructor({ deployment, weight }) {
     this.name = deployment;
-    this.endpoint = endpoint;
-    this.text = "";
     this.state = h("span", { class: "state" }, "waiting");
     this.facts = h("dl", { class: "facts" });
     this.body = h("div", { class: "answer-body" });
@@ -46,7 +60,13 @@ class AnyCard {
     );
   }
 
-  /** Sends the request and shows the answer. Never rejects: the card shows failures. */
+  /**
+   * Sends the request and shows the answer. Never rejects: the card shows failures.
+   *
+   * @param {Api} api
+   * @param {ApiRequest} request
+   * @param {AbortSignal} signal
+   */
   async run(api, request, signal) {
     try {
       const options = {
@@ -56,6 +76,7 @@ class AnyCard {
         signal,
         timeout: null,
       };
+      this.asked = request.body;
       this.started = performance.now();
       this.draw();
       const response = await api.fetch(request.path, options);
@@ -69,14 +90,43 @@ class AnyCard {
     this.element.setAttribute("aria-busy", "false");
   }
 
-  fail(message) {
-    this.state.textContent = "failed";
-    this.state.className = "state bad";
-    this.problem.textContent = message;
-    this.problem.hidden = false;
-    this.words = `${this.name} failed: ${message}`;
+  /** @param {Response} response */
+  async read(response) {
+    this.answer = await response.json();
+    this.ms = performance.now() - this.started;
   }
 
+  /** Shows the facts so far. */
+  draw() {}
+
+  /**
+   * Shows the whole answer, or what there is when the visitor has stopped it.
+   *
+   * @param {string} [stopped]
+   */
+  end(stopped) {
+    if (stopped) this.done(stopped, "", `${this.name}: stopped.`);
+  }
+
+  /**
+   * @param {string} state
+   * @param {string} look
+   * @param {string} words
+   */
+  done(state, look, words) {
+    this.state.textContent = state;
+    this.state.className = `state ${look}`.trim();
+    this.words = words;
+  }
+
+  /** @param {string} message */
+  fail(message) {
+    this.problem.textContent = message;
+    this.problem.hidden = false;
+    this.done("failed", "bad", `${this.name} failed: ${message}`);
+  }
+
+  /** @param {string | null} id */
   link(id) {
     if (id)
       this.foot.replaceChildren(
@@ -85,6 +135,7 @@ class AnyCard {
       );
   }
 
+  /** @param {...[string, string]} pairs */
   fact(...pairs) {
     this.facts.replaceChildren(...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
   }
@@ -92,8 +143,12 @@ class AnyCard {
 
 /** A text answer: chat, completions or responses. */
 export class TextCard extends AnyCard {
-  constructor(...known) {
-    super(...known);
+  /** @type {Answer | null} */
+  answer = null;
+
+  /** @param {Usable} usable */
+  constructor(usable) {
+    super(usable);
     this.view = new TokenView(this.name);
     this.reasoning = h("div", { class: "reasoning-text" });
     this.thoughts = h("details", { class: "reasoning", hidden: true }, h("summary", {}, "Reasoning"), this.reasoning);
@@ -101,6 +156,7 @@ export class TextCard extends AnyCard {
     this.body.append(this.thoughts, ...this.view.elements, this.tools);
   }
 
+  /** @param {Response} response */
   async read(response) {
     const answer = (this.answer = new Answer(this.started));
     for await (const { data } of eventsOf(response)) {
@@ -117,7 +173,7 @@ export class TextCard extends AnyCard {
       this.reasoning.textContent = answer.reasoning;
     }
     if (answer?.tools.length)
-      this.tools.replaceChildren(...answer.tools.map((it) => h("pre", {}, `${it.name}(${it.arguments})`)));
+      this.tools.replaceChildren(...answer.tools.map((tool) => h("pre", {}, `${tool.name}(${tool.arguments})`)));
     if (answer && answer.firstTokenMs !== null && answer.finish === null) this.state.textContent = "streaming";
     const speed = answer?.tokensPerSecond ?? null;
     this.fact(
@@ -128,55 +184,45 @@ export class TextCard extends AnyCard {
     );
   }
 
+  /** @param {string} [stopped] */
   end(stopped) {
     const { answer } = this;
-    this.text = answer?.text || (answer?.tools ?? []).map((it) => `${it.name}(${it.arguments})`).join("\n");
+    this.text = answer?.text || (answer?.tools ?? []).map((tool) => `${tool.name}(${tool.arguments})`).join("\n");
     this.draw();
     this.view.end();
     if (answer?.failure && !stopped) {
       this.fail(answer.failure);
       return;
     }
-    const finish = stopped ?? FINISHES[answer.finish] ?? answer.finish;
-    this.state.textContent = finish;
-    this.state.className = `state ${!stopped && ["stop", "tool_calls"].includes(answer.finish) ? "good" : "warn"}`;
-    this.words = stopped
-      ? `${this.name}: stopped.`
-      : `${this.name}: ${finish}, ${answer.tokens} tokens, the first after ${elapsed(answer.firstTokenMs)}.`;
+    if (stopped || answer === null) {
+      this.done("stopped", "warn", `${this.name}: stopped.`);
+      return;
+    }
+    const how = answer.finish ?? "";
+    const finish = FINISHES[how] ?? how;
+    const words = `${this.name}: ${finish}, ${answer.tokens} tokens, the first after ${elapsed(answer.firstTokenMs)}.`;
+    this.done(finish, ["stop", "tool_calls"].includes(how) ? "good" : "warn", words);
   }
 }
 
 /** The dimension, lengths and cosines of some texts' embeddings. */
 export class VectorCard extends AnyCard {
-  async run(api, request, signal) {
-    this.inputs = request.body.input;
-    await super.run(api, request, signal);
-  }
-
-  async read(response) {
-    this.answer = await response.json();
-    this.ms = performance.now() - this.started;
-  }
-
   draw() {
     this.fact(["Dimension", "–"], ["Time", "–"], ["Tokens", "–"]);
   }
 
+  /** @param {string} [stopped] */
   end(stopped) {
-    if (stopped) {
-      this.state.textContent = stopped;
-      this.words = `${this.name}: stopped.`;
-      return;
-    }
-    const vectors = this.answer.data.map((it) => it.embedding);
-    const sizes = [...new Set(vectors.map((it) => it.length))].join(", ");
+    if (stopped) return super.end(stopped);
+    /** @type {number[][]} */
+    const vectors = this.answer.data.map((/** @type {any} */ item) => item.embedding);
+    const sizes = [...new Set(vectors.map((vector) => vector.length))].join(", ");
     this.fact(
       ["Dimension", sizes],
       ["Time", elapsed(this.ms)],
       ["Tokens", String(this.answer.usage?.prompt_tokens ?? "–")],
     );
-    this.state.textContent = "finished";
-    this.state.className = "state good";
+    /** @param {number | null} value */
     const number = (value) => (value === null ? "–" : value.toFixed(3));
     const several = vectors.length > 1;
     this.body.replaceChildren(
@@ -209,7 +255,7 @@ export class VectorCard extends AnyCard {
               h(
                 "tr",
                 {},
-                h("th", { scope: "row", class: "input" }, `${row + 1}. ${this.inputs[row]}`),
+                h("th", { scope: "row", class: "input" }, `${row + 1}. ${this.asked.input[row]}`),
                 h("td", {}, number(norm(vector))),
                 several && vectors.map((other) => h("td", {}, number(cosine(vector, other)))),
               ),
@@ -218,39 +264,25 @@ export class VectorCard extends AnyCard {
         ),
       ),
     );
-    this.words = `${this.name}: ${vectors.length} vectors of dimension ${sizes}.`;
+    this.done("finished", "good", `${this.name}: ${vectors.length} vectors of dimension ${sizes}.`);
   }
 }
 
+/** A ranking of documents. */
 export class RankCard extends AnyCard {
-  async run(api, request, signal) {
-    this.documents = request.body.documents;
-    await super.run(api, request, signal);
-  }
-
-  async read(response) {
-    this.answer = await response.json();
-    this.ms = performance.now() - this.started;
-  }
-
   draw() {
-    this.fact(["Documents", String(this.documents.length)], ["Time", "–"], ["Tokens", "–"]);
+    this.fact(["Documents", String(this.asked.documents.length)], ["Time", "–"], ["Tokens", "–"]);
   }
 
+  /** @param {string} [stopped] */
   end(stopped) {
-    if (stopped) {
-      this.state.textContent = stopped;
-      this.words = `${this.name}: stopped.`;
-      return;
-    }
+    if (stopped) return super.end(stopped);
     const { results, meta } = this.answer;
     this.fact(
-      ["Documents", String(this.documents.length)],
+      ["Documents", String(this.asked.documents.length)],
       ["Time", elapsed(this.ms)],
       ["Tokens", String(meta?.tokens?.input_tokens ?? "–")],
     );
-    this.state.textContent = "finished";
-    this.state.className = "state good";
     this.body.replaceChildren(
       h(
         "div",
@@ -273,11 +305,11 @@ export class RankCard extends AnyCard {
           h(
             "tbody",
             {},
-            results.map(({ index, relevance_score: score }) =>
+            results.map((/** @type {any} */ { index, relevance_score: score }) =>
               h(
                 "tr",
                 {},
-                h("th", { scope: "row", class: "input" }, this.documents[index]),
+                h("th", { scope: "row", class: "input" }, this.asked.documents[index]),
                 h("td", {}, score.toFixed(4)),
                 h("td", {}, String(index + 1)),
               ),
@@ -286,16 +318,26 @@ export class RankCard extends AnyCard {
         ),
       ),
     );
-    this.words = results.length ? `${this.name}: best is line ${results[0].index + 1}.` : `${this.name}: no documents.`;
+    const best = results.length ? `best is line ${results[0].index + 1}` : "no documents";
+    this.done("finished", "good", `${this.name}: ${best}.`);
   }
 }
 
-/** The length of a vector. */
+/**
+ * The length of a vector.
+ *
+ * @param {number[]} vector
+ */
 export function norm(vector) {
   return Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
 }
 
-/** The cosine of the angle between two vectors of one dimension; null if one of them has no direction. */
+/**
+ * The cosine of the angle between two vectors of one dimension; null if one of them has no direction.
+ *
+ * @param {number[]} a
+ * @param {number[]} b
+ */
 export function cosine(a, b) {
   const length = norm(a) * norm(b);
   return length > 0 ? a.reduce((sum, value, index) => sum + value * b[index], 0) / length : null;
@@ -305,11 +347,14 @@ const NO_TOKEN =
   "Point at a token, or move with the arrow keys, to see how likely it was. The most likely are plain; " +
   "dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
 
-export class TokenView {
+class TokenView {
+  /** @type {Piece[]} */
   #pieces = [];
+  /** @type {HTMLElement[]} */
   #spans = [];
   #active = -1;
 
+  /** @param {string} name */
   constructor(name) {
     this.text = h("div", { class: "answer-text", role: "group", "aria-label": `Answer of ${name}` });
     this.shown = h("p", { class: "token-facts", "aria-live": "polite", hidden: true }, NO_TOKEN);
@@ -326,25 +371,27 @@ export class TokenView {
     );
     this.elements = [this.text, this.shade, this.shown];
     this.text.addEventListener("keydown", (event) => this.#key(event));
-    this.text.addEventListener("pointerover", (event) => this.#point(event.target));
-    this.text.addEventListener("click", (event) => this.#point(event.target));
+    this.text.addEventListener("pointerover", (event) => this.#point(event));
+    this.text.addEventListener("click", (event) => this.#point(event));
   }
 
+  /** @param {Piece[]} pieces */
   add(pieces) {
     const spans = pieces.map((piece) => this.#span(piece));
     this.#pieces.push(...pieces);
     this.#spans.push(...spans);
     this.text.append(...spans);
-    if (this.shade.hidden && pieces.some((it) => it.tokens.length)) this.shade.hidden = false;
+    if (this.shade.hidden && pieces.some((piece) => piece.tokens.length)) this.shade.hidden = false;
   }
 
   end() {
     if (!this.#pieces.length) this.text.classList.add("none");
   }
 
+  /** @param {Piece} piece */
   #span({ text, tokens }) {
     if (!tokens.length) return h("span", {}, text);
-    const probability = Math.exp(tokens.reduce((sum, it) => sum + (it.logprob ?? 0), 0));
+    const probability = Math.exp(tokens.reduce((sum, token) => sum + (token.logprob ?? 0), 0));
     const doubt = probability >= 0.9 ? 0 : probability >= 0.5 ? 1 : probability >= 0.1 ? 2 : 3;
     const word = text.trimStart() || text;
     return h(
@@ -370,37 +417,45 @@ export class TokenView {
     }
   }
 
-  #point(target) {
-    const token = target.closest(".token");
-    if (!this.shown.hidden && token !== null) this.#show(this.#spans.indexOf(token));
+  /** @param {Event} event */
+  #point({ target }) {
+    const token = target instanceof Element ? target.closest(".token") : null;
+    if (!this.shown.hidden && token instanceof HTMLElement) this.#show(this.#spans.indexOf(token));
   }
 
+  /** @param {KeyboardEvent} event */
   #key(event) {
     if (this.shown.hidden) return;
     const last = this.#spans.length - 1;
+    /** @type {Record<string, number>} */
     const steps = { ArrowRight: this.#active + 1, ArrowLeft: this.#active - 1, Home: 0, End: last };
     if (!(event.key in steps)) return;
     event.preventDefault();
     this.#show(Math.min(Math.max(steps[event.key], 0), last));
   }
 
+  /** @param {number} index */
   #show(index) {
     this.#spans[this.#active]?.classList.remove("active");
     this.#active = index;
     this.#spans[index]?.classList.add("active");
     const piece = this.#pieces[index];
-    this.shown.replaceChildren(...(piece ? facts(piece) : [NO_TOKEN]));
+    morph(this.shown, piece ? facts(piece) : NO_TOKEN);
   }
 }
 
+/**
+ * @param {Piece} piece
+ * @returns {Child[]}
+ */
 function facts({ tokens }) {
-  return tokens.flatMap((it) => [
-    h("strong", {}, visible(it.token)),
-    ` ${it.logprob === null ? "without a probability" : percent(it.logprob)}`,
-    ...(it.others.length
+  return tokens.flatMap((token) => [
+    h("strong", {}, visible(token.token)),
+    ` ${token.logprob === null ? "without a probability" : percent(token.logprob)}`,
+    ...(token.others.length
       ? [
           "; instead ",
-          ...it.others.flatMap((other, index) => [
+          ...token.others.flatMap((other, index) => [
             index ? ", " : "",
             h("span", { class: "mono" }, visible(other.token)),
             ` ${percent(other.logprob)}`,
@@ -411,9 +466,10 @@ function facts({ tokens }) {
   ]);
 }
 
+/** @param {string} token */
 function visible(token) {
   return `“${token
     .replaceAll("\n", "↵")
     .replaceAll("\t", "⇥")
-    .replaceAll(/^ +| +$/g, (it) => "·".repeat(it.length))}”`;
+    .replaceAll(/^ +| +$/g, (spaces) => "·".repeat(spaces.length))}”`;
 }

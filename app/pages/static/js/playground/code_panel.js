@@ -1,17 +1,28 @@
 // The request as a program, for each SDK.
 
-import { h } from "../dom.js";
+import { find, h } from "../dom.js";
 import { copy as copyText } from "../parts.js";
 import { FormError, request } from "./request.js";
 import { snippets } from "./snippets.js";
 
 const AS_TRAFFIC_DECIDES = "as the traffic decides";
 
-/** `{element, show(form values, deployments)}`. */
+/**
+ * `{element, show(form values, deployments)}`.
+ *
+ * @param {Context} context
+ */
 export function codePanel({ announce }) {
-  let [chosen, deployment, values, deployments] = ["curl", null, null, []];
+  let chosen = "curl";
+  /** @type {string | null} */
+  let deployment = null;
+  /** @type {FormValues | null} */
+  let values = null;
+  /** @type {Usable[]} */
+  let deployments = [];
   const code = h("code", {});
   const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Program", on: { keydown: move } });
+  /** @type {HTMLSelectElement} */
   const select = h("select", {
     id: "code-deployment",
     on: { change: () => ((deployment = select.value || null), draw()) },
@@ -38,18 +49,19 @@ export function codePanel({ announce }) {
     pre,
   );
 
+  /** The programs, or why there are none. */
   function made() {
     try {
-      return snippets(request({ ...values, deployment }), location.origin);
+      const programs = values === null ? [] : snippets(request({ ...values, deployment }), location.origin);
+      return { programs, problem: "" };
     } catch (error) {
-      if (error instanceof FormError) return error.message;
+      if (error instanceof FormError) return { programs: [], problem: error.message };
       throw error;
     }
   }
 
   function draw() {
-    const all = made();
-    const programs = typeof all === "string" ? [] : all;
+    const { programs, problem } = made();
     tabs.replaceChildren(
       ...programs.map(({ id, title }) =>
         h(
@@ -66,21 +78,24 @@ export function codePanel({ announce }) {
         ),
       ),
     );
-    const program = programs.find((it) => it.id === chosen);
-    code.textContent = program ? shortened(program.code) : all;
+    const program = programs.find((program) => program.id === chosen);
+    code.textContent = program ? shortened(program.code) : problem;
     copy.disabled = !program;
     pre.classList.toggle("none", !program);
   }
 
+  /** @param {string} id */
   function choose(id) {
     chosen = id;
     draw();
-    tabs.querySelector(`#code-${id}`)?.focus();
+    find(tabs, `#code-${id}`).focus();
   }
 
+  /** @param {KeyboardEvent} event */
   function move(event) {
     const all = [...tabs.children];
-    const at = all.findIndex((it) => it.getAttribute("aria-selected") === "true");
+    const at = all.findIndex((tab) => tab.getAttribute("aria-selected") === "true");
+    /** @type {Record<string, number>} */
     const steps = { ArrowRight: at + 1, ArrowLeft: at - 1 + all.length, Home: 0, End: all.length - 1 };
     if (!(event.key in steps) || !all.length) return;
     event.preventDefault();
@@ -88,18 +103,23 @@ export function codePanel({ announce }) {
   }
 
   async function copied() {
-    copy.textContent = await copyText(made().find((it) => it.id === chosen).code, code, announce);
+    const program = made().programs.find((program) => program.id === chosen);
+    copy.textContent = await copyText(program?.code ?? "", code, announce);
     setTimeout(() => (copy.textContent = "Copy"), 2000);
   }
 
   return {
     element,
+    /**
+     * @param {FormValues} nowValues
+     * @param {Usable[]} nowDeployments
+     */
     show(nowValues, nowDeployments) {
       if (nowDeployments !== deployments) {
         deployments = nowDeployments;
         deployment = deployments[0]?.deployment ?? null;
         select.replaceChildren(
-          ...deployments.map((it) => h("option", { value: it.deployment }, it.deployment)),
+          ...deployments.map((deployment) => h("option", { value: deployment.deployment }, deployment.deployment)),
           h("option", { value: "" }, AS_TRAFFIC_DECIDES),
         );
       }
@@ -109,7 +129,11 @@ export function codePanel({ announce }) {
   };
 }
 
-/** An image is thousands of characters: the page shows its ends, and copies all of it. */
+/**
+ * An image is thousands of characters: the page shows its ends, and copies all of it.
+ *
+ * @param {string} code
+ */
 function shortened(code) {
   return code.replace(
     /(data:image\/[a-z+]+;base64,|"data": ")([A-Za-z0-9+/=]{120,})/g,

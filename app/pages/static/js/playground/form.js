@@ -1,9 +1,10 @@
 // The playground's form.
 
-import { h } from "../dom.js";
+import { find, h } from "../dom.js";
 import { TASKS } from "./request.js";
 
 const MOST_IMAGE_BYTES = 8 * 1024 * 1024;
+/** @type {Record<string, string>} */
 const TITLES = {
   chat: "Chat",
   completions: "Text completion",
@@ -11,7 +12,11 @@ const TITLES = {
   embeddings: "Embeddings",
   rerank: "Reranking",
 };
-/** The tasks that each field belongs to; the prompt belongs to all. */
+/**
+ * The tasks that each field belongs to; the prompt belongs to all.
+ *
+ * @type {Record<string, string[]>}
+ */
 const FIELDS = {
   documents: ["rerank"],
   system: ["chat", "responses"],
@@ -19,7 +24,10 @@ const FIELDS = {
   schema: ["chat", "responses"],
   probabilities: ["chat", "completions"],
 };
+/** @type {FormValues} */
 const EMPTY = {
+  endpoint: "",
+  task: "",
   prompt: "",
   documents: "",
   system: "",
@@ -30,6 +38,7 @@ const EMPTY = {
   schema: "",
   image: null,
   probabilities: true,
+  without: [],
 };
 
 /** `on`: the handlers `changed()`, `run()` and `stop()`. `endpoints`: from /api/me. */
@@ -37,27 +46,44 @@ export class Form {
   #endpoints;
   #image;
   #without = new Set(); // deployments that are left out
+  /** @type {Record<string, any>} */
   #fields = {};
 
+  /**
+   * @param {MyEndpoint[]} endpoints
+   * @param {Partial<FormValues>} values
+   * @param {{changed: () => void, run: () => void, stop: () => void}} on
+   */
   constructor(endpoints, values, on) {
     this.#endpoints = endpoints;
+    /** @type {Record<string, any> & FormValues} */
     const start = { ...EMPTY, ...values };
     this.#image = start.image;
     this.#without = new Set(start.without);
     const change = { input: on.changed };
+    /**
+     * @param {string} name
+     * @param {(props: Props) => HTMLElement} make
+     * @param {string} label
+     * @param {Props} [props]
+     */
     const field = (name, make, label, props = {}) => {
       const element = make({ id: `playground-${name}`, name, value: start[name], on: change, ...props });
       this.#fields[name] = element;
       return h("div", { class: `field field-${name}` }, h("label", { for: element.id }, label), element);
     };
+    /** @param {Props} props */
     const input = (props) => h("input", { autocomplete: "off", ...props });
+    /** @param {Props} props */
     const area = (props) => h("textarea", { spellcheck: "false", ...props });
     const refresh = { change: () => (this.#refresh(), on.changed()) };
 
     this.#fields.endpoint = h(
       "select",
       { id: "playground-endpoint", on: refresh },
-      endpoints.map((it) => h("option", { value: it.endpoint, selected: it.endpoint === start.endpoint }, it.endpoint)),
+      endpoints.map((endpoint) =>
+        h("option", { value: endpoint.endpoint, selected: endpoint.endpoint === start.endpoint }, endpoint.endpoint),
+      ),
     );
     this.#fields.task = h("select", { id: "playground-task", on: refresh });
     this.deploymentBoxes = h("fieldset", { class: "deployments" });
@@ -147,51 +173,69 @@ export class Form {
 
   /** The deployments that get the prompt. */
   chosen() {
-    return this.deployments().filter((it) => !this.#without.has(it.deployment));
+    return this.deployments().filter((usable) => !this.#without.has(usable.deployment));
   }
 
-  /** The values that `request` of request.js takes, without a deployment. */
+  /**
+   * The values that `request` of request.js takes, without a deployment.
+   *
+   * @returns {FormValues}
+   */
   values() {
+    /** @param {string} name */
     const text = (name) => this.#fields[name].value.toWellFormed();
     const chat = this.#fields.task.value === "chat";
-    const values = {
+    return {
       endpoint: this.#fields.endpoint.value,
       task: this.#fields.task.value,
       image: chat && this.#takesImages ? this.#image : null,
+      prompt: text("prompt"),
+      documents: text("documents"),
+      system: text("system"),
+      temperature: text("temperature"),
+      seed: text("seed"),
+      maxTokens: text("maxTokens"),
+      tools: text("tools"),
+      schema: text("schema"),
+      probabilities: this.#fields.probabilities.checked,
+      without: [...this.#without],
     };
-    for (const name of ["prompt", "documents", "temperature", "seed", "maxTokens"]) values[name] = text(name);
-    for (const name of ["system", "tools", "schema"]) values[name] = text(name);
-    return { ...values, probabilities: this.#fields.probabilities.checked, without: [...this.#without] };
   }
 
-  /** Shows a FormError and focuses its field; null clears it. */
+  /**
+   * Shows a FormError and focuses its field; null clears it.
+   *
+   * @param {{field: string, message: string} | null} error
+   */
   complain(error) {
     this.problem.hidden = error === null;
     this.problem.textContent = error?.message ?? "";
     for (const [name, field] of Object.entries(this.#fields))
       field.toggleAttribute("aria-invalid", error?.field === name);
-    const field = this.#fields[error?.field];
+    const field = this.#fields[error?.field ?? ""];
     if (field && this.options.contains(field)) this.options.open = true;
     field?.focus();
   }
 
+  /** @param {boolean} is */
   running(is) {
     this.stopButton.disabled = !is;
     this.runButton.textContent = is ? "Run again" : "Run";
   }
 
   get #endpoint() {
-    return this.#endpoints.find((it) => it.endpoint === this.#fields.endpoint.value) ?? this.#endpoints[0];
+    return this.#endpoints.find((endpoint) => endpoint.endpoint === this.#fields.endpoint.value) ?? this.#endpoints[0];
   }
 
   get #takesImages() {
-    return this.deployments().some((it) => it.images);
+    return this.deployments().some((usable) => usable.images);
   }
 
+  /** @param {string} [task] */
   #refresh(task = this.#fields.task.value) {
-    const tasks = TASKS.filter((it) => this.#endpoint.tasks.includes(it));
+    const tasks = TASKS.filter((task) => this.#endpoint.tasks.includes(task));
     this.#fields.task.replaceChildren(
-      ...tasks.map((it) => h("option", { value: it, selected: it === task }, TITLES[it])),
+      ...tasks.map((name) => h("option", { value: name, selected: name === task }, TITLES[name])),
     );
     const now = this.#fields.task.value;
     this.deploymentBoxes.replaceChildren(
@@ -211,18 +255,23 @@ export class Form {
       ),
     );
     this.options.hidden = ["embeddings", "rerank"].includes(now);
-    this.element.querySelector(".lines-hint").hidden = now !== "embeddings";
-    this.element.querySelector(".field-prompt label").textContent = now === "rerank" ? "Query" : "Prompt";
+    find(this.element, ".lines-hint").hidden = now !== "embeddings";
+    find(this.element, ".field-prompt label").textContent = now === "rerank" ? "Query" : "Prompt";
     this.imageField.hidden = now !== "chat" || !this.#takesImages;
     for (const [name, tasks] of Object.entries(FIELDS)) this.#fields[name].parentElement.hidden = !tasks.includes(now);
   }
 
+  /**
+   * @param {string} deployment
+   * @param {boolean} is
+   */
   #choose(deployment, is) {
     if (is) this.#without.delete(deployment);
     else this.#without.add(deployment);
     this.changed();
   }
 
+  /** @param {{changed: () => void}} on */
   #imageField(on) {
     const preview = h("img", { class: "preview", alt: "The chosen image", hidden: true });
     const remove = h("button", { type: "button", class: "quiet", hidden: true }, "Remove");
@@ -231,6 +280,7 @@ export class Form {
       id: "playground-image",
       accept: "image/png,image/jpeg,image/webp,image/gif",
     });
+    /** @param {string | null} url */
     const show = (url) => {
       this.#image = url;
       if (url) preview.src = url;
@@ -238,7 +288,7 @@ export class Form {
       on.changed();
     };
     file.addEventListener("change", async () => {
-      const [chosen] = file.files;
+      const [chosen] = file.files ?? [];
       this.complain(null);
       if (!chosen) return;
       if (chosen.size > MOST_IMAGE_BYTES) {
@@ -253,9 +303,8 @@ export class Form {
       show(null);
       file.focus();
     });
-    const named = this.#image !== null;
-    if (named) preview.src = this.#image;
-    preview.hidden = remove.hidden = !named;
+    if (this.#image) preview.src = this.#image;
+    preview.hidden = remove.hidden = !this.#image;
     return h(
       "div",
       { class: "field field-image" },
@@ -265,10 +314,14 @@ export class Form {
   }
 }
 
+/**
+ * @param {File} file
+ * @returns {Promise<string>}
+ */
 function dataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
-    reader.addEventListener("load", () => resolve(reader.result));
+    reader.addEventListener("load", () => resolve(String(reader.result)));
     reader.addEventListener("error", () => reject(reader.error));
     reader.readAsDataURL(file);
   });

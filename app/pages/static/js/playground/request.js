@@ -2,6 +2,7 @@
 
 export const DEPLOYMENT_HEADER = "azureml-model-deployment";
 export const ALTERNATIVES = 3; // other tokens shown for each one
+/** @type {Record<string, string>} */
 const PATHS = {
   chat: "/v1/chat/completions",
   completions: "/v1/completions",
@@ -14,6 +15,10 @@ export const TASKS = Object.keys(PATHS);
 
 /** A field of the form that cannot be sent; `field` is its name. */
 export class FormError extends Error {
+  /**
+   * @param {string} field
+   * @param {string} message
+   */
   constructor(field, message) {
     super(message);
     this.field = field;
@@ -26,9 +31,14 @@ export class FormError extends Error {
  * The form: `endpoint`, `task`, `deployment` (null: as the traffic decides), `prompt`, `documents`, `system`,
  * `temperature`, `seed`, `maxTokens`, `tools`, `schema` (each as typed), `image` (a data URL or null), `probabilities`
  * (whether each token's is asked for). Raises FormError.
+ *
+ * @param {FormValues} form
+ * @returns {ApiRequest}
  */
 export function request(form) {
+  /** @type {Record<string, string>} */
   const headers = form.deployment ? { [DEPLOYMENT_HEADER]: form.deployment } : {};
+  /** @type {Record<string, (form: FormValues) => Record<string, unknown>>} */
   const bodies = { chat, completions, responses, embeddings, rerank };
   return {
     method: "POST",
@@ -38,6 +48,7 @@ export function request(form) {
   };
 }
 
+/** @param {FormValues} form */
 function chat(form) {
   const content = form.image
     ? [
@@ -59,6 +70,7 @@ function chat(form) {
   });
 }
 
+/** @param {FormValues} form */
 function completions(form) {
   return present({
     prompt: form.prompt,
@@ -68,7 +80,11 @@ function completions(form) {
   });
 }
 
-/** Tools and schemas are typed in the format of chats; responses take their inner objects. */
+/**
+ * Tools and schemas are typed in the format of chats; responses take their inner objects.
+ *
+ * @param {FormValues} form
+ */
 function responses(form) {
   const { max_tokens: max_output_tokens, ...sampled } = sampling(form);
   const schema = schemaOf(form);
@@ -83,27 +99,43 @@ function responses(form) {
   });
 }
 
+/** @param {FormValues} form */
 function embeddings(form) {
   return { input: lines(form, "prompt", "a text") };
 }
 
+/** @param {FormValues} form */
 function rerank(form) {
   return { query: form.prompt, documents: lines(form, "documents", "a document") };
 }
 
-/** Inputs and documents are typed one a line. */
+/**
+ * Inputs and documents are typed one a line.
+ *
+ * @param {FormValues} form
+ * @param {"prompt" | "documents"} field
+ * @param {string} noun
+ */
 function lines(form, field, noun) {
   const found = (form[field] ?? "").split("\n").filter((line) => line.trim());
   if (!found.length) throw new FormError(field, `Write ${noun}, or several: one a line`);
   return found;
 }
 
+/**
+ * @param {FormValues} form
+ * @returns {Tool[] | undefined}
+ */
 function toolsOf(form) {
   const tools = json(form, "tools", "The tools are");
   if (tools !== undefined && !Array.isArray(tools)) throw new FormError("tools", "The tools are a list: […]");
   return tools?.length ? tools : undefined;
 }
 
+/**
+ * @param {FormValues} form
+ * @returns {object | undefined}
+ */
 function schemaOf(form) {
   const schema = json(form, "schema", "The JSON schema is");
   if (schema !== undefined && (typeof schema !== "object" || schema === null || Array.isArray(schema)))
@@ -113,6 +145,7 @@ function schemaOf(form) {
 
 const STREAMED = { stream: true, stream_options: { include_usage: true } };
 
+/** @param {FormValues} form */
 function sampling(form) {
   return {
     max_tokens: number(form, "maxTokens", "Max tokens", { whole: true, least: 1 }),
@@ -121,6 +154,12 @@ function sampling(form) {
   };
 }
 
+/**
+ * @param {FormValues} form
+ * @param {"maxTokens" | "temperature" | "seed"} field
+ * @param {string} title
+ * @param {{whole?: boolean, least?: number}} bounds
+ */
 function number(form, field, title, { whole = false, least = -Infinity }) {
   const typed = String(form[field] ?? "").trim();
   if (typed === "") return undefined;
@@ -133,6 +172,12 @@ function number(form, field, title, { whole = false, least = -Infinity }) {
   return value;
 }
 
+/**
+ * @param {FormValues} form
+ * @param {"tools" | "schema"} field
+ * @param {string} title
+ * @returns {any}
+ */
 function json(form, field, title) {
   const typed = (form[field] ?? "").trim();
   if (typed === "") return undefined;
@@ -143,6 +188,7 @@ function json(form, field, title) {
   }
 }
 
+/** @param {object} fields */
 function present(fields) {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 }

@@ -12,12 +12,16 @@ const DEFAULT_MAX_TOKENS = 1024;
  * The programs for `request` (of request.js) against the server at `url`:
  * `[{id, title, language, code, left}]`, where `left` are the request's fields that the SDK cannot send. A comment of
  * the program names them.
+ *
+ * @param {ApiRequest} request
+ * @param {string} url
+ * @returns {Snippet[]}
  */
 export function snippets(request, url) {
   const task = TASKS[request.path];
   return [
     { id: "curl", title: "curl", language: "sh", ...curl(request, url) },
-    ...PYTHON.filter((it) => it[task] || !it.apart).map(({ id, title, ...tasks }) => {
+    ...PYTHON.filter((sdk) => sdk[task] || !sdk.apart).map(({ id, title, ...tasks }) => {
       const made = tasks[task]?.(request, url) ?? {
         code: `# The SDK of ${title} has no ${NOUNS[task]}.\n`,
         left: ["*"],
@@ -27,6 +31,7 @@ export function snippets(request, url) {
   ];
 }
 
+/** @type {Record<string, string>} */
 const NOUNS = {
   chat: "chat",
   completions: "text completions",
@@ -35,6 +40,7 @@ const NOUNS = {
   rerank: "reranking",
 };
 
+/** @type {Record<string, string>} */
 const TASKS = {
   "/v1/chat/completions": "chat",
   "/v1/completions": "completions",
@@ -43,11 +49,18 @@ const TASKS = {
   "/v2/rerank": "rerank",
 };
 
-/** A program: its imports, a note on fields that are left out, and its lines. */
+/**
+ * A program: its imports, a note on fields that are left out, and its lines.
+ *
+ * @param {string[]} imports
+ * @param {string[]} lines
+ * @param {{left?: string[], notes?: string[]}} [about]
+ * @returns {Program}
+ */
 function program(imports, lines, { left = [], notes = [] } = {}) {
   const comments = [
     ...(left.length ? [`# This SDK cannot send: ${left.join(", ")}.`] : []),
-    ...notes.map((it) => `# ${it}`),
+    ...notes.map((note) => `# ${note}`),
   ];
   return { code: `${[...imports, "", ...comments, ...lines].join("\n")}\n`, left };
 }
@@ -56,30 +69,51 @@ function program(imports, lines, { left = [], notes = [] } = {}) {
 
 // Invisible characters, and those that change the writing direction, are escaped.
 const INVISIBLE = /(?! )[\p{C}\p{Z}]/gu;
+/**
+ * @param {number} code
+ * @param {number} digits
+ */
 const hex = (code, digits) => code.toString(16).padStart(digits, "0");
+/** @param {string} character */
 const utf16 = (character) =>
   [...Array(character.length).keys()].map((i) => `\\u${hex(character.charCodeAt(i), 4)}`).join("");
 
-/** A JSON text, with escapes where characters need them. */
+/**
+ * A JSON text, with escapes where characters need them.
+ *
+ * @param {unknown} value
+ * @param {number} [indent]
+ */
 export function jsonText(value, indent = 0) {
-  return JSON.stringify(value, null, indent).replace(INVISIBLE, (it) => (it === "\n" && indent ? it : utf16(it)));
+  return JSON.stringify(value, null, indent).replace(INVISIBLE, (character) =>
+    character === "\n" && indent ? character : utf16(character),
+  );
 }
 
-/** A word of a POSIX shell. */
+/**
+ * A word of a POSIX shell.
+ *
+ * @param {string} text
+ */
 export function shellWord(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** A string literal of Python: JSON's, but for characters beyond 16 bits. */
+/**
+ * A string literal of Python: JSON's, but for characters beyond 16 bits.
+ *
+ * @param {string} text
+ */
 function pythonString(text) {
-  return JSON.stringify(text).replace(INVISIBLE, (it) => {
-    const code = it.codePointAt(0);
+  return JSON.stringify(text).replace(INVISIBLE, (character) => {
+    const code = character.codePointAt(0) ?? 0;
     return code > 0xffff ? `\\U${hex(code, 8)}` : `\\u${hex(code, 4)}`;
   });
 }
 
 /** Code that is put into a literal unchanged. */
 class Code {
+  /** @param {string} text */
   constructor(text) {
     this.text = text;
   }
@@ -87,24 +121,46 @@ class Code {
 
 /** `name(arguments)`: positional arguments first, then named ones. */
 class Call extends Code {
+  /**
+   * @param {string} name
+   * @param {unknown[]} positional
+   * @param {Record<string, unknown>} named
+   */
   constructor(name, positional, named) {
     super("");
-    Object.assign(this, { name, positional, named });
+    this.name = name;
+    this.positional = positional;
+    this.named = named;
   }
 }
 
 const WIDTH = 88;
 
-/** A literal of Python, over several lines where one is too long. */
+/**
+ * A literal of Python, over several lines where one is too long.
+ *
+ * @param {unknown} value
+ * @param {string} [indent]
+ * @returns {string}
+ */
 export function python(value, indent = "") {
   const line = flat(value);
   if (indent.length + line.length <= WIDTH) return line;
   const inner = `${indent}    `;
-  const lines = (open, items, close) => `${open}\n${items.map((it) => `${inner}${it},\n`).join("")}${indent}${close}`;
+  /**
+   * @param {string} open
+   * @param {string[]} items
+   * @param {string} close
+   */
+  const lines = (open, items, close) =>
+    `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${indent}${close}`;
   if (value instanceof Call)
     return lines(
       `${value.name}(`,
-      [...value.positional.map((it) => python(it, inner)), ...named(value.named, (it) => python(it, inner))],
+      [
+        ...value.positional.map((argument) => python(argument, inner)),
+        ...named(value.named, (argument) => python(argument, inner)),
+      ],
       ")",
     );
   if (value instanceof Code) return value.text;
@@ -112,19 +168,23 @@ export function python(value, indent = "") {
     return value.length
       ? lines(
           "[",
-          value.map((it) => python(it, inner)),
+          value.map((item) => python(item, inner)),
           "]",
         )
       : "[]";
   if (value !== null && typeof value === "object")
     return lines(
       "{",
-      Object.entries(value).map(([key, it]) => `${pythonString(key)}: ${python(it, inner)}`),
+      Object.entries(value).map(([key, item]) => `${pythonString(key)}: ${python(item, inner)}`),
       "}",
     );
   return line;
 }
 
+/**
+ * @param {unknown} value
+ * @returns {string}
+ */
 function flat(value) {
   if (value instanceof Call)
     return `${value.name}(${[...value.positional.map(flat), ...named(value.named, flat)].join(", ")})`;
@@ -136,22 +196,37 @@ function flat(value) {
   if (Array.isArray(value)) return `[${value.map(flat).join(", ")}]`;
   if (typeof value === "object")
     return `{${Object.entries(value)
-      .map(([key, it]) => `${pythonString(key)}: ${flat(it)}`)
+      .map(([key, item]) => `${pythonString(key)}: ${flat(item)}`)
       .join(", ")}}`;
   return String(value);
 }
 
+/**
+ * @param {Record<string, unknown>} values
+ * @param {(value: unknown) => string} literal
+ */
 function named(values, literal) {
   return Object.entries(values)
-    .filter(([, it]) => it !== undefined)
-    .map(([name, it]) => `${name}=${literal(it)}`);
+    .filter(([, item]) => item !== undefined)
+    .map(([name, item]) => `${name}=${literal(item)}`);
 }
 
-/** `name(positional, named)` as a literal. */
+/**
+ * `name(positional, named)` as a literal.
+ *
+ * @param {string} name
+ * @param {Record<string, unknown>} named
+ * @param {...unknown} positional
+ */
 const call = (name, named, ...positional) => new Call(name, positional, named);
 
 // --- curl ---
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ * @returns {Program}
+ */
 function curl(request, url) {
   const headers = [
     "Content-Type: application/json",
@@ -160,7 +235,7 @@ function curl(request, url) {
   const lines = [
     `curl --no-buffer ${shellWord(url + request.path)}`,
     '  -H "Authorization: Bearer $SWITCHYARD_API_KEY"',
-    ...headers.map((it) => `  -H ${shellWord(it)}`),
+    ...headers.map((header) => `  -H ${shellWord(header)}`),
     `  --data-raw ${shellWord(jsonText(request.body, 2))}`,
   ];
   return { code: `${lines.join(" \\\n")}\n`, left: [] };
@@ -168,10 +243,26 @@ function curl(request, url) {
 
 // --- Python ---
 
+/** @param {ApiRequest} request */
 const deploymentOf = (request) => request.headers[DEPLOYMENT_HEADER];
+/** @param {ApiRequest} request */
 const headersOf = (request) => (Object.keys(request.headers).length ? request.headers : undefined);
+/**
+ * @param {Record<string, any>} body
+ * @param {...string} names
+ * @returns {Record<string, any>}
+ */
 const without = (body, ...names) => Object.fromEntries(Object.entries(body).filter(([name]) => !names.includes(name)));
+/**
+ * @param {Record<string, any>} body
+ * @param {...string} names
+ * @returns {Record<string, any>}
+ */
 const only = (body, ...names) => Object.fromEntries(Object.entries(body).filter(([name]) => names.includes(name)));
+/**
+ * @param {Record<string, any>} body
+ * @param {...string} names
+ */
 const missing = (body, ...names) => names.filter((name) => name in body);
 const READ_CHAT = [
   "for chunk in stream:",
@@ -185,6 +276,12 @@ const READ_TEXT = [
 ];
 const READ_VECTORS = ["for item in answer.data:", "    print(len(item.embedding), item.embedding[:4])"];
 
+/**
+ * @param {string} method
+ * @param {string[]} read
+ * @param {string} result
+ * @returns {Programmer}
+ */
 function openai(method, read, result) {
   return (request, url) => {
     const asked = { ...request.body, extra_headers: headersOf(request) };
@@ -199,7 +296,12 @@ function openai(method, read, result) {
   };
 }
 
-/** Fields without an argument of the SDK go into `extra_body`. */
+/**
+ * Fields without an argument of the SDK go into `extra_body`.
+ *
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function openaiResponses(request, url) {
   const { seed, ...own } = request.body;
   const extra_body = seed === undefined ? undefined : { seed };
@@ -217,8 +319,16 @@ function openaiResponses(request, url) {
 }
 
 const AZURE_KEY = new Code(`AzureKeyCredential(${KEY})`);
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 const azureUrl = (request, url) => `${url}/endpoints/${encodeURIComponent(request.body.model)}`;
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function azureChat(request, url) {
   const { response_format, ...body } = request.body;
   const schema =
@@ -244,6 +354,10 @@ function azureChat(request, url) {
   );
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function azureEmbeddings(request, url) {
   return program(
     [
@@ -260,9 +374,17 @@ function azureEmbeddings(request, url) {
   );
 }
 
+/** @param {string} url */
 const DATABRICKS = (url) => `client = ${python(call("WorkspaceClient", { host: url, token: new Code(KEY) }))}`;
 
-/** `extra_params` is a map of strings, which are read as JSON. It names the deployment, too. */
+/**
+ * `extra_params` is a map of strings, which are read as JSON. It names the deployment, too.
+ *
+ * @param {ApiRequest} request
+ * @param {string[]} own
+ * @param {(body: Record<string, any>) => Record<string, unknown>} fields
+ * @param {string[]} answer
+ */
 function databricks(request, own, fields, answer) {
   const { model, ...body } = request.body;
   const left = missing(body, "stream", "stream_options");
@@ -285,9 +407,14 @@ function databricks(request, own, fields, answer) {
   };
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function databricksChat(request, url) {
+  /** @param {Record<string, any>} body */
   const messages = (body) =>
-    body.messages.map(({ role, content }) =>
+    body.messages.map((/** @type {any} */ { role, content }) =>
       call("ChatMessage", { role: new Code(`ChatMessageRole.${role.toUpperCase()}`), content }),
     );
   const made = databricks(
@@ -306,6 +433,10 @@ function databricksChat(request, url) {
   return program(imports, [DATABRICKS(url), ...made.lines], made);
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function databricksCompletions(request, url) {
   const own = ["prompt", "max_tokens", "temperature"];
   const made = databricks(request, own, (body) => only(body, ...own), ["print(answer.choices[0].text)"]);
@@ -316,6 +447,10 @@ function databricksCompletions(request, url) {
   );
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function databricksEmbeddings(request, url) {
   const made = databricks(request, ["input"], (body) => only(body, "input"), READ_VECTORS);
   return program(
@@ -325,6 +460,10 @@ function databricksEmbeddings(request, url) {
   );
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function huggingFace(request, url) {
   const base = `${url}/tgi/${encodeURIComponent(request.body.model)}`;
   const client = call("InferenceClient", { base_url: base, api_key: new Code(KEY), headers: headersOf(request) });
@@ -333,7 +472,12 @@ function huggingFace(request, url) {
 
 const HUGGING_FACE = ["import os", "", "from huggingface_hub import InferenceClient"];
 
-/** TGI accepts only schemas with `properties`. */
+/**
+ * TGI accepts only schemas with `properties`.
+ *
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function tgiChat(request, url) {
   const schema = request.body.response_format?.json_schema.schema;
   const left = schema && !schema.properties ? ["response_format (TGI's schemas have `properties`)"] : [];
@@ -344,6 +488,10 @@ function tgiChat(request, url) {
   return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...READ_CHAT], { left });
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function tgiCompletions(request, url) {
   const { prompt, max_tokens, temperature, seed, logprobs } = request.body;
   const asked = call(
@@ -367,8 +515,13 @@ function tgiCompletions(request, url) {
 }
 
 const FRIENDLI = ["import os", "", "from friendli import SyncFriendli"];
+/** @param {string} url */
 const friendliClient = (url) => `client = ${python(call("SyncFriendli", { token: new Code(KEY), server_url: url }))}`;
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function friendliChat(request, url) {
   const { response_format, ...body } = request.body;
   const left = response_format && body.tools ? ["response_format (Friendli has either tools or a schema)"] : [];
@@ -390,6 +543,10 @@ function friendliChat(request, url) {
   );
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function friendliCompletions(request, url) {
   const asked = call("client.serverless.completions.complete", {
     serverless_completions_body: request.body,
@@ -398,6 +555,10 @@ function friendliCompletions(request, url) {
   return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.text")]);
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function friendliResponses(request, url) {
   const { input, seed, ...own } = request.body;
   const asked = call("client.serverless.responses.responses", {
@@ -415,18 +576,23 @@ function friendliResponses(request, url) {
   return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...read]);
 }
 
+/** @param {string} text */
 const FRIENDLI_READ = (text) => [
   "for event in stream:",
   "    for choice in event.data.choices:",
   `        print(${text} or "", end="", flush=True)`,
 ];
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function anthropic(request, url) {
   const { model, messages, max_tokens, tools, response_format, stream, ...rest } = request.body;
-  const system = messages.find((it) => it.role === "system")?.content;
+  const system = messages.find((/** @type {any} */ message) => message.role === "system")?.content;
   const others = messages
-    .filter((it) => it.role !== "system")
-    .map(({ role, content }) => ({ role, content: anthropicContent(content) }));
+    .filter((/** @type {any} */ message) => message.role !== "system")
+    .map((/** @type {any} */ { role, content }) => ({ role, content: anthropicContent(content) }));
   const left = missing(request.body, "seed", "logprobs", "top_logprobs", "stream_options");
   const extras = without(rest, ...left);
   const asked = call("client.messages.create", {
@@ -434,10 +600,10 @@ function anthropic(request, url) {
     max_tokens: max_tokens ?? DEFAULT_MAX_TOKENS,
     system,
     messages: others,
-    tools: tools?.map(({ function: it }) => ({
-      name: it.name,
-      description: it.description ?? "",
-      input_schema: it.parameters ?? { type: "object" },
+    tools: tools?.map((/** @type {any} */ { function: tool }) => ({
+      name: tool.name,
+      description: tool.description ?? "",
+      input_schema: tool.parameters ?? { type: "object" },
     })),
     output_config: response_format && { format: { type: "json_schema", schema: response_format.json_schema.schema } },
     stream,
@@ -460,15 +626,23 @@ function anthropic(request, url) {
   );
 }
 
+/**
+ * @param {any} content
+ * @returns {any}
+ */
 function anthropicContent(content) {
   if (typeof content === "string") return content;
-  return content.map((part) => {
+  return content.map((/** @type {any} */ part) => {
     if (part.type !== "image_url") return part;
-    const [, media_type, data] = /^data:([^;,]+);base64,(.*)$/s.exec(part.image_url.url);
+    const [, media_type, data] = /^data:([^;,]+);base64,(.*)$/s.exec(part.image_url.url) ?? [];
     return { type: "image", source: { type: "base64", media_type, data } };
   });
 }
 
+/**
+ * @param {ApiRequest} request
+ * @param {string} url
+ */
 function cohere(request, url) {
   const headers = headersOf(request);
   const request_options = headers && { additional_headers: headers };
@@ -483,7 +657,11 @@ function cohere(request, url) {
   );
 }
 
-/** `apart`: its programs are shown only for its own tasks. */
+/**
+ * `apart`: its programs are shown only for its own tasks.
+ *
+ * @type {({id: string, title: string, apart?: boolean} & {[task: string]: any})[]}
+ */
 const PYTHON = [
   {
     id: "openai",

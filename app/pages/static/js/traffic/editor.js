@@ -3,7 +3,7 @@
 import { h, morph } from "../dom.js";
 import { duration } from "../format.js";
 import { notice, swatch } from "../parts.js";
-import { changes, moved, movesInWords } from "./moves.js";
+import { changes, moved, movesInWords, overridesOf } from "./moves.js";
 
 const LENGTHS = [
   ["", "until it is changed"],
@@ -13,28 +13,39 @@ const LENGTHS = [
 ];
 const PAUSE_MS = 250; // between the last movement of a slider and the dry run
 
-/** Returns the editor's element. Calls `done(text)` after a change, `done(null)` when the visitor cancels. */
+/**
+ * Returns the editor's element. Calls `done(text)` after a change, `done(null)` when the visitor cancels.
+ *
+ * @param {string} endpoint
+ * @param {Context} context
+ * @param {(text: string | null) => void} done
+ */
 export function editor(endpoint, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
   const state = {
+    /** @type {any} A Plan, once it has been read. */
     plan: null,
-    etag: null,
+    etag: "",
+    /** @type {Weights} */
     weights: {},
     reason: "",
     ttl: "",
+    /** @type {DryRun | null} */
     dry: null,
     trying: false,
-    problem: null,
+    problem: "",
+    /** @type {Partial<Plan> | null} The plan that somebody else has made meanwhile. */
     stale: null,
     busy: false,
   };
+  /** @type {number | undefined} */
   let timer;
 
   async function load() {
     try {
       const { data, etag } = await api.read(path);
-      Object.assign(state, { plan: data, etag, weights: { ...data.weights }, dry: null, problem: null, stale: null });
+      Object.assign(state, { plan: data, etag, weights: { ...data.weights }, dry: null, problem: "", stale: null });
     } catch (error) {
       state.problem = error.message;
     }
@@ -45,20 +56,20 @@ export function editor(endpoint, { api, announce }, done) {
   function body() {
     return {
       weights: state.weights,
-      overrides: state.plan.overrides.map(({ unit, deployment, until }) => ({
-        unit,
-        deployment,
-        ...(until === null ? {} : { until }),
-      })),
+      overrides: overridesOf(state.plan),
       ...(state.ttl ? { ttl_s: Number(state.ttl) } : {}),
       ...(state.reason.trim() ? { reason: state.reason.trim() } : {}),
     };
   }
 
+  /**
+   * @param {string} name
+   * @param {string} value
+   */
   function slide(name, value) {
     state.weights = moved(state.weights, name, value);
     state.dry = null;
-    state.problem = null;
+    state.problem = "";
     clearTimeout(timer);
     if (isDifferent()) timer = setTimeout(tryIt, PAUSE_MS);
     draw();
@@ -85,6 +96,7 @@ export function editor(endpoint, { api, announce }, done) {
     else draw();
   }
 
+  /** @param {Event} event */
   async function apply(event) {
     event.preventDefault();
     state.busy = true;
@@ -100,12 +112,17 @@ export function editor(endpoint, { api, announce }, done) {
     draw();
   }
 
+  /** @param {ApiError} error */
   function refused(error) {
     if (error.status === 412) state.stale = error.body?.current ?? {};
     else state.problem = error.message;
     announce(error.message);
   }
 
+  /**
+   * @param {string} name
+   * @param {number} index
+   */
   function slider(name, index) {
     const id = `${endpoint}/${name}`;
     const value = state.weights[name];
@@ -140,19 +157,19 @@ export function editor(endpoint, { api, announce }, done) {
     );
   }
 
-  function stale() {
-    const present = state.stale.weights ?? {};
+  /** @param {Partial<Plan>} plan */
+  function stale({ generation, by, reason, weights = {} }) {
     return notice(
       "warn",
       h("strong", {}, "The plan was changed while you were editing."),
       h(
         "p",
         {},
-        `The current plan is generation ${state.stale.generation ?? "?"}`,
-        state.stale.by ? `, by ${state.stale.by}` : "",
-        state.stale.reason ? ` (${state.stale.reason})` : "",
+        `The current plan is generation ${generation ?? "?"}`,
+        by ? `, by ${by}` : "",
+        reason ? ` (${reason})` : "",
         ": ",
-        Object.entries(present)
+        Object.entries(weights)
           .map(([name, share]) => `${name} ${share}\u00a0%`)
           .join(", "),
         ".",
@@ -165,7 +182,7 @@ export function editor(endpoint, { api, announce }, done) {
     if (state.plan === null) {
       morph(
         root,
-        h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Loading the plan …"),
+        h("p", { class: state.problem ? "problem" : "hint" }, state.problem || "Loading the plan …"),
         state.problem ? giveUp() : null,
       );
       return;
@@ -185,7 +202,7 @@ export function editor(endpoint, { api, announce }, done) {
         h("div", { class: "sliders" }, names.map(slider)),
         h("p", { class: "sum" }, `Sum: ${Object.values(state.weights).reduce((a, b) => a + b, 0)}\u00a0%`),
         h("div", { class: "effect", "aria-live": "polite" }, h("h4", {}, "What would move"), effect()),
-        state.stale === null ? null : stale(),
+        state.stale === null ? null : stale(state.stale),
         h(
           "div",
           { class: "fields" },

@@ -4,6 +4,10 @@ import { h, morph } from "../dom.js";
 import { number, or } from "../format.js";
 import { cell, table } from "../parts.js";
 
+/**
+ * @param {Endpoint} endpoint
+ * @param {Context} context
+ */
 export function explain(endpoint, { api, announce }) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint.endpoint)}/assignment`;
   const root = h("section", {
@@ -26,16 +30,20 @@ export function explain(endpoint, { api, announce }) {
     placeholder: "you",
     opaque: true,
   });
-  let answer = null,
-    problem = null;
+  /** @type {Assignment | null} */
+  let answer = null;
+  let problem = "";
 
+  /** @param {Event} [event] */
   async function ask(event) {
     event?.preventDefault();
     try {
       const query = new URLSearchParams({ key: key.value, ...(caller.value ? { caller: caller.value } : {}) });
-      answer = await api.get(endpoint.sticky ? `${path}?${query}` : path);
-      problem = null;
-      announce(answer.why);
+      /** @type {Assignment} */
+      const found = await api.get(endpoint.sticky ? `${path}?${query}` : path);
+      answer = found;
+      problem = "";
+      announce(found.why);
     } catch (error) {
       answer = null;
       problem = error.message;
@@ -66,13 +74,13 @@ export function explain(endpoint, { api, announce }) {
             table(
               "Scores of the deployments",
               ["Deployment", { label: "Share", number: true }, { label: "Score", number: true }],
-              answer.deployments.map((it) =>
+              answer.deployments.map((deployment) =>
                 h(
                   "tr",
-                  { key: it.deployment },
-                  cell("", it.deployment, { header: true }),
-                  cell("Share", `${it.weight}\u00a0%`, { number: true }),
-                  cell("Score", or(number(it.score)), { number: true }),
+                  { key: deployment.deployment },
+                  cell("", deployment.deployment, { header: true }),
+                  cell("Share", `${deployment.weight}\u00a0%`, { number: true }),
+                  cell("Score", or(number(deployment.score)), { number: true }),
                 ),
               ),
               { class: "stacked" },
@@ -87,11 +95,17 @@ export function explain(endpoint, { api, announce }) {
   return root;
 }
 
-/** The input for the caller whose key it is: API keys are their callers' anyway. */
+/**
+ * The input for the caller whose key it is: API keys are their callers' anyway.
+ *
+ * @param {Sticky} sticky
+ * @param {HTMLInputElement} caller
+ */
 function callers(sticky, caller) {
   return sticky.by === "api_key" ? [] : [h("label", { for: caller.id }, "of the caller"), caller];
 }
 
+/** @param {Sticky} sticky */
 function label(sticky) {
   if (sticky.by === "header") return `A value of ${sticky.name}`;
   return { user: "A user", api_key: "An API key", conversation: "A conversation" }[sticky.by] ?? "A key";

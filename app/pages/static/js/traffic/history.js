@@ -3,17 +3,25 @@
 import { h, morph } from "../dom.js";
 import { time } from "../format.js";
 import { askForReason } from "../parts.js";
-import { movesInWords, planChanges } from "./moves.js";
+import { movesInWords, overridesOf, planChanges } from "./moves.js";
 
 const SHOWN = 20;
 
-/** Calls `done(text)` after a rollback. */
+/**
+ * Calls `done(text)` after a rollback.
+ *
+ * @param {string} endpoint
+ * @param {boolean} mayChange
+ * @param {Context} context
+ * @param {(text: string | null) => void} done
+ */
 export function history(endpoint, mayChange, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel history", "aria-label": `Plans of ${endpoint}`, opaque: true });
-  let plans = null,
-    problem = null,
-    all = false;
+  /** @type {PastPlan[] | null} */
+  let plans = null;
+  let problem = "";
+  let all = false;
 
   async function load() {
     try {
@@ -24,19 +32,19 @@ export function history(endpoint, mayChange, { api, announce }, done) {
     draw();
   }
 
+  /** @param {PastPlan} plan */
   async function rollBack(plan) {
-    let present, dry;
+    /** @type {{data: Plan, etag: string}} */
+    let present;
+    /** @type {DryRun} */
+    let dry;
     try {
       present = await api.read(path);
       const weights = {
-        ...Object.fromEntries(Object.keys(present.data.weights).map((it) => [it, 0])),
+        ...Object.fromEntries(Object.keys(present.data.weights).map((name) => [name, 0])),
         ...plan.weights,
       };
-      const overrides = present.data.overrides.map(({ unit, deployment, until }) => ({
-        unit,
-        deployment,
-        ...(until === null ? {} : { until }),
-      }));
+      const overrides = overridesOf(present.data);
       dry = await api.send("PUT", `${path}?dry_run=true`, { weights, overrides }, { "if-match": present.etag });
     } catch (error) {
       problem = error.message;
@@ -54,8 +62,12 @@ export function history(endpoint, mayChange, { api, announce }, done) {
     if (isDone) done(`${endpoint} is back at the weights of generation ${plan.generation}.`);
   }
 
+  /**
+   * @param {PastPlan} plan
+   * @param {number} index
+   */
   function line(plan, index) {
-    const before = plans[index + 1];
+    const before = plans?.[index + 1];
     const different = before ? planChanges(before, plan) : [];
     return h(
       "li",

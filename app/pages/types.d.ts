@@ -1,0 +1,437 @@
+// What the console's scripts have in common for the type checker: the members that they read of the API's documents, and
+// what they build pages from. Times are Unix seconds, weights whole percentages.
+
+type Weights = Record<string, number>;
+type Maybe<T> = T | null | undefined;
+
+/** What a format returns: null only for a value that may be missing. */
+type Shown<T> = T extends number ? string : null;
+
+// --- The page ---
+
+type Leaf = Node | string | number | boolean | null | undefined;
+type Child = Leaf | readonly Child[];
+
+interface Props {
+  class?: string | null;
+  style?: Record<string, string>;
+  on?: Record<string, (event: any) => unknown>;
+  key?: string;
+  opaque?: boolean;
+  [attribute: string]: unknown;
+}
+
+type Mark = "good" | "bad" | "warn" | "info" | "wait";
+type Head = { label: Child; number?: boolean; title?: string };
+type Announce = (text: string) => void;
+type Api = import("./static/js/api.js").Api;
+type ApiError = import("./static/js/api.js").ApiError;
+
+interface FetchOptions {
+  method?: string;
+  headers?: Record<string, string>;
+  body?: string;
+  signal?: AbortSignal;
+  timeout?: number | null;
+}
+
+/** What `askForReason` asks. */
+interface Question {
+  title: string;
+  explain: Child;
+  label: string;
+  danger?: boolean;
+  typed?: string | null;
+  act: (reason: string) => unknown;
+}
+
+type Poll = (
+  task: (signal: AbortSignal) => unknown,
+  options?: { every?: number; failed?: (error: Error) => void },
+) => () => void;
+
+/** What a page's `mount(root, context)` gets. It returns a function that ends the page. */
+interface Context {
+  api: Api;
+  poll: Poll;
+  announce: Announce;
+  names: string[];
+  parameters: Record<string, string>;
+}
+
+interface PageModule {
+  title: string;
+  mount(root: HTMLElement, context: Context): Promise<() => void>;
+}
+
+/** Swagger UI's function, on the page /docs. */
+declare const SwaggerUIBundle: (options: Record<string, unknown>) => void;
+
+// --- Signing in ---
+
+interface Oidc {
+  issuer: string;
+  authorization_endpoint: string;
+  token_endpoint: string | null;
+  client_id: string;
+  scope: string;
+  parameters: Record<string, string>;
+  names_itself: boolean;
+  token: "access_token" | "id_token";
+}
+
+interface Ways {
+  credentials: boolean;
+  oidc: Oidc | null;
+}
+
+type GivenKey = { key: string; stored: boolean };
+type Redirected = {
+  fields: Record<string, string>;
+  pending: { state: string; nonce: string; verifier: string; hash: string } | null;
+};
+
+// --- GET /api/me and /api/callers ---
+
+interface Limit {
+  kind: "requests" | "tokens" | "concurrent";
+  limit: number;
+  used: number;
+  remaining: number | null;
+  resets_in_s: number | null;
+}
+
+interface Usable {
+  deployment: string;
+  weight: number;
+  images: boolean;
+}
+
+interface MyEndpoint {
+  endpoint: string;
+  tasks: string[];
+  deployments: Usable[];
+  feedback: { metric: string; type: string }[];
+  limits: Limit[];
+}
+
+interface Me {
+  caller: string;
+  anonymous: boolean;
+  manages: boolean;
+  operates: string[];
+  views: boolean;
+  limits_counted: string;
+  endpoints: MyEndpoint[];
+}
+
+interface CallerUse {
+  caller: string | null;
+  endpoint: string;
+  requests: number;
+  failed: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  last_at: number;
+}
+
+interface Key {
+  caller: string;
+  expires: number | null;
+  last_used: number | null;
+  previous: { expires: number; last_used: number | null } | null;
+}
+
+interface Callers {
+  since: number;
+  view: string;
+  callers: CallerUse[];
+  keys: Key[];
+}
+
+// --- GET /api/overview ---
+
+type Quantiles = { p50: number; p95: number } | null;
+type Sticky = { by: "user" | "api_key" | "conversation" | "header"; name?: string };
+
+interface Deployment {
+  deployment: string;
+  model: string;
+  role: "traffic" | "fallback" | "mirror";
+  weight: number;
+  share: number | null;
+  diverted: number;
+  requests: number;
+  requests_per_s: number | null;
+  errors: number;
+  first_token_s: Quantiles;
+  inter_token_s: Quantiles;
+  output_tokens_per_s: number | null;
+  in_flight: number;
+  breaker: "open" | "closed";
+  stopped: boolean;
+  replicas: Record<string, number> | null;
+}
+
+interface Endpoint {
+  endpoint: string;
+  tasks: string[];
+  sticky: Sticky | null;
+  plan: string;
+  experiment: string | null;
+  requests_per_s: number | null;
+  queued: number;
+  deployments: Deployment[];
+  may_operate: boolean;
+}
+
+interface Overview {
+  at: number;
+  routers: number | null;
+  window_s: number;
+  why_not: string | null;
+  endpoints: Endpoint[];
+}
+
+// --- /api/endpoints/{endpoint}/traffic ---
+
+interface Plan {
+  generation: number;
+  weights: Weights;
+  overrides: { unit: string; deployment: string; until: number | null }[];
+  by: string | null;
+  reason: string | null;
+}
+
+interface PastPlan {
+  generation: number;
+  weights: Weights;
+  overrides: number;
+  expires: number | null;
+  withdrawn: Record<string, string>;
+  content: string;
+  since: number;
+  by: string | null;
+  reason: string | null;
+}
+
+interface Moves {
+  keys: number;
+  share: number;
+  pairs: { from: string; to: string; share: number }[];
+}
+
+interface DryRun {
+  after: { weights: Weights };
+  moves: { made_up_keys: Moves; recent_keys: Moves };
+}
+
+interface Assignment {
+  deployment: string | null;
+  why: string;
+  deployments: { deployment: string; weight: number; score: number | null }[];
+}
+
+// --- The playground ---
+
+/** The form's fields as typed. `deployment`: null as the traffic decides; `image`: a data URL. */
+interface FormValues {
+  endpoint: string;
+  task: string;
+  deployment?: string | null;
+  prompt: string;
+  documents: string;
+  system: string;
+  temperature: string;
+  seed: string;
+  maxTokens: string;
+  tools: string;
+  schema: string;
+  image: string | null;
+  probabilities: boolean;
+  without: string[];
+}
+
+interface ApiRequest {
+  method: string;
+  path: string;
+  headers: Record<string, string>;
+  body: Record<string, any>;
+}
+
+interface Tool {
+  type: string;
+  function: Record<string, unknown>;
+}
+
+interface Token {
+  token: string;
+  logprob: number | null;
+  others: { token: string; logprob: number }[];
+}
+
+type Piece = { text: string; tokens: Token[] };
+type Edit = { kind: "same" | "removed" | "added"; text: string };
+type Program = { code: string; left: string[] };
+type Programmer = (request: ApiRequest, url: string) => Program;
+type Snippet = Program & { id: string; title: string; language: string };
+
+// --- GET /api/requests/{id} ---
+
+interface Exposure {
+  plan: { endpoint: string; id: string; weights: Weights };
+  assigned: string;
+  served: string | null;
+  reason: string;
+  error: string;
+  status: number;
+  finish: string;
+  attempts: number;
+  ttft_s: number | null;
+  duration_s: number;
+  itl_mean_s: number | null;
+  itl_max_s: number | null;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  dialect: string;
+  task: string;
+  stream: boolean;
+  at: number;
+  feedback: Record<string, number> | null;
+  flags: string[];
+}
+
+// --- /api/experiments ---
+
+type Action = "resume" | "advance" | "pause" | "rollback" | "promote" | "stop";
+type ExperimentState = "draft" | "running" | "paused" | "stopped";
+type Decision = "ship" | "do_not_ship" | "keep_going" | "invalid";
+type Scale = "relative" | "absolute";
+type Effect = { estimate: number | null; lower: number | null; upper: number | null };
+type Span = { low: number; high: number };
+
+interface Compared {
+  metric: string;
+  treatment: string;
+  better: string;
+  scale: Scale;
+  minimal_effect: number;
+  effect: Effect;
+  verdict: string;
+}
+
+interface Comparison extends Compared {
+  statistic: string;
+  role: "primary" | "secondary";
+  doubt: string;
+  measured_on: string;
+  since: number | null;
+  reason: string;
+  units_needed: number | null;
+  days_needed: number | null;
+  values: { arm: string; value: number | null }[];
+}
+
+interface Acting {
+  state: "running" | "paused" | "stopped";
+  cause: string;
+  by: string | null;
+  share: number;
+  next_share: number | null;
+  until: number | null;
+}
+
+interface Experiment {
+  experiment: string;
+  endpoint: string;
+  mode: string;
+  state: ExperimentState;
+  control: string;
+  treatments: string[];
+  headline: string;
+  decision: Decision | null;
+  decisions?: Record<string, Decision>;
+  next: string;
+}
+
+interface Summary extends Experiment {
+  units: Record<string, number>;
+  alarms: number;
+  alarm_kinds: string[];
+  primary: Compared[];
+  acting: Acting | null;
+}
+
+interface Guardrail {
+  event: string;
+  treatment: string;
+  limit: string;
+  action: string;
+  alarm: boolean;
+  alarmed_at: number | null;
+  unhealthy: boolean;
+  events: Record<string, number>;
+  requests: Record<string, number>;
+  of_requests: Record<string, number>;
+  detectable: number | null;
+}
+
+interface SubgroupEffect {
+  attribute: string;
+  name: string;
+  metric: string;
+  treatment: string;
+  scale: Scale;
+  effect: Effect;
+  difference: Effect;
+  differs: boolean;
+}
+
+interface ArmDistribution {
+  arm: string;
+  requests: number;
+  values: number[];
+}
+
+interface Distribution {
+  metric: string;
+  shares: number[];
+  arms: ArmDistribution[];
+}
+
+interface ExperimentReport extends Experiment {
+  at: number;
+  started_at: number | null;
+  details: string[];
+  requests: Record<string, number>;
+  forced: Record<string, number>;
+  primary: Comparison[];
+  secondary: Comparison[];
+  subgroups?: { alpha: number; effects: SubgroupEffect[] } | null;
+  guardrails: Guardrail[];
+  sample_ratio: {
+    alarm: boolean;
+    attribution: string[];
+    plans: { plan: string; weights: Weights; units: Record<string, number> }[];
+  };
+  alarms: { at: number; text: string }[];
+  warnings: string[];
+  service: string[];
+  distributions?: Distribution[];
+}
+
+/** A look of an experiment's history. */
+interface Look {
+  at: number;
+  effect: Effect;
+}
+
+/** An event of the journal. */
+interface Occurrence {
+  id: string;
+  kind: string;
+  at: number;
+  text: string;
+  experiment?: string;
+  endpoint?: string;
+}
