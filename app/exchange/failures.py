@@ -4,9 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from app.dialects.base import MALFORMED_ANSWER_ERRORS, Reply
-from app.engine.errors import MALFORMED_RESPONSE
-from app.errors import InternalError, MalformedAnswer, SwitchyardError
+from app.dialects.base import Reply
+from app.errors import InternalError, SwitchyardError
 from app.exchange.deadlines import ClientDisconnected
 from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
@@ -53,16 +52,3 @@ class errors_rendered:
                 await self._writer.error(failure, self._render(failure))
                 return True
         return False
-
-
-class malformed_answers:
-    """Turns a dialect's exceptions on a malformed answer into MalformedAnswer."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, MALFORMED_ANSWER_ERRORS):
-            raise MalformedAnswer(MALFORMED_RESPONSE) from error

@@ -1,43 +1,186 @@
-"""Observes requests: exposures for experiments, copies for shadows, lines of recordings, traces.
+"""What observes a request from its forwarding to its end: exposures of experiments, mirrors, recordings, traces.
 
-- Records exposures in the ledger: the draw of a request's arm, and its end.
-- Passes requests to the mirrors: at the draw of the deployment, and at the end of the response.
-- Records requests for a replay: their arrival, and their end.
+Each observer has the verbs of `Observer`; `Observers` passes every verb on to those that the request has.
 """
 
+import asyncio
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
-import msgspec
-
-from app.access.caller import Caller
-from app.dialects.base import Call, EngineRequest
+from app.dialects.base import EngineRequest
 from app.engine.collectors import StreamCollector
-from app.exchange.affinity import Place
+from app.errors import SwitchyardError
+from app.exchange.exchange import Exchange
+from app.exchange.failures import CLIENT_GONE
 from app.exchange.request import CLIENT_CLOSED_REQUEST
-from app.exchange.response import ResponseWriter
-from app.exchange.snapshot import Snapshot
-from app.exchange.state import RouterState
 from app.exposures.exposure import Arrival, Exposure
-from app.exposures.log import Ledger, RequestEnd
+from app.exposures.log import RequestEnd
 from app.mirror.mirrors import ServedRequest
 from app.mirror.original import Original
-from app.request_recordings.recorder import PendingRequest, Recorder
-from app.routing.traffic import Assignment
-from app.telemetry.logs import Record
-from app.telemetry.request_trace import Trace
+from app.request_recordings.recorder import PendingRequest
+from app.telemetry.request_trace import RequestSpan
+from app.upstream.client import OnHead
+from app.upstream.target import Target
+
+Take = Callable[[float, bytes], object]
+"""Takes a chunk of the deployment's stream, and the event loop's time at which it was passed on."""
 
 
-def drawn(
-    ledger: Ledger,
-    snapshot: Snapshot,
-    caller: Caller,
-    call: Call,
-    assignment: Assignment,
-    record: Record,
-    prompt_bytes: int,
-) -> Exposure | None:
-    """Records the draw; None if the endpoint is not recorded."""
+def _nothing(now: float, chunk: bytes) -> None:
+    pass
+
+
+class Observer:
+    """Observes one request. A verb that a subclass does not define does nothing."""
+
+    __slots__ = ()
+
+    @property
+    def on_head(self) -> OnHead | None:
+        """Takes the headers of the deployment's response."""
+        return None
+
+    @property
+    def chunk(self) -> Take:
+        """Takes the chunks of the stream. A stream looks it up once: it is on the hot path."""
+        return _nothing
+
+    def called(self, target: Target) -> None:
+        """A deployment is called: the first one, or its replacement."""
+
+    def sent(self, request: EngineRequest, *, after_lookups: bool) -> None:
+        """The main request is sent. `after_lookups`: other requests to the engine have preceded it."""
+
+    def answered(self, answer: bytes) -> None:
+        """The deployment has answered as a whole."""
+
+    def streamed(self, now: float, *, in_order: bool) -> None:
+        """The deployment's stream is over, at `now` in the event loop's time. `in_order`: it was complete."""
+
+    def failed(self, deployment: str, error: SwitchyardError | asyncio.CancelledError) -> None:
+        """The call ended with the error, or a stream broke; CancelledError: the client is gone."""
+
+    def returned(self) -> None:
+        """The call is over, whether or not it failed."""
+
+    def ended(self) -> None:
+        """The response is over, or the client is gone."""
+
+
+class Observers:
+    """The observers of one request, of which there may be none."""
+
+    __slots__ = ("_observers", "on_head")
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+        self.on_head: OnHead | None = None
+        """Takes the headers of the deployment's response; None if nobody wants them."""
+        for observer in observers:
+            self.on_head = observer.on_head or self.on_head
+
+    def takers(self) -> Sequence[Take]:
+        """What takes the chunks of a stream."""
+        return [observer.chunk for observer in self._observers]
+
+    def called(self, target: Target) -> None:
+        for observer in self._observers:
+            observer.called(target)
+
+    def sent(self, request: EngineRequest, *, after_lookups: bool) -> None:
+        for observer in self._observers:
+            observer.sent(request, after_lookups=after_lookups)
+
+    def answered(self, answer: bytes) -> None:
+        for observer in self._observers:
+            observer.answered(answer)
+
+    def streamed(self, now: float, *, in_order: bool) -> None:
+        for observer in self._observers:
+            observer.streamed(now, in_order=in_order)
+
+    def failed(self, deployment: str, error: SwitchyardError | asyncio.CancelledError) -> None:
+        for observer in self._observers:
+            observer.failed(deployment, error)
+
+    def returned(self) -> None:
+        for observer in self._observers:
+            observer.returned()
+
+    def ended(self) -> None:
+        for observer in self._observers:
+            observer.ended()
+
+
+NO_OBSERVERS = Observers(())
+
+
+def observers_of(exchange: Exchange) -> Observers:
+    """The observers of a request that is about to be forwarded."""
+    observers: list[Observer] = []
+    if (exposure := _drawn(exchange)) is not None:
+        observers.append(ExposureObserver(exchange, exposure))
+        if (original := _mirrored(exchange, exposure)) is not None:
+            observers.append(MirrorObserver(exchange, original))  # its copy needs the exposure's end
+    if (pending := _recorded(exchange)) is not None:
+        observers.append(RecordingObserver(exchange, pending))
+    if exchange.trace.span is not None:
+        observers.append(TraceObserver(exchange.trace.span))
+    return Observers(observers) if observers else NO_OBSERVERS
+
+
+class ExposureObserver(Observer):
+    """Records an experiment's exposure in the ledger."""
+
+    __slots__ = ("_exchange", "_exposure")
+
+    def __init__(self, exchange: Exchange, exposure: Exposure) -> None:
+        self._exchange, self._exposure = exchange, exposure
+
+    @property
+    def on_head(self) -> OnHead:
+        return self._exposure.head
+
+    @property
+    def chunk(self) -> Take:
+        return self._exposure.chunk
+
+    def called(self, target: Target) -> None:
+        if target.name != self._exposure.arrival.assigned:
+            self._exposure.diverted()
+
+    def sent(self, request: EngineRequest, *, after_lookups: bool) -> None:
+        self._exposure.sent(request.path, request.body)
+
+    def answered(self, answer: bytes) -> None:
+        self._exposure.answer(answer)
+
+    def streamed(self, now: float, *, in_order: bool) -> None:
+        self._exposure.stream_ended(self._exchange.record.deployment, now, in_order=in_order)
+
+    def failed(self, deployment: str, error: SwitchyardError | asyncio.CancelledError) -> None:
+        if isinstance(error, SwitchyardError):
+            self._exposure.failed(deployment, error)
+
+    def ended(self) -> None:
+        exchange, exposure, record = self._exchange, self._exposure, self._exchange.record
+        exposure.served = exchange.served
+        ending = RequestEnd(
+            record.status,
+            time.perf_counter() - record.started,
+            record.attempts,
+            record.usage,
+            record.max_tokens,
+            record.status == 200 and not record.error,
+            record.status == CLIENT_CLOSED_REQUEST,
+        )
+        exchange.state.ledger.finish(exposure, ending)
+
+
+def _drawn(exchange: Exchange) -> Exposure | None:
+    """Records the draw of the request's arm; None if the endpoint is not recorded."""
+    snapshot, assignment, call, record = exchange.snapshot, exchange.assignment, exchange.call, exchange.record
     scope = snapshot.recorded.get(assignment.endpoint)
     if assignment.unstopped:
         scope = snapshot.unstopped[assignment.endpoint].scope
@@ -46,80 +189,95 @@ def drawn(
     arrival = Arrival(
         record.request_id,
         assignment.key,
-        caller.id,
+        exchange.caller.id,
         assignment.deployment,
         assignment.reason,
         record.dialect,
         call.task,
         call.translation.stream,
-        prompt_bytes,
+        exchange.size,
         call.body,
         record.started,
-        caller.group(snapshot.config.access.groups),
+        exchange.caller.group(snapshot.config.access.groups),
     )
-    return ledger.start(scope, arrival)
+    return exchange.state.ledger.start(scope, arrival)
 
 
-def ended(ledger: Ledger, exposure: Exposure, record: Record) -> None:
-    """Records the row of a request whose response is over."""
-    status = record.status
-    ending = RequestEnd(
-        status,
-        time.perf_counter() - record.started,
-        record.attempts,
-        record.usage,
-        record.max_tokens,
-        status == 200 and not record.error,
-        status == CLIENT_CLOSED_REQUEST,
-    )
-    ledger.finish(exposure, ending)
+class MirrorObserver(Observer):
+    """Sends a copy to the shadow after the response, if there is an answer to compare it with."""
+
+    __slots__ = ("_exchange", "_original")
+
+    def __init__(self, exchange: Exchange, original: Original) -> None:
+        self._exchange, self._original = exchange, original
+
+    @property
+    def chunk(self) -> Take:
+        take = self._original.chunk
+        return lambda now, chunk: take(chunk)
+
+    def sent(self, request: EngineRequest, *, after_lookups: bool) -> None:
+        self._original.sent(request.path, request.body, after_lookups=after_lookups)
+
+    def answered(self, answer: bytes) -> None:
+        self._original.chunk(answer)
+
+    def ended(self) -> None:
+        exchange, original, writer = self._exchange, self._original, self._exchange.writer
+        record, snapshot = exchange.record, exchange.snapshot
+        target = snapshot.targets[original.mirror.deployment]
+        request = EngineRequest(original.path, original.body)
+        original.body = dict(exchange.state.salts.salted(request, target, exchange.place.scope).body)
+        served = ServedRequest(
+            deployment=exchange.served,
+            complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,
+            bound=exchange.call.translation.needs_model,
+            target=target,
+            timeouts=snapshot.config.timeouts,
+            new_collector=partial(_collector, exchange, original),
+            usage=record.usage,
+            place=exchange.place.headers(target),
+        )
+        exchange.state.mirrors.ended(original, served)
 
 
 _CHOSEN = ("header", "model", "override")
 
 
-def to_mirror(state: RouterState, assignment: Assignment, exposure: Exposure | None, size: int) -> Original | None:
-    """The recorder of a request that is to be mirrored, else None. `size`: the body's, in bytes."""
-    if exposure is None or (mirror := exposure.scope.mirror) is None or assignment.reason in _CHOSEN:
+def _mirrored(exchange: Exchange, exposure: Exposure) -> Original | None:
+    """The recorder of a request that is to be mirrored, else None."""
+    if (mirror := exposure.scope.mirror) is None or exchange.assignment.reason in _CHOSEN:
         return None
-    return state.mirrors.draw(assignment.endpoint, mirror, exposure, size)
+    return exchange.state.mirrors.draw(exchange.assignment.endpoint, mirror, exposure, exchange.size)
 
 
-def mirrored(
-    state: RouterState, snapshot: Snapshot, call: Call, original: Original, writer: ResponseWriter, place: Place
-) -> None:
-    """Sends a copy to the shadow after the response, if there is an answer to compare it with."""
-    record, target = writer.record, snapshot.targets[original.mirror.deployment]
-    salted = state.salts.salted(EngineRequest(original.path, original.body), target, place.scope)
-    original.body = dict(salted.body)
-    served = ServedRequest(
-        deployment=original.exposure.served,
-        complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,
-        bound=call.translation.needs_model,
-        target=target,
-        timeouts=snapshot.config.timeouts,
-        new_collector=partial(_collector, call, original),
-        usage=record.usage,
-        place=place.headers(target),
-    )
-    state.mirrors.ended(original, served)
+def _collector(exchange: Exchange, original: Original) -> StreamCollector | None:
+    translation = exchange.call.translation
+    return None if translation.stream else translation.collector(EngineRequest(original.path, original.body))
 
 
-def _collector(call: Call, original: Original) -> StreamCollector | None:
-    if call.translation.stream:
-        return None
-    return call.translation.collector(EngineRequest(original.path, original.body))
+class RecordingObserver(Observer):
+    """Records a request for a replay."""
+
+    __slots__ = ("_exchange", "_pending")
+
+    def __init__(self, exchange: Exchange, pending: PendingRequest) -> None:
+        self._exchange, self._pending = exchange, pending
+
+    def ended(self) -> None:
+        pending, record = self._pending, self._exchange.record
+        pending.status, pending.usage, pending.max_tokens = record.status, record.usage, record.max_tokens
+        self._exchange.state.recorder.end(pending)
 
 
 _NAMED = ("header", "model")
 """A client that names a deployment measures it, or replays requests: that is not part of the endpoint's load."""
 
 
-def arrived(
-    recorder: Recorder | None, snapshot: Snapshot, call: Call, assignment: Assignment, record: Record, prompt_bytes: int
-) -> PendingRequest | None:
-    """Starts the recording of a request that is about to be forwarded; None if it is not recorded."""
-    if recorder is None or (scope := recorder.scope(assignment.endpoint)) is None:
+def _recorded(exchange: Exchange) -> PendingRequest | None:
+    """Starts the recording of the request; None if it is not recorded."""
+    recorder, assignment, call, record = exchange.state.recorder, exchange.assignment, exchange.call, exchange.record
+    if (scope := recorder.scope(assignment.endpoint)) is None:
         return None
     if assignment.reason in _NAMED or not call.translation.generates:
         return None
@@ -128,64 +286,40 @@ def arrived(
     return PendingRequest(
         scope,
         recorder.now(time.perf_counter() - record.started),
-        snapshot.plans.get(assignment.endpoint, ""),
+        exchange.snapshot.plans.get(assignment.endpoint, ""),
         record.dialect,
         call.task,
         call.translation.stream,
         unit,
-        prompt_bytes,
+        exchange.size,
         call.body,
     )
 
 
-def answered(recorder: Recorder, request: PendingRequest, record: Record) -> None:
-    """Completes the recording: the response is over."""
-    request.status, request.usage, request.max_tokens = record.status, record.usage, record.max_tokens
-    recorder.end(request)
+class TraceObserver(Observer):
+    """Notes the calls of deployments, and why the answer ended, on the request's span."""
 
+    __slots__ = ("_span",)
 
-class Observation(msgspec.Struct, frozen=True):
-    """The observers of one request. Each is None where the endpoint, or the request, is not observed in that way."""
+    def __init__(self, span: RequestSpan) -> None:
+        self._span = span
 
-    exposure: Exposure | None
-    original: Original | None
-    pending: PendingRequest | None
-    trace: Trace | None
+    @property
+    def chunk(self) -> Take:
+        take = self._span.chunk
+        return lambda now, chunk: take(chunk)
 
+    def called(self, target: Target) -> None:
+        self._span.calling(target.name, target.url)
 
-def begin(
-    state: RouterState,
-    snapshot: Snapshot,
-    caller: Caller,
-    call: Call,
-    assignment: Assignment,
-    writer: ResponseWriter,
-    size: int,
-    trace: Trace | None,
-) -> Observation:
-    """Starts observing a request that is about to be forwarded. `size`: the body's, in bytes."""
-    record = writer.record
-    exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
-    return Observation(
-        exposure,
-        to_mirror(state, assignment, exposure, size),
-        arrived(state.recorder, snapshot, call, assignment, record, size),
-        trace,
-    )
+    def answered(self, answer: bytes) -> None:
+        self._span.answered(answer)
 
+    def streamed(self, now: float, *, in_order: bool) -> None:
+        self._span.stream_ended()
 
-def end(
-    observation: Observation,
-    state: RouterState,
-    snapshot: Snapshot,
-    call: Call,
-    writer: ResponseWriter,
-    place: Place,
-) -> None:
-    """Ends the observation: the response is over."""
-    if observation.exposure is not None:
-        ended(state.ledger, observation.exposure, writer.record)
-    if observation.original is not None:
-        mirrored(state, snapshot, call, observation.original, writer, place)
-    if observation.pending is not None and state.recorder is not None:
-        answered(state.recorder, observation.pending, writer.record)
+    def failed(self, deployment: str, error: SwitchyardError | asyncio.CancelledError) -> None:
+        self._span.calls[-1].error = error.kind if isinstance(error, SwitchyardError) else CLIENT_GONE
+
+    def returned(self) -> None:
+        self._span.calls[-1].end()

@@ -176,11 +176,11 @@ class RouterState:
     mirrors: Mirrors
     tracing: ActiveTracing
     salts: CacheSalts
+    recorder: Recorder
+    """Records requests for a replay."""
     snapshot: Snapshot | None = None
     exchange_pins: Callable[[], Awaitable[None]] = _nobody
     """Reads the conversations that other routers have pinned; waits a quarter of a second for them at most."""
-    recorder: Recorder | None = None
-    """Records requests for a replay."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""

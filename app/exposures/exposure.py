@@ -214,8 +214,9 @@ class Exposure:
             self.failure = failure_of(error).value
 
     def diverted(self) -> None:
-        """Records that the assigned deployment was not called, since its circuit breaker is open."""
-        self.failure = Failure.UNAVAILABLE.value
+        """Records that another deployment is called: the assigned one has failed, or its circuit breaker is open."""
+        if self.failure == _NO_FAILURE:
+            self.failure = Failure.UNAVAILABLE.value
 
     def itl_mean(self, tokens: int | None) -> float | None:
         """The mean time between tokens of a stream; between chunks if the engine did not count the tokens."""

@@ -103,13 +103,10 @@ class Original:
         """Whether the request needed more than one call of the engine."""
         self._sent_at = self._ended_at = 0.0
 
-    def looked_up(self) -> None:
-        """Notes a lookup before the engine's main request."""
-        self.takes_several = True
-
-    def sent(self, path: str, body: Mapping[str, Any]) -> None:
+    def sent(self, path: str, body: Mapping[str, Any], *, after_lookups: bool = False) -> None:
         """Notes the main request to the engine; after a failure, the one to another engine."""
         self.path, self.body = path, dict(body)
+        self.takes_several |= after_lookups
         self._sent_at = time.perf_counter()
 
     def chunk(self, chunk: bytes) -> None:

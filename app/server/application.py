@@ -162,7 +162,7 @@ class Router:
         )
         self._tracing = ActiveTracing(telemetry)
         mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
-        recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
+        self._recorder = recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
             RecordingSender(recorder, recordings.record, telemetry, every_s=send_every_s, file_s=recording_file_s)
             if recordings is not None
@@ -179,8 +179,8 @@ class Router:
             mirrors,
             self._tracing,
             CacheSalts(environment.internal_key),
+            recorder,
         )
-        self.state.recorder = self._recorder = recorder
         if self._sender is not None:
             self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake
         running = RunningReplicas(control)

@@ -16,12 +16,12 @@ from app.config.schema import Config, Cors
 from app.dialects.base import Dialect, Route
 from app.dialects.registry import DIALECTS
 from app.errors import SwitchyardError
-from app.exchange.handler import Candidates
+from app.exchange.exchange import Candidates
 from app.exchange.response import NO_SNIFFING
 
 
-class Exchange(Protocol):
-    """Serves a request by its candidates, or refuses it in their form."""
+class Handle(Protocol):
+    """Serves a request by its candidates, or refuses it in their form (`exchange.handler.handle`)."""
 
     def __call__(
         self,
@@ -37,26 +37,26 @@ class Exchange(Protocol):
 class RouteApp:
     """One method and path and the dialects that serve it, as an ASGI application."""
 
-    def __init__(self, exchange: Exchange, candidates: Candidates) -> None:
-        self._exchange, self._candidates = exchange, candidates
+    def __init__(self, handle: Handle, candidates: Candidates) -> None:
+        self._handle, self._candidates = handle, candidates
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._exchange(self._candidates, scope, receive, send)
+        return self._handle(self._candidates, scope, receive, send)
 
     def refuse(self, error: SwitchyardError, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._exchange(self._candidates, scope, receive, send, refusal=error)
+        return self._handle(self._candidates, scope, receive, send, refusal=error)
 
 
 RouteApps = Mapping[tuple[str, str], RouteApp]
 """The handlers by method and path."""
 
 
-def route_apps(exchange: Exchange) -> RouteApps:
+def route_apps(handle: Handle) -> RouteApps:
     shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
     for dialect in DIALECTS:
         for route in dialect.routes:
             shared.setdefault((route.method, route.path), []).append((dialect, route))
-    return {where: RouteApp(exchange, candidates) for where, candidates in shared.items()}
+    return {where: RouteApp(handle, candidates) for where, candidates in shared.items()}
 
 
 class ExactPathRouter:

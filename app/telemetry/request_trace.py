@@ -178,3 +178,14 @@ class Trace:
             span = self.span
             span.method, span.route, span.plan, span.ended = method, route, plan, time.perf_counter()
             self._send(span)
+
+
+class _NoTrace(Trace):
+    __slots__ = ()
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+
+NO_TRACE: Final[Trace] = _NoTrace(0, 0, 0, "")
+"""The trace of a request that is in none: deployments get no context."""

@@ -21,7 +21,7 @@ from app.config.base import ConfigError
 from app.config.endpoints import Tracing
 from app.config.endpoints import Tracing as Section
 from app.telemetry.logs import Record, event, where
-from app.telemetry.request_trace import RANDOM, SAMPLED, Remote, RequestSpan, Trace, remote
+from app.telemetry.request_trace import NO_TRACE, RANDOM, SAMPLED, Remote, RequestSpan, Trace, remote
 
 _LOW = (1 << 64) - 1
 
@@ -68,10 +68,10 @@ class Sampler:
         return self._followed.take() or self._number() < self._bound
 
 
-def passed_on(headers: Mapping[str, str]) -> Trace | None:
-    """The caller's trace, to pass on to deployments while nothing is traced here; None if the caller has none."""
+def passed_on(headers: Mapping[str, str]) -> Trace:
+    """The caller's trace, to pass on to deployments while nothing is traced here; NO_TRACE if the caller has none."""
     if (caller := remote(headers)) is None:
-        return None
+        return NO_TRACE
     return Trace(caller.trace_id, caller.span_id, caller.flags, caller.state)
 
 

@@ -1,0 +1,394 @@
+"""One request and its answer: what is known of them, and the steps that find it out.
+
+`handler.py` calls the steps in their order. Each reads what the earlier ones have set; what they share with other
+requests is in `RouterState`.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
+
+from app.access.caller import UNAUTHENTICATED, credentials
+from app.config.schema import Endpoint, Sticky
+from app.dialects.base import Call, Dialect, ParseContext, Reply, Request, Route
+from app.dialects.bodies import model_in, peek
+from app.dialects.unserved import of_other_methods
+from app.errors import BadRequest, ClientError, LimitExceeded, NotFound, SwitchyardError, Unauthorized, Unavailable
+from app.exchange.affinity import Place
+from app.exchange.deadlines import Receive
+from app.exchange.request import (
+    check_body_size,
+    check_choices,
+    check_constraints,
+    check_headers,
+    check_length,
+    headers_of,
+    read_json,
+    request_id,
+)
+from app.exchange.response import ResponseWriter, Send
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, has_previous_turns
+from app.exposures.identity import unit_key
+from app.limits.bodies import LONG_BODY, Room
+from app.limits.limiter import estimate
+from app.long_json import size_of
+from app.routing.content_filter import check_content
+from app.routing.rules import NO_CONVERSATION, ConversationTurn
+from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
+from app.telemetry.logs import Record
+from app.telemetry.request_trace import NO_TRACE, TRACEPARENT, Trace
+from app.telemetry.tracing import passed_on
+
+TIMEOUT_HEADER = "x-request-timeout-s"
+"""The request header with the client's timeout for the whole answer, in seconds."""
+
+Candidates = Sequence[tuple[Dialect, Route]]
+"""The dialects that share a method and path. The first that claims a request serves it, otherwise the last one."""
+
+
+class Exchange:
+    """One request on its way through the router.
+
+    From the beginning: `headers` by lower-case name; `dialect` and `route`, the last candidate's before `claim`;
+    `request`, without its body before `read`; `record` for metrics and the access log; `writer` of the response;
+    `trace`. `served`: the deployment that has answered or rejected the request, "" while none has.
+
+    Set by a step: `snapshot`, the configuration that the request keeps (`claim`); `caller` (`authenticate`); `call`,
+    `size`, the body's bytes, and `deadline`, in the event loop's time (`parse`); `assignment`, and its `endpoint`, None
+    for a deployment that no endpoint lists (`assign`); `place`, which selects the replica (`admitted`).
+    """
+
+    __slots__ = (
+        "_candidates",
+        "_is_admitted",
+        "_room",
+        "_scope",
+        "assignment",
+        "call",
+        "caller",
+        "deadline",
+        "dialect",
+        "endpoint",
+        "headers",
+        "place",
+        "receive",
+        "record",
+        "request",
+        "route",
+        "served",
+        "size",
+        "snapshot",
+        "state",
+        "trace",
+        "writer",
+    )
+
+    snapshot: Snapshot
+    call: Call
+    size: int
+    deadline: float
+    assignment: Assignment
+    endpoint: Endpoint | None
+    place: Place
+
+    def __init__(
+        self, state: RouterState, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        self.state, self._candidates, self._scope, self.receive = state, candidates, scope, receive
+        headers = self.headers = headers_of(scope)
+        self.dialect, self.route = candidates[-1]
+        snapshot = state.snapshot
+        self.request = Request(
+            method=scope["method"],
+            path=scope["path"],
+            params=scope.get("path_params", {}),
+            query=_query(scope.get("query_string", b"")),
+            headers=headers,
+            id=request_id(headers),
+            configured_at=snapshot.applied_at if snapshot is not None else 0,
+            received_at=int(time.time()),
+        )
+        record = self.record = Record(self.dialect.name, self.route.operation, self.request.id)
+        self.writer = ResponseWriter(send, record)
+        self.trace = self._traced()
+        self.caller = UNAUTHENTICATED
+        self.served = ""
+        self._room = Room(state.access.bodies, snapshot.config.max_bodies_bytes if snapshot is not None else 0)
+        self._is_admitted = False
+
+    # The steps
+
+    def claim(self) -> None:
+        """Finds the dialect of the request. Raises Unavailable without a configuration, and HeadersTooLarge."""
+        if self.state.snapshot is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        self.snapshot = self.state.snapshot
+        self.writer.plans = self.snapshot.plans
+        check_headers(self._scope, self.snapshot.config.max_header_bytes)
+        self._claim()
+
+    async def authenticate(self) -> None:
+        """Finds the caller. Raises Unauthorized and TooManyRefusals."""
+        if self.route.open:
+            return
+        self.caller = caller = await self.state.access.caller(self.headers, self._scope.get("client"))
+        self.record.caller = caller.name
+        self._room.holder = caller.id if self.snapshot.knows_callers else ""
+
+    async def read(self) -> None:
+        """Reads the body, and looks again whose request it is. Raises what `_body_limit` and `read_json` raise."""
+        if self.route.open:
+            return
+        bodies, limit = self.state.access.bodies, await self._body_limit()
+        body = await read_json(self.receive, self.headers, self.snapshot.config, limit, bodies, self._room)
+        self.request = self.request.with_body(body)
+        await bodies.work(len(body), self._claim)
+
+    async def answer(self) -> None:
+        """Answers a local route, from the configuration. Raises ClientError."""
+        visible = self.snapshot.views.of(self.caller)
+        await self.writer.send(self.dialect.answer(self.route.operation, self.request, visible))
+
+    async def parse(self) -> None:
+        """Makes the call of the body, checked against the configuration. Raises ClientError."""
+        request, config, bodies = self.request, self.snapshot.config, self.state.access.bodies
+        self.size = size = size_of(request.body)
+        self.record.endpoint = self._addressed()
+        if not self.record.endpoint and request.body and (self.caller.endpoints is not None or size > LONG_BODY):
+            # Rights and the endpoint's own bound come before the body is checked in full.
+            name = await bodies.work(size, model_in, request.body)
+            self.snapshot.views.require_access(self.caller, name)
+            if name in config.endpoints:
+                check_body_size(size, config.body_limit(name))
+        self.call = self._parsed() if size <= LONG_BODY else await bodies.work(size, self._parsed)
+        self.deadline = asyncio.get_running_loop().time() + self._time_allowed()
+
+    async def assign(self) -> None:
+        """Chooses the deployment. Raises Forbidden, NotFound, WrongTask and BadRequest."""
+        assignment = self._assigned(may_ask=True)
+        if assignment.unknown:  # it depends on the other routers' pins
+            await self.state.exchange_pins()
+            assignment = self._assigned(may_ask=False)
+        self.assignment = assignment
+        self.endpoint = self.snapshot.config.endpoints.get(assignment.endpoint)
+
+    async def check(self) -> None:
+        """Checks the body against the endpoint's bound and content filter. Raises TooLarge and BadRequest."""
+        self.trace.queued(self.call.task if self.call.translation.generates else "")
+        if self.size > self.snapshot.config.max_body_bytes:
+            check_body_size(self.size, self.snapshot.config.body_limit(self.assignment.endpoint))
+        if self.endpoint is not None and self.endpoint.content_filter is not None:
+            bodies = self.state.access.bodies
+            await bodies.work(self.size, check_content, self.endpoint.content_filter, self.call.body)
+
+    async def limits(self) -> AbstractAsyncContextManager[object]:
+        """Holds what the request takes of its caller's limits. Entering it raises LimitExceeded and Unavailable."""
+        access, name, tokens = self.state.access, self.assignment.endpoint, partial(estimate, self.call.body)
+        if self.size > LONG_BODY and access.counts_tokens(self.caller, name):
+            estimated = await access.bodies.work(self.size, tokens)
+            return access.admit(self.caller, name, lambda: estimated, self.writer)
+        return access.admit(self.caller, name, tokens, self.writer)
+
+    def slot(self) -> AbstractAsyncContextManager[object]:
+        """Holds a slot of the endpoint, after a wait in its queue. Entering it raises Unavailable."""
+        if self.call.translation.is_shared:
+            return nullcontext()  # clients without a key take no slot from those that have one
+        name, state = self.assignment.endpoint, self.state
+        admission = self.endpoint.admission if self.endpoint is not None else None
+        return state.queues[name].slot(name, admission, self.assignment.deployment, state.unserved)
+
+    def admitted(self) -> None:
+        """Nothing but a deployment refuses the request any more."""
+        self._is_admitted = True
+        self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers)
+
+    # Its end
+
+    def is_answered(self) -> bool:
+        """Whether the client has the whole response."""
+        return self.writer.finished
+
+    def render(self, error: SwitchyardError) -> Reply:
+        """The error in the dialect's form."""
+        return self.dialect.render_error(error, self.route.operation, self.request)
+
+    async def refused(self, error: ClientError) -> ClientError:
+        """The error to answer for an `error` of the request: invalid requests count against their caller's limits."""
+        is_exempt = self._is_admitted or self.route.open or self.route.local
+        if not (is_exempt or isinstance(error, LimitExceeded | Unauthorized)):
+            endpoint = self.record.endpoint or self._endpoint_in_body()
+            await self.state.access.count_invalid(self.caller, endpoint, self.writer)
+        return of_other_methods(error, self.request) or error
+
+    def end(self) -> None:
+        """The response is over, or the client is gone."""
+        self._room.give_back()
+        self.state.telemetry.finish(self.record)
+        plan = self.writer.plans.get(self.record.endpoint, "")
+        self.trace.end(self.route.method, self.route.path, plan)
+
+    # The parts of the steps
+
+    def _traced(self) -> Trace:
+        """The request's trace: its own spans, or the client's context to pass on."""
+        tracer = self.state.tracing.tracer
+        if tracer is not None:
+            return tracer.begin(self.headers, self.record)
+        return passed_on(self.headers) if TRACEPARENT in self.headers else NO_TRACE
+
+    def _claim(self) -> None:
+        for dialect, route in self._candidates:
+            if dialect.claims(route, self.request):
+                break
+        self.dialect, self.route = dialect, route
+        self.record.dialect, self.record.operation = dialect.name, route.operation
+
+    async def _body_limit(self) -> int:
+        """The largest body of the request, in bytes, as far as that is known before the body.
+
+        Raises Forbidden, NotFound and LimitExceeded: a caller without rights to what the path or header names, or
+        without a request left, sends no body, and neither does one that names what there is not.
+        """
+        snapshot, caller, access = self.snapshot, self.caller, self.state.access
+        if self.route.local:
+            return snapshot.largest_body
+        name = self.record.endpoint = self._addressed()
+        model, deployment = self._named()
+        if caller.endpoints is not None:
+            for named in (model, deployment, name or None):
+                snapshot.views.require_access(caller, named)
+        if model is not None or deployment is not None:
+            check_names(snapshot.views.of(caller), model, deployment)
+        # To ask a store elsewhere takes longer than to read a short body.
+        if access.counts_requests(caller, name) and not (access.limits_are_shared and _is_short(self.headers)):
+            await access.check_requests(caller, name, self.writer)
+        return snapshot.config.body_limit(name) if name else snapshot.largest_body
+
+    def _addressed(self) -> str:
+        """The endpoint that the path alone names, or "": a request with an unreadable body counts for it."""
+        config, default = self.snapshot.config, self.route.default
+        name = config.defaults.get(default) if default else None
+        if params := self.request.params:
+            name = params.get("endpoint") or params.get("name") or params.get("deployment") or name
+        return name if name is not None and name in config.endpoints else ""
+
+    def _named(self) -> tuple[str | None, str | None]:
+        """The endpoint, deployment or model that the path names, and the deployment that path or header name."""
+        params, deployment = self.request.params, self.headers.get(DEPLOYMENT_HEADER)
+        if not params:
+            return None, deployment
+        endpoint = params.get("endpoint") or params.get("name")
+        if endpoint is None:
+            return params.get("deployment"), deployment
+        return endpoint, deployment or params.get("deployment")
+
+    def _endpoint_in_body(self) -> str:
+        """The endpoint that the body names, or ""."""
+        name = model_in(self.request.body)
+        return name if name is not None and name in self.snapshot.config.endpoints else ""
+
+    def _parsed(self) -> Call:
+        request, config = self.request, self.snapshot.config
+        if request.body.count(b",") >= config.max_messages:
+            check_length(peek(request.body), config.max_messages)
+        call = self.dialect.parse(self.route.operation, request, ParseContext(config, self.state.random))
+        check_length(call.body, config.max_messages)  # a list may have been a string, with its commas escaped
+        check_choices(call, config.max_messages)
+        check_constraints(call, self.size)
+        return call
+
+    def _time_allowed(self) -> float:
+        """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""
+        total_s = self.snapshot.config.timeouts.total_s
+        allowed = min(total_s, self.call.timeout_s or total_s)
+        if (wish := self.headers.get(TIMEOUT_HEADER)) is None:
+            return allowed
+        try:
+            seconds = float(wish)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            raise BadRequest(f"{TIMEOUT_HEADER}: must be a number of seconds above 0", param=TIMEOUT_HEADER)
+        return min(allowed, seconds)
+
+    def _assigned(self, *, may_ask: bool) -> Assignment:
+        """The deployment for the call. `may_ask`: see `ConversationTurn`."""
+        snapshot, caller, call, state = self.snapshot, self.caller, self.call, self.state
+        snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
+        named = self.headers.get(DEPLOYMENT_HEADER)
+        try:
+            assignment = assign(
+                snapshot.views.of(caller),
+                task=call.task,
+                model=call.model,
+                deployment=named or call.deployment,
+                named_in=DEPLOYMENT_HEADER if named else "model",
+                sticky_key=self._sticky_key,
+                random=state.random,
+                decide=partial(self._decided, may_ask) if snapshot.rules else None,
+            )
+        except NotFound as error:
+            if snapshot.knows_callers and caller is UNAUTHENTICATED:  # who may ask about every endpoint, and list none
+                raise NotFound(f"There is no endpoint '{call.model}'", param=error.param) from None
+            raise
+        if assignment.key is not None and not assignment.unknown:
+            state.recent_keys.saw(assignment.endpoint, assignment.key)
+        self.record.endpoint, self.record.reason = assignment.endpoint, assignment.reason
+        if assignment.unstopped:
+            plan = snapshot.unstopped[assignment.endpoint].plan
+            self.writer.plans = {**snapshot.plans, assignment.endpoint: plan}
+        return assignment
+
+    def _decided(self, may_ask: bool, endpoint: str, key: str | None) -> Decision | None:
+        """The decision of the endpoint's rules; None without rules."""
+        if (rules := self.snapshot.rules.get(endpoint)) is None:
+            return None
+
+        def is_open(deployment: str) -> bool:
+            return self.state.health.is_open(deployment, self.snapshot)
+
+        def turn() -> ConversationTurn:
+            return self._turn()._replace(may_ask=may_ask)
+
+        return rules.decide(key, self.state.random, is_open, turn)
+
+    def _turn(self) -> ConversationTurn:
+        """The conversation of the request, regardless of the endpoint's sticky key."""
+        call, caller = self.call, self.caller
+        if call.task not in CONVERSATIONS:
+            return NO_CONVERSATION
+        if session := self.headers.get(SESSION_HEADER):
+            key: str | None = f"session:{session}"
+        else:
+            key = conversation_key(caller.name, call.task, call.body)
+        if key is None:
+            return NO_CONVERSATION
+        return ConversationTurn(has_previous_turns(call.task, call.body), self.state.ledger.conversation(caller.id, key))
+
+    def _sticky_key(self, sticky: Sticky) -> str | None:
+        call, caller, headers = self.call, self.caller, self.headers
+        match sticky.by:
+            case "header":
+                value = headers.get((sticky.name or "").lower())
+            case "user":
+                value = call.user
+            case "api_key":
+                value = next(iter(credentials(headers)), None)
+            case "conversation":
+                value = headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
+        return unit_key(sticky, caller.id, value) if value is not None else None
+
+
+def _is_short(headers: Mapping[str, str]) -> bool:
+    length = headers.get("content-length", "")
+    return length.isdecimal() and len(length) < 9 and int(length) <= LONG_BODY
+
+
+def _query(raw: bytes) -> dict[str, str]:
+    return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True)) if raw else {}
