@@ -369,7 +369,9 @@ class Exchange:
             key = conversation_key(caller.name, call.task, call.body)
         if key is None:
             return NO_CONVERSATION
-        return ConversationTurn(has_previous_turns(call.task, call.body), self.state.ledger.conversation(caller.id, key))
+        return ConversationTurn(
+            has_previous_turns(call.task, call.body), self.state.ledger.conversation(caller.id, key)
+        )
 
     def _sticky_key(self, sticky: Sticky) -> str | None:
         call, caller, headers = self.call, self.caller, self.headers

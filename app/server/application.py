@@ -68,8 +68,8 @@ from app.server.experiments_api import ExperimentsApi, ExportApi, MirrorApi
 from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
 from app.server.metrics import MetricsApi, present_state
 from app.server.openapi import Operation, document, operations
-from app.server.operations import WatchedController
-from app.server.overview import OverviewApi, RouterHealth
+from app.server.operations import Services, WatchedController
+from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
@@ -186,33 +186,41 @@ class Router:
         running = RunningReplicas(control)
         self._readiness = Readiness(self._upstream.probe, running)
         keeping = AuditKeeping(controller, self._config, environment.ledger_base, clock)
-        self._audit = audit = AuditLog(keeping.keep, clock)
-        self._management = Management(
-            self._views, self._all_healthy, telemetry, self._access, control, controller, audit
+        self._audit = AuditLog(keeping.keep, clock)
+        self._demand = UnservedDemand(self.state.unserved, self._views, control)
+        services = Services(
+            views_or_none=self._views,
+            telemetry=telemetry,
+            access=self._access,
+            audit=self._audit,
+            control=control,
+            controller=controller,
+            ledger=ledger,
+            recent_keys=self.state.recent_keys,
+            live_routing=self._snapshots.live_routing,
+            open_breakers=self._deployments.open,
         )
-        health = RouterHealth(
-            self._deployments.open,
-            lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
-            lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
-        )
-        seen, access, keys = self._views, self._access, self.state.recent_keys
-        live = self._snapshots.live_routing
-        self._demand = UnservedDemand(self.state.unserved, seen, control)
-        self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
+        self._management = Management(services, healthy=self._all_healthy)
+        self._overview = OverviewApi(services, running=running, queued=self._queued, stops=self._stops_in_force)
         self._apis = (
             self._management,
-            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, live, audit),
-            EventsApi(seen, telemetry, access, EventFeed(controller)),
-            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, live, audit),
-            MirrorApi(seen, telemetry, access, controller),
+            ExperimentsApi(services),
+            EventsApi(services, feed=EventFeed(controller)),
+            TrafficApi(services),
+            MirrorApi(services),
             self._overview,
-            ExportApi(seen, telemetry, access, exports, audit),
-            AuditApi(seen, telemetry, access, keeping, audit),
-            CallersApi(seen, telemetry, access, audit),
+            ExportApi(services, exports=exports),
+            AuditApi(services, keeping=keeping),
+            CallersApi(services),
         )
         known = KnownFleet(fleet) if fleet is not None else None
-        cluster = ClusterMetrics(controller, known)
-        self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
+        self._metrics = MetricsApi(
+            services,
+            own=self.metrics,
+            snapshot=lambda: self.state.snapshot,
+            cluster=ClusterMetrics(controller, known),
+            fleet=known,
+        )
         endpoints = route_apps(partial(handle, self.state))
         self._paths: list[BaseRoute] = [
             *self._operations(),
@@ -296,14 +304,19 @@ class Router:
             self._serve(snapshot)
 
     def _serve(self, snapshot: Snapshot) -> None:
-        before = self.state.snapshot.stops if self.state.snapshot is not None else {}
-        self.state.snapshot = snapshot
+        before, self.state.snapshot = self._stops_in_force(), snapshot
         if snapshot.stops != before:
             self.state.telemetry.stops_applied(snapshot.stops)
             _log.warning("The stopped deployments have changed", extra=event("stops_changed", stops=snapshot.stops))
 
     def _views(self) -> ConfigViews | None:
         return self.state.snapshot.views if self.state.snapshot is not None else None
+
+    def _stops_in_force(self) -> Mapping[str, Mapping[str, str]]:
+        return self.state.snapshot.stops if self.state.snapshot is not None else {}
+
+    def _queued(self) -> Mapping[str, int]:
+        return {name: queue.waiting for name, queue in self.state.queues.items()}
 
     def _config(self) -> Config | None:
         return self.state.snapshot.config if self.state.snapshot is not None else None

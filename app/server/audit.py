@@ -12,18 +12,14 @@ import msgspec
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
-from app.access.caller import ConfigViews
-from app.access.guard import Access
 from app.config.schema import Config
 from app.dialects.base import Reply
 from app.dialects.schemas import Schema
 from app.errors import Unavailable
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer, ControllerClient
-from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, ask, openai_words, refusal
-from app.telemetry.metrics import Telemetry
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words, refusal
 
 if TYPE_CHECKING:
     from app.experiments.audit import AuditTrail
@@ -87,18 +83,11 @@ class AuditKeeping:
 
 
 class AuditApi:
-    """The route. `views` returns the configuration in force (None before the first)."""
+    """The route."""
 
-    def __init__(
-        self,
-        views: Callable[[], ConfigViews | None],
-        telemetry: Telemetry,
-        access: Access,
-        keeping: AuditKeeping,
-        audit: AuditLog,
-    ) -> None:
-        self._access, self._keeping = access, keeping
-        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
+    def __init__(self, services: Services, *, keeping: AuditKeeping) -> None:
+        self._access, self._keeping = services.access, keeping
+        self._api = Api("switchyard", services, openai_words)
         query: dict[str, Schema] = {
             "since": {"description": "Unix seconds, or ISO 8601 (UTC)"},
             "until": {"description": "The same; not included"},

@@ -6,27 +6,23 @@ The answers of `/api/me` and `/api/callers`, as plain data. Pure.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
-from app.access.caller import ANONYMOUS_CALLER, Caller, ConfigViews, Roles
-from app.access.guard import Access
+from app.access.caller import ANONYMOUS_CALLER, Caller, Roles
 from app.access.keys import KeyUse
 from app.config.experiments import is_active
 from app.config.schema import Config
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
-from app.errors import Unavailable
 from app.limits.limiter import Allowance
-from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
 from app.telemetry.caller_use import Use
-from app.telemetry.metrics import Telemetry
 
 
 def me_document(
@@ -104,13 +100,11 @@ _NEVER_CACHED = {"cache-control": "no-store"}
 
 
 class CallersApi:
-    """The routes. `views` returns the configuration in force (None before the first)."""
+    """The routes."""
 
-    def __init__(
-        self, views: Callable[[], ConfigViews | None], telemetry: Telemetry, access: Access, audit: AuditLog
-    ) -> None:
-        self._views, self._telemetry, self._access = views, telemetry, access
-        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._api = Api("switchyard", services, openai_words)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -127,22 +121,20 @@ class CallersApi:
         ]
 
     async def _me(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        if (views := self._views()) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        caller, visible = context.caller, views.of(context.caller)
-        left = await asyncio.gather(*(self._access.left(caller, name) for name in visible.endpoints))
+        access, caller = self._services.access, context.caller
+        visible = self._services.views().of(caller)
+        left = await asyncio.gather(*(access.left(caller, name) for name in visible.endpoints))
         document = me_document(
             caller,
             visible,
             dict(zip(visible.endpoints, left, strict=True)),
-            roles=self._access.roles,
-            limits_are_shared=self._access.limits_are_shared,
+            roles=access.roles,
+            limits_are_shared=access.limits_are_shared,
         )
         return Reply(dump(document), headers=_NEVER_CACHED)
 
     async def _callers(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        if self._views() is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        self._access.roles.require_viewer(context.caller, "see what others use")
-        use = self._telemetry.caller_use
-        return Reply(dump(callers_document(use.since, use.items(), self._access.key_uses())), headers=_NEVER_CACHED)
+        self._services.views()  # before the first configuration, nobody has rights
+        access, use = self._services.access, self._services.telemetry.caller_use
+        access.roles.require_viewer(context.caller, "see what others use")
+        return Reply(dump(callers_document(use.since, use.items(), access.key_uses())), headers=_NEVER_CACHED)

@@ -13,12 +13,9 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute, compile_path
 from starlette.routing import Route as Path
 
-from app.access.caller import ConfigViews
-from app.access.guard import Access
 from app.config.schema import Config
 from app.control_plane import (
     IN_THE_FILE,
-    ControlPlane,
     Delivery,
     applied_or_none,
     change_traffic,
@@ -39,14 +36,12 @@ from app.dialects.databricks.management import (
     requested_traffic,
 )
 from app.dialects.schemas import Body
-from app.errors import MethodNotAllowed, SwitchyardError, Unavailable, UnsupportedRoute, taken
-from app.exposures.controller_client import ControllerClient
-from app.server.audit_log import AuditLog
+from app.errors import MethodNotAllowed, SwitchyardError, UnsupportedRoute, taken
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiOperation, Handler, OperationContext, read_json
+from app.server.operations import Api, ApiOperation, Handler, OperationContext, Services, read_json
 from app.server.traffic import authorship, last_generation
 from app.telemetry.logs import event
-from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+from app.telemetry.metrics import CONTENT_TYPE
 
 _ROOT = "/api/2.0/serving-endpoints"
 _OPEN = ("probe",)
@@ -58,26 +53,11 @@ _log = logging.getLogger("switchyard")
 
 
 class Management:
-    """The management routes.
+    """The management routes. `healthy` returns each deployment's health."""
 
-    `views` returns the configuration in force (None before the first), `healthy` each deployment's health. `controller`
-    knows the number of the last plan; None without experiments.
-    """
-
-    def __init__(
-        self,
-        views: Callable[[], ConfigViews | None],
-        healthy: Callable[[], Awaitable[Mapping[str, bool]]],
-        telemetry: Telemetry,
-        access: Access,
-        control: ControlPlane | None,
-        controller: ControllerClient | None,
-        audit: AuditLog,
-    ) -> None:
-        self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
-        self._controller = controller
-        self._access = access
-        self._api = Api("databricks", telemetry, access, views, _error_words, audit)
+    def __init__(self, services: Services, *, healthy: Callable[[], Awaitable[Mapping[str, bool]]]) -> None:
+        self._services, self._healthy = services, healthy
+        self._api = Api("databricks", services, _error_words)
         self._paths = [(method, compile_path(path)[0]) for method, path, name, _ in self._table() if name != "unknown"]
         self._since_ms = 0
         self._created_ms: Mapping[str, int] = {}
@@ -138,19 +118,19 @@ class Management:
 
     async def _metrics(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, _ = self._endpoint(request, context)
-        return Reply(self._telemetry.expose([name]), media_type=CONTENT_TYPE)
+        return Reply(self._services.telemetry.expose([name]), media_type=CONTENT_TYPE)
 
     async def _update_config(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Changes the traffic on every router. The reply has the endpoint's state a moment later."""
         name, config = self._endpoint(request, context)
-        self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
-        if self._control is None:
+        self._services.access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
+        if self._services.control is None:
             raise not_offered(IN_THE_FILE)
         body = await read_json(request, context, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
-        author = authorship(context.caller.name, await last_generation(self._controller, name))
-        await change_traffic(self._control, name, seen=seen, wanted=requested, author=author)
+        author = authorship(context.caller.name, await last_generation(self._services.controller, name))
+        await change_traffic(self._services.control, name, seen=seen, wanted=requested, author=author)
         before, after = dict(seen), dict(requested)
         context.change.before, context.change.after = {"weights": before}, {"weights": after}
         id, caller = context.record.request_id, context.caller.name
@@ -171,26 +151,21 @@ class Management:
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, Config]:
         """The endpoint in the path, and the configuration that has it. Raises NotFound, and Forbidden."""
-        name, views = request.path_params["name"], self._views()
+        name, views = request.path_params["name"], self._services.views()
         find_endpoint(name, views.config, views.of(context.caller).endpoints)
         views.require_access(context.caller, name)
         context.record.manage(name)
         return name, views.config
 
-    def _views(self) -> ConfigViews:
-        if (views := self._views_or_none()) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        return views
-
     async def _view(self, request: HTTPRequest, context: OperationContext) -> View:
-        before = self._views().config
-        healthy, applied = await asyncio.gather(self._healthy(), applied_or_none(self._control))
-        views = self._views()
+        before = self._services.views().config
+        healthy, applied = await asyncio.gather(self._healthy(), applied_or_none(self._services.control))
+        views = self._services.views()
         seen, name = views.of(context.caller), request.path_params.get("name", "")
-        may_manage = self._access.roles.may_operate(context.caller, name)
+        may_manage = self._services.access.roles.may_operate(context.caller, name)
         view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
         if applied is None:
-            delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
+            delivery = Delivery.SETTLED if self._services.control is None else Delivery.UNSETTLED
             return view(since_ms=self._since_ms, created_ms=self._created_ms, delivery=delivery)
         self._created_ms = {**self._created_ms, **applied.created_ms}
         delivery = delivery_seen(applied, before, views.config)

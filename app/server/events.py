@@ -17,17 +17,15 @@ import msgspec
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
-from app.access.caller import Caller, ConfigViews
-from app.access.guard import Access
+from app.access.caller import Caller
 from app.errors import SwitchyardError, Unavailable
 from app.exchange.deadlines import while_connected
 from app.exchange.failures import StreamAborted
 from app.experiments.contract.journal import FeedEvent, Page, time_of
 from app.exposures.controller_client import ControllerClient
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, ask, no_controller, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, no_controller, openai_words
 from app.sse import encode
-from app.telemetry.metrics import Telemetry
 
 EVERY_S = 1.0
 PATIENCE_S = 5.0
@@ -206,21 +204,19 @@ _HEARTBEAT = b": nothing new\n\n"
 
 
 class EventsApi:
-    """The route. `views` returns the configuration in force (None before the first)."""
+    """The route."""
 
     def __init__(
         self,
-        views: Callable[[], ConfigViews | None],
-        telemetry: Telemetry,
-        access: Access,
-        feed: EventFeed,
+        services: Services,
         *,
+        feed: EventFeed,
         stream_s: float = STREAM_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        self._views, self._feed = views, feed
+        self._services, self._feed = services, feed
         self._stream_s, self._heartbeat_s = stream_s, heartbeat_s
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._api = Api("switchyard", services, openai_words, is_audited=False)
         self._entry = ApiRoute(
             "GET",
             "/api/events",
@@ -305,5 +301,5 @@ class EventsApi:
             return _AWAY
         if item.endpoint is None:
             return item.data
-        views = self._views()
+        views = self._services.views_or_none()
         return item.data if views is not None and item.endpoint in views.of(caller).endpoints else None

@@ -14,17 +14,16 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
-from app.access.caller import ConfigViews, credentials
-from app.access.guard import Access
+from app.access.caller import credentials
 from app.config.access import ANONYMOUS
 from app.config.schema import Config, Endpoint, Sticky
 from app.dialects.base import Reply
@@ -39,15 +38,13 @@ from app.experiments.contract.questions import choice
 from app.experiments.contract.report import Summary
 from app.experiments.rendering import document
 from app.experiments.rendering.reports import list_document
-from app.exposures.controller_client import Answer, ControllerClient, ExportClient
-from app.exposures.identity import Hashes, request_hash, unit_key
+from app.exposures.controller_client import Answer, ExportClient
+from app.exposures.identity import request_hash, unit_key
 from app.exposures.plans import plan_of
 from app.exposures.wire import FeedbackItem
 from app.misspellings import question
-from app.routing.conversations import RecentKeys
 from app.routing.rules import Overrides, effective
 from app.routing.traffic import alternatives_to, rendezvous, scores
-from app.server.audit_log import AuditLog
 from app.server.experiment_requests import (
     CheckRequest,
     DecisionRequest,
@@ -64,10 +61,19 @@ from app.server.experiment_requests import (
     given_decision,
 )
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, ask, no_controller, openai_words, read_json, refusal
+from app.server.operations import (
+    Api,
+    ApiRoute,
+    OperationContext,
+    Services,
+    ask,
+    no_controller,
+    openai_words,
+    read_json,
+    refusal,
+)
 from app.server.traffic_document import moves
 from app.telemetry.logs import event
-from app.telemetry.metrics import Telemetry
 
 
 def explain(
@@ -157,17 +163,6 @@ def _what(sticky: Sticky) -> str:
     }[sticky.by]
 
 
-class Ledger(Protocol):
-    """The part of `app.exposures.log.Ledger` that this API needs. `hashes` is None while nothing is recorded."""
-
-    @property
-    def hashes(self) -> Hashes | None: ...
-
-    def unit(self, key: str) -> int: ...
-
-    def feedback(self, items: Sequence[FeedbackItem]) -> None: ...
-
-
 _FORMAT: Schema = {"enum": ["json", "markdown", "text"]}
 _NUMBER: Schema = {"type": "number", "exclusiveMinimum": 0}
 _TEXT: Schema = {}
@@ -176,27 +171,11 @@ _log = logging.getLogger("switchyard")
 
 
 class ExperimentsApi:
-    """The routes. `views` returns the configuration in force (None before the first), `failing` the deployments whose
-    breaker is open. `controller` is None where there is none. `live_routing` returns the state that decides on an
-    endpoint's requests here apart from the weights.
-    """
+    """The routes."""
 
-    def __init__(
-        self,
-        views: Callable[[], ConfigViews | None],
-        failing: Callable[[], Collection[str]],
-        telemetry: Telemetry,
-        access: Access,
-        controller: ControllerClient | None,
-        ledger: Ledger,
-        recent_keys: RecentKeys,
-        live_routing: Callable[[str], LiveRouting],
-        audit: AuditLog,
-    ) -> None:
-        self._live_routing = live_routing
-        self._views_or_none, self._failing, self._access = views, failing, access
-        self._controller, self._ledger, self._recent_keys = controller, ledger, recent_keys
-        self._api = Api("switchyard", telemetry, access, views, error_words, audit)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._api = Api("switchyard", services, error_words)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -249,11 +228,11 @@ class ExperimentsApi:
         ]
 
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        views = self._views()
+        views = self._services.views()
         seen = views.of(context.caller).endpoints
         visible: list[Summary] = []
         if any(experiment.endpoint in seen for experiment in views.config.experiments.values()):
-            answer = await ask(self._controller, "GET", "/experiments")
+            answer = await ask(self._services.controller, "GET", "/experiments")
             summaries = msgspec.json.decode(answer.body, type=dict[str, list[Summary]])["experiments"]
             visible = [summary for summary in summaries if summary.endpoint in seen]
         form = request.query_params.get("format", "json")
@@ -267,20 +246,20 @@ class ExperimentsApi:
     async def _forward(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
         """Forwards the controller's answer at the same path."""
         name = self._experiment(request, context)
-        answer = await ask(self._controller, "GET", f"/experiments/{name}{suffix}", dict(request.query_params))
+        answer = await ask(self._services.controller, "GET", f"/experiments/{name}{suffix}", dict(request.query_params))
         headers = etag(answer.body) if not suffix and request.query_params.get("format", "json") == "json" else {}
         return Reply(answer.body, answer.status, answer.media_type, headers)
 
     async def _decide(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = context.change.experiment = self._experiment(request, context)
-        config = self._views().config
+        config = self._services.views().config
         self._require_operator(name, "decide about it", context)
         body = await read_json(request, context, config)
         if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
             return await self._foresee(name, body, config, context)
         if_match, given = request.headers.get("if-match"), given_decision(body)
         context.change.reason = given["reason"]
-        present, summary = await decide(self._controller, name, if_match, given, context.caller.name)
+        present, summary = await decide(self._services.controller, name, if_match, given, context.caller.name)
         order = {"action": given["action"], **({"treatment": given["treatment"]} if "treatment" in given else {})}
         context.change.before, context.change.after = (
             automation_fields(present),
@@ -300,45 +279,45 @@ class ExperimentsApi:
 
     async def _foresee(self, name: str, body: bytes, config: Config, context: OperationContext) -> Reply:
         """The consequences of a decision, and the keys that it would move if every router had the present plan."""
-        foreseen = await foresee(self._controller, name, body, context.caller.name)
+        foreseen = await foresee(self._services.controller, name, body, context.caller.name)
         endpoint = config.experiments[name].endpoint
         plan = config.endpoints[endpoint]
         before, after = (
             plan.model_copy(update={"traffic": {**plan.traffic, **arms}}) for arms in (foreseen.before, foreseen.after)
         )
-        keys = self._recent_keys.of(endpoint)
-        moved = await asyncio.to_thread(moves, before, after, keys, self._ledger.unit)
+        keys = self._services.recent_keys.of(endpoint)
+        moved = await asyncio.to_thread(moves, before, after, keys, self._services.ledger.unit)
         view = {**msgspec.to_builtins(foreseen), "moves": moved}
         return Reply(dump(view), headers={"etag": f'"{foreseen.revision}"'})
 
     async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Checks a section for an experiment. Nothing is changed: experiments are declared in the file."""
-        views = self._views()
+        views = self._services.views()
         body = await read_json(request, context, views.config)
         return Reply(dump(check(body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = context.change.experiment = self._experiment(request, context)
         self._require_operator(name, "start A/A runs", context)
-        body = await read_json(request, context, self._views().config)
-        answer = await ask(self._controller, "POST", f"/experiments/{name}/aa", body=body)
+        body = await read_json(request, context, self._services.views().config)
+        answer = await ask(self._services.controller, "POST", f"/experiments/{name}/aa", body=body)
         context.change.after = {"runs": json.loads(body)["runs"]}
         return Reply(answer.body, answer.status)
 
     async def _assignment(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        name, views = request.path_params["endpoint"], self._views()
+        name, views = request.path_params["endpoint"], self._services.views()
         endpoint = views.endpoint(context.caller, name)
         context.record.manage(name)
         # The hash of a key is its unit's name in the ledger: with it a person could be looked up.
-        roles = self._access.roles
+        roles = self._services.access.roles
         sees_units = roles.may_view(context.caller) or roles.may_operate(context.caller, name)
         key = self._sticky_key(request, context, endpoint.sticky, asks_for_others=sees_units)
-        hashes = self._ledger.hashes if sees_units else None
+        hashes = self._services.ledger.hashes if sees_units else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
         override = None
         if key is not None and endpoint.plan.overrides:
-            override = Overrides(endpoint.plan.overrides, self._ledger.unit, time.time).deployment(key)
-        failing, now = frozenset(self._failing()), self._live_routing(name)
+            override = Overrides(endpoint.plan.overrides, self._services.ledger.unit, time.time).deployment(key)
+        failing, now = frozenset(self._services.open_breakers()), self._services.live_routing(name)
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
 
     def _sticky_key(
@@ -360,7 +339,7 @@ class ExperimentsApi:
                 return self._callers_unit(sticky, own, given, asks_for_others=asks_for_others)
         if given is None:
             return None
-        caller = own if name is None else self._access.id_of(name)
+        caller = own if name is None else self._services.access.id_of(name)
         if caller is None:
             raise BadRequest(f"caller: no key has the name '{name}'", param="caller")
         return unit_key(sticky, caller, given)
@@ -369,7 +348,7 @@ class ExperimentsApi:
         """The sticky key of the caller with this name. Raises BadRequest and Forbidden, without the name: it may be a
         key.
         """
-        caller = self._access.id_of(name)
+        caller = self._services.access.id_of(name)
         if caller != own and not asks_for_others:
             raise Forbidden("key: must be the name of your own API key, or be left out", param="key")
         if caller is None:
@@ -378,12 +357,13 @@ class ExperimentsApi:
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The exposures of a request id: among the caller's own requests, for managers and viewers among all."""
-        self._views()
+        self._services.views()
         id = request.path_params["id"]
         visible = []
-        if (hashes := self._ledger.hashes) is not None:
-            answer = await ask(self._controller, "GET", f"/requests/{request_hash(id):016x}")
-            mine = None if self._access.roles.may_view(context.caller) else f"{hashes.caller(context.caller.id):016x}"
+        if (hashes := self._services.ledger.hashes) is not None:
+            answer = await ask(self._services.controller, "GET", f"/requests/{request_hash(id):016x}")
+            sees_all = self._services.access.roles.may_view(context.caller)
+            mine = None if sees_all else f"{hashes.caller(context.caller.id):016x}"
             exposures = json.loads(answer.body)["exposures"]
             visible = [exposure for exposure in exposures if mine in (None, exposure["caller"])]
         if not visible:
@@ -396,16 +376,16 @@ class ExperimentsApi:
         return Reply(dump({"request_id": id, "exposures": shown}))
 
     async def _feedback(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        views = self._views()
+        views = self._services.views()
         body = await read_json(request, context, views.config)
-        hashes = self._ledger.hashes
-        is_manager = self._access.roles.may_manage(context.caller)
+        hashes = self._services.ledger.hashes
+        is_manager = self._services.access.roles.may_manage(context.caller)
         caller = 0 if hashes is None or is_manager else hashes.caller(context.caller.id)
         items, unknown = checked(body, views.of(context.caller), caller, time.time())
         if items:
             if hashes is None:
                 raise Unavailable("Nothing is recorded on this router: no controller of experiments runs beside it")
-            self._ledger.feedback(items)
+            self._services.ledger.feedback(items)
         matches = await self._matches(items) if items else {"pending": 0, "late": 0}
         return Reply(dump({"accepted": len(items), **matches, "unknown_metric": unknown}), 202)
 
@@ -414,7 +394,7 @@ class ExperimentsApi:
         controller does not answer.
         """
         try:
-            answer = await ask(self._controller, "POST", "/feedback/pending", body=msgspec.json.encode(items))
+            answer = await ask(self._services.controller, "POST", "/feedback/pending", body=msgspec.json.encode(items))
         except SwitchyardError:
             return {"pending": None, "late": None}
         counts: Mapping[str, int] = json.loads(answer.body)
@@ -422,12 +402,12 @@ class ExperimentsApi:
 
     def _require_operator(self, name: str, what: str, context: OperationContext) -> None:
         """Raises Forbidden if the caller may not do `what` with the experiment."""
-        endpoint = self._views().config.experiments[name].endpoint
-        self._access.roles.require_operator(context.caller, endpoint, f"{what}: '{name}'")
+        endpoint = self._services.views().config.experiments[name].endpoint
+        self._services.access.roles.require_operator(context.caller, endpoint, f"{what}: '{name}'")
 
     def _experiment(self, request: HTTPRequest, context: OperationContext) -> str:
         """The experiment in the path. Raises NotFound, and Forbidden if the caller may not use its endpoint."""
-        name, views = request.path_params["name"], self._views()
+        name, views = request.path_params["name"], self._services.views()
         seen = views.of(context.caller)
         if (experiment := views.config.experiments.get(name)) is None:
             known = _visible(views.config, seen)
@@ -439,11 +419,6 @@ class ExperimentsApi:
             raise Forbidden(message, param="name")
         context.record.manage(experiment.endpoint)
         return str(name)
-
-    def _views(self) -> ConfigViews:
-        if (views := self._views_or_none()) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        return views
 
 
 _SUBTYPES = {"markdown": "markdown; charset=utf-8", "text": "plain; charset=utf-8"}
@@ -457,17 +432,11 @@ PATH = "/api/endpoints/{endpoint}/mirror"
 
 
 class MirrorApi:
-    """The route. `views` returns the configuration in force (None before the first)."""
+    """The route."""
 
-    def __init__(
-        self,
-        views: Callable[[], ConfigViews | None],
-        telemetry: Telemetry,
-        access: Access,
-        controller: ControllerClient | None,
-    ) -> None:
-        self._views, self._controller = views, controller
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._api = Api("switchyard", services, openai_words, is_audited=False)
         query = {"format": {"enum": ["json", "markdown", "text"]}}
         self._entry = ApiRoute("GET", PATH, "mirror", self._mirror, query)
 
@@ -480,28 +449,19 @@ class MirrorApi:
         return [self._entry.route(self._api)]
 
     async def _mirror(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        name, views = request.path_params["endpoint"], self._views()
-        if views is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
+        name, views = request.path_params["endpoint"], self._services.views()
         views.endpoint(context.caller, name)
         context.record.manage(name)
-        answer = await ask(self._controller, "GET", f"/endpoints/{name}/mirror", dict(request.query_params))
+        answer = await ask(self._services.controller, "GET", f"/endpoints/{name}/mirror", dict(request.query_params))
         return Reply(answer.body, answer.status, answer.media_type)
 
 
 class ExportApi:
-    """The route. `views` returns the configuration in force (None before the first)."""
+    """The route. `exports` returns the recorded exposures, None if nothing does."""
 
-    def __init__(
-        self,
-        views: Callable[[], ConfigViews | None],
-        telemetry: Telemetry,
-        access: Access,
-        exports: ExportClient | None,
-        audit: AuditLog,
-    ) -> None:
-        self._access, self._exports = access, exports
-        self._api = Api("switchyard", telemetry, access, views, openai_words, audit)
+    def __init__(self, services: Services, *, exports: ExportClient | None) -> None:
+        self._services, self._exports = services, exports
+        self._api = Api("switchyard", services, openai_words)
         query: dict[str, Schema] = {
             "experiment": {"description": "Only the exposures of its last run"},
             "endpoint": {"description": "Only this endpoint's requests"},
@@ -520,7 +480,7 @@ class ExportApi:
         return [self._entry.route(self._api)]
 
     async def _export(self, request: HTTPRequest, context: OperationContext) -> None:
-        self._access.roles.require_viewer(context.caller, "export what was recorded")
+        self._services.access.roles.require_viewer(context.caller, "export what was recorded")
         if self._exports is None:
             raise no_controller()
         writer = context.writer

@@ -25,7 +25,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.access.caller import names
-from app.access.guard import Access
 from app.config.schema import Config
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import headers_of
@@ -33,8 +32,9 @@ from app.exchange.snapshot import Snapshot
 from app.internal_api import EXPERIMENTS, ROUTER
 from app.routing.admission import AdmissionQueue
 from app.server.fleet import ClusterMetrics, Fleet, KnownFleet, Replica, not_running
+from app.server.operations import Services
 from app.telemetry import tgi_exposition
-from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+from app.telemetry.metrics import CONTENT_TYPE
 
 # The format: https://prometheus.io/docs/prometheus/latest/http_sd/. Everything is scraped at the address at which the
 # list was read: a scraper needs to reach the ingress alone, and has the rights of its key there.
@@ -153,14 +153,14 @@ class MetricsApi:
 
     def __init__(
         self,
+        services: Services,
+        *,
         own: Callable[[Collection[str] | None], bytes],
         snapshot: Callable[[], Snapshot | None],
-        telemetry: Telemetry,
-        access: Access,
         cluster: ClusterMetrics,
         fleet: KnownFleet | None,
     ) -> None:
-        self._own, self._snapshot, self._telemetry, self._access = own, snapshot, telemetry, access
+        self._own, self._snapshot, self._telemetry, self._access = own, snapshot, services.telemetry, services.access
         self._cluster, self._fleet = cluster, fleet
 
     def routes(self) -> list[Route]:

@@ -4,7 +4,7 @@ Questions to the controller of experiments; its refusals as errors of this serve
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config
+from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Reply, Request
 from app.dialects.bodies import dump
 from app.dialects.json_size import check_size
@@ -39,8 +40,11 @@ from app.errors import (
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
+from app.exchange.snapshot import LiveRouting
 from app.exposures.controller_client import Answer, ControllerClient
+from app.exposures.log import Ledger
 from app.limits.bodies import Room
+from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditedChange, AuditLog
 from app.server.openapi import Operation
 from app.telemetry.logs import Record
@@ -143,16 +147,41 @@ ErrorWords = Callable[[SwitchyardError, HTTPRequest, str], Reply]
 """An error as the API words it, given the request and its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
-    """The part that operations of one API share. `views` returns the configuration in force, None before the first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What several APIs of a router work with.
 
-    dialect: str
+    `views_or_none` returns the configuration in force, None before the first. `control` and `controller` are None where
+    there is none. `live_routing` returns the state that decides on an endpoint's requests here apart from the weights,
+    and `open_breakers` the deployments whose circuit breaker is open.
+    """
+
+    views_or_none: Callable[[], ConfigViews | None]
     telemetry: Telemetry
     access: Access
-    views: Callable[[], ConfigViews | None]
+    audit: AuditLog
+    control: ControlPlane | None
+    controller: ControllerClient | None
+    ledger: Ledger
+    recent_keys: RecentKeys
+    live_routing: Callable[[str], LiveRouting]
+    open_breakers: Callable[[], Collection[str]]
+
+    def views(self) -> ConfigViews:
+        """The configuration in force. Raises Unavailable before the first."""
+        if (views := self.views_or_none()) is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        return views
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The part that operations of one API share. Refused calls of an API that `is_audited` are in the audit log."""
+
+    dialect: str
+    services: Services
     error_words: ErrorWords
-    audit: AuditLog | None = None
+    is_audited: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +205,8 @@ class ApiOperation:
         return self._answer(error, scope, receive, send)
 
     async def _answer(self, refusal: SwitchyardError | None, scope: Scope, receive: Receive, send: Send) -> None:
-        api = self.api
+        api, services = self.api, self.api.services
+        telemetry, access, audit = services.telemetry, services.access, services.audit
         request = HTTPRequest(scope, receive)
         record = Record(api.dialect, self.name, request_id(request.headers))
         writer, change = ResponseWriter(send, record), AuditedChange()
@@ -185,36 +215,36 @@ class ApiOperation:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
                 if refusal is not None:
                     raise refusal
-                if (views := api.views()) is not None:
+                if (views := services.views_or_none()) is not None:
                     check_headers(scope, views.config.max_header_bytes)
                 # Before the first configuration there are no callers, and every answer is an error that states this.
                 guarded = views is not None and not self.open
                 peer = scope.get("client")
-                caller = await api.access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
+                caller = await access.caller(headers_of(scope), peer) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
-                room = Room(api.access.bodies, views.config.max_bodies_bytes if views is not None else 0)
+                room = Room(access.bodies, views.config.max_bodies_bytes if views is not None else 0)
                 if views is not None and views.config.access.knows_callers:
                     room.holder = caller.id
                 try:
                     reply = await self.handler(request, OperationContext(caller, record, writer, change, room))
                 except ClientError:
                     if self.counted and guarded:
-                        await api.access.count_invalid(caller, "", writer)
+                        await access.count_invalid(caller, "", writer)
                     raise
                 if reply is not None:
-                    if self._is_audited(request) and api.audit is not None:
-                        api.audit.add(request, record, change, reply.status, "")
-                        await api.audit.durable()
+                    if self._is_audited(request):
+                        audit.add(request, record, change, reply.status, "")
+                        await audit.durable()
                     await writer.send(reply)
         finally:
             if room is not None:
                 room.give_back()
-            api.telemetry.finish(record)
+            telemetry.finish(record)
             # Who may not read what it asked for may be looking for more.
             is_recorded = self._is_audited(request) or (record.status == Forbidden.status and refusal is None)
-            if is_recorded and api.audit is not None and not change.recorded:
+            if is_recorded and api.is_audited and not change.recorded:
                 error = refusal.code if refusal is not None and refusal.code else record.error
-                api.audit.add(request, record, change, record.status, error)
+                audit.add(request, record, change, record.status, error)
 
     def _is_audited(self, request: HTTPRequest) -> bool:
         return self.audited and request.query_params.get("dry_run") != "true"

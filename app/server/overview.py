@@ -16,22 +16,18 @@ from typing import Any, NamedTuple
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
-from app.access.caller import ConfigViews
-from app.access.guard import Access
 from app.aio import run_in_background
 from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint
 from app.control_plane import Replicas
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
-from app.errors import NotFound, Unavailable
-from app.exposures.controller_client import ControllerClient
+from app.errors import NotFound
 from app.exposures.plans import plan_of
 from app.misspellings import question
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
 from app.server.replicas import RunningReplicas
-from app.telemetry.metrics import Telemetry
 from app.telemetry.recent import EVERY_S, Arm, BucketCounts, Counts, Recent, RecentCounts, in_flight
 
 
@@ -135,34 +131,25 @@ def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str,
 CACHE_S = 1.0
 
 
-class RouterHealth(NamedTuple):
-    """The state of the router's deployments: open breakers, each endpoint's queue, and the stops."""
-
-    open_breakers: Callable[[], Collection[str]]
-    queued: Callable[[], Mapping[str, int]]
-    stops: Callable[[], Mapping[str, Collection[str]]]
-
-
 class OverviewApi:
-    """The routes. `views` returns the configuration in force (None before the first). `clock`: monotonic seconds."""
+    """The routes. `queued` returns the number of requests in each endpoint's queue, `stops` the stopped deployments of
+    each. `clock`: monotonic seconds."""
 
     def __init__(
         self,
-        views: Callable[[], ConfigViews | None],
-        telemetry: Telemetry,
-        access: Access,
-        running: RunningReplicas,
-        controller: ControllerClient | None,
-        health: RouterHealth,
+        services: Services,
         *,
+        running: RunningReplicas,
+        queued: Callable[[], Mapping[str, int]],
+        stops: Callable[[], Mapping[str, Collection[str]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._views, self._telemetry, self._access = views, telemetry, access
-        self._running, self._has_controller, self._health, self._clock = running, controller is not None, health, clock
-        self._recent = Recent(telemetry, clock())
+        self._services, self._running, self._clock = services, running, clock
+        self._queued, self._stops = queued, stops
+        self._recent = Recent(services.telemetry, clock())
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._api = Api("switchyard", services, openai_words, is_audited=False)
         self._entries = [
             ApiRoute("GET", "/api/overview", "overview", self._overview),
             ApiRoute("GET", "/load", "load", self._load, {"model": {"type": "string"}}),
@@ -189,7 +176,7 @@ class OverviewApi:
             yield
 
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        seen, roles = self._seen(context), self._access.roles
+        seen, roles = self._seen(context), self._services.access.roles
         is_manager = roles.may_manage(context.caller)
         operated = frozenset(name for name in seen.endpoints if roles.may_operate(context.caller, name))
         key = (frozenset(seen.endpoints), operated, is_manager)
@@ -204,9 +191,7 @@ class OverviewApi:
         return Reply(answer)
 
     def _seen(self, context: OperationContext) -> Config:
-        if (views := self._views()) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        return views.of(context.caller)
+        return self._services.views().of(context.caller)
 
     async def _load(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """vLLM's GET /load: the requests that deployments work on for this router, of `?model=` or of all endpoints."""
@@ -215,7 +200,7 @@ class OverviewApi:
         if name is not None and name not in seen.endpoints:
             raise NotFound(f"There is no endpoint '{name}'{question(name, seen.endpoints)}", param="model")
         names = seen.endpoints if name is None else [name]
-        working = in_flight(self._telemetry)
+        working = in_flight(self._services.telemetry)
         return Reply(
             dump({"server_load": sum(count for (endpoint, *_), count in working.items() if endpoint in names)})
         )
@@ -223,15 +208,17 @@ class OverviewApi:
     def _document(
         self, seen: Config, operated: Collection[str], is_manager: bool, replicas: Replicas | None
     ) -> dict[str, Any]:
-        health, window = self._health, self._window()
-        present = Present(in_flight(self._telemetry), health.queued(), health.open_breakers(), health.stops(), replicas)
+        services, window = self._services, self._window()
+        present = Present(
+            in_flight(services.telemetry), self._queued(), services.open_breakers(), self._stops(), replicas
+        )
         return {
             "at": time.time(),
             "window_s": round(window.seconds, 1),
             "routers": sum(replicas.routers.values()) if replicas is not None else None,
             "is_manager": is_manager,
             "why_not": self._why_not(is_manager or bool(operated)),
-            "has_controller": self._has_controller,
+            "has_controller": services.controller is not None,
             "endpoints": endpoints_document(seen, window, present, operated),
         }
 

@@ -17,7 +17,6 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
-from app.access.guard import Access
 from app.config.schema import Config, Endpoint
 from app.control_plane import (
     CHANGED_MEANWHILE,
@@ -44,15 +43,12 @@ from app.errors import (
     SwitchyardError,
     Unavailable,
 )
-from app.exchange.snapshot import LiveRouting
 from app.experiments.contract.journal import PlanEntry
 from app.experiments.contract.questions import choice
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
-from app.routing.conversations import RecentKeys
-from app.server.audit_log import AuditLog
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, ask, read_json
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, read_json
 from app.server.traffic_document import (
     RollbackRequest,
     TrafficDocument,
@@ -64,7 +60,6 @@ from app.server.traffic_document import (
     wanted_plan,
 )
 from app.telemetry.logs import event
-from app.telemetry.metrics import Telemetry
 
 NOTE_PATIENCE_S = 1.0
 """Seconds that a change waits for the controller if it can do without the answer."""
@@ -110,29 +105,11 @@ _log = logging.getLogger("switchyard")
 
 
 class TrafficApi:
-    """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
-    `live_routing` returns the state that decides on an endpoint's requests here apart from the weights.
+    """The routes. Without a control plane nothing is changed, without a controller there is no history."""
 
-    `control` and `controller` are None where there is none: without the first nothing is changed, without the second
-    there is no history.
-    """
-
-    def __init__(
-        self,
-        views: Callable[[], ConfigViews | None],
-        telemetry: Telemetry,
-        access: Access,
-        control: ControlPlane | None,
-        controller: ControllerClient | None,
-        recent_keys: RecentKeys,
-        unit: Callable[[str], int],
-        live_routing: Callable[[str], LiveRouting],
-        audit: AuditLog,
-    ) -> None:
-        self._views_or_none, self._access = views, access
-        self._control, self._controller = control, controller
-        self._recent_keys, self._unit, self._live_routing = recent_keys, unit, live_routing
-        self._api = Api("switchyard", telemetry, access, views, error_words, audit)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._api = Api("switchyard", services, error_words)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -155,9 +132,9 @@ class TrafficApi:
     async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The plan that is applied, even if routers are still loading it; without a control plane, this router's."""
         name, views = self._endpoint(request, context)
-        before, applied = views.config, await applied_or_none(self._control)
+        before, applied = views.config, await applied_or_none(self._services.control)
         config = applied.parsed() if applied is not None else None
-        shown = config if config is not None and name in config.endpoints else self._views().config
+        shown = config if config is not None and name in config.endpoints else self._services.views().config
         return self._plan_reply(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
 
     async def _put(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -167,11 +144,12 @@ class TrafficApi:
         if not is_dry:
             require_match(if_match)
         content = json_object_with_nulls(body)
-        last = await last_generation(self._controller, name, temporary=content.get("ttl_s") is not None)
+        last = await last_generation(self._services.controller, name, temporary=content.get("ttl_s") is not None)
 
         def check(config: Config) -> Wanted:
             check_match(if_match, self._view(name, config.endpoints[name], context))
-            wanted = wanted_plan(content, name, config, self._unit, self._access.id_of, time.time())
+            unit, id_of = self._services.ledger.unit, self._services.access.id_of
+            wanted = wanted_plan(content, name, config, unit, id_of, time.time())
             if wanted.ttl_s is not None and last is None:
                 raise Unavailable(_NO_CONTROLLER)
             context.change.reason = wanted.reason
@@ -185,8 +163,8 @@ class TrafficApi:
             raise Conflict(CHANGED_MEANWHILE)
         wanted = check(config)
         after = before if is_present(wanted, before) else planned(before, wanted, author)
-        recent, now = self._recent_keys.of(name), self._live_routing(name)
-        moves = await asyncio.to_thread(dry_run, name, before, after, recent, self._unit, now)
+        recent, now = self._services.recent_keys.of(name), self._services.live_routing(name)
+        moves = await asyncio.to_thread(dry_run, name, before, after, recent, self._services.ledger.unit, now)
         return Reply(dump(moves))
 
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -199,7 +177,7 @@ class TrafficApi:
             json_object_with_nulls(body),
             lambda problem: BadRequest(problem.message, param=problem.path),
         )
-        plans = await history(self._controller, name)
+        plans = await history(self._services.controller, name)
         former = next((plan for plan in plans if plan.generation == target.generation), None)
         if former is None:
             known = ", ".join(str(number) for number in dict.fromkeys(plan.generation for plan in plans[:20]))
@@ -220,16 +198,16 @@ class TrafficApi:
 
     async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, _ = self._endpoint(request, context)
-        plans = await history(self._controller, name)
+        plans = await history(self._services.controller, name)
         return Reply(msgspec.json.encode({"endpoint": name, "plans": plans}))
 
     async def _change(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ControlPlane, bytes]:
         """The endpoint to change, the control plane, and the body. Raises Forbidden, NotFound and BadRequest."""
         name, views = self._endpoint(request, context)
-        self._access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
-        if self._control is None:
+        self._services.access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
+        if self._services.control is None:
             raise BadRequest(IN_THE_FILE, code="feature_disabled")
-        return name, self._control, await read_json(request, context, views.config)
+        return name, self._services.control, await read_json(request, context, views.config)
 
     async def _make(
         self,
@@ -239,7 +217,7 @@ class TrafficApi:
         author: Authorship,
         context: OperationContext,
     ) -> Reply:
-        config = self._views().config
+        config = self._services.views().config
         before, after = await change_plan(control, name, check=check, author=author, patience_s=PATIENCE_S)
         context.change.before, context.change.after = _audited(name, before), _audited(name, after)
         if before is not after:
@@ -253,19 +231,19 @@ class TrafficApi:
                 plan=plan_of(name, after).id,
             )
             _log.info("Traffic changed", extra=change)
-        return self._plan_reply(name, after, context, config, await applied_or_none(self._control))
+        return self._plan_reply(name, after, context, config, await applied_or_none(self._services.control))
 
     def _plan_reply(
         self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
     ) -> Reply:
         """The plan of `endpoint`, and its progress. `before`: the configuration served before `applied` was read."""
         view = self._view(name, endpoint, context)
-        after = self._views().config
+        after = self._services.views().config
         present = plan_of(name, after.endpoints.get(name, endpoint)).id
         if applied is not None:
             delivery = delivery_seen(applied, before, after)
         else:
-            delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
+            delivery = Delivery.SETTLED if self._services.control is None else Delivery.UNSETTLED
         content = {**view, "served": present, "delivery": delivery.name.lower()}
         return Reply(dump(content), headers={"etag": f'"{view["plan"]}"'})
 
@@ -274,20 +252,15 @@ class TrafficApi:
 
     def _sees_units(self, name: str, context: OperationContext) -> bool:
         """An operator repeats the overrides that it keeps, and names them by their units."""
-        roles = self._access.roles
+        roles = self._services.access.roles
         return roles.may_operate(context.caller, name) or roles.may_view(context.caller)
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ConfigViews]:
         """The endpoint in the path. Raises NotFound, and Forbidden if the caller may not use it."""
-        name, views = request.path_params["endpoint"], self._views()
+        name, views = request.path_params["endpoint"], self._services.views()
         views.endpoint(context.caller, name)
         context.record.manage(name)
         return name, views
-
-    def _views(self) -> ConfigViews:
-        if (views := self._views_or_none()) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        return views
 
 
 def _audited(name: str, endpoint: Endpoint) -> dict[str, Any]:

@@ -14,28 +14,29 @@ from app.config.schema import parse
 from app.exchange.snapshot import LiveRouting
 from app.exposures.audit import AuditRecord
 from app.exposures.identity import Hashes
+from app.exposures.log import Ledger
 from app.exposures.wire import FeedbackItem
 from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditLog
 from app.server.events import EventFeed, EventsApi
 from app.server.experiments_api import ExperimentsApi
+from app.server.operations import Services
 from app.telemetry.metrics import Telemetry
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import GREEN_FLOAT32
 
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
-HASHES = Hashes(b"secret")
+SECRET = b"secret"
+HASHES = Hashes(SECRET)
 
 
-class Notebook:
-    """Keeps feedback."""
+class Notebook(Ledger):
+    """A ledger that keeps feedback."""
 
     def __init__(self) -> None:
-        self.hashes: Hashes | None = HASHES
+        super().__init__(lambda url: SECRET)
+        self.hashes = HASHES
         self.items: list[FeedbackItem] = []
-
-    def unit(self, key: str) -> int:
-        return HASHES.unit(key)
 
     def feedback(self, items: Sequence[FeedbackItem]) -> None:
         self.items += items
@@ -84,20 +85,25 @@ class Rig:
         return f"key-{self.keys[key][1]}"
 
     @property
-    def client(self) -> TestClient:
-        api = ExperimentsApi(
-            lambda: self.views,
-            lambda: [GREEN],
-            self.telemetry,
-            self.access,
-            self.controller,
-            self.ledger,
-            self.recent_keys,
-            lambda endpoint: LiveRouting(),
-            AuditLog(_kept, lambda: 0.0),
+    def services(self) -> Services:
+        return Services(
+            views_or_none=lambda: self.views,
+            telemetry=self.telemetry,
+            access=self.access,
+            audit=AuditLog(_kept, lambda: 0.0),
+            control=None,
+            controller=self.controller,
+            ledger=self.ledger,
+            recent_keys=self.recent_keys,
+            live_routing=lambda endpoint: LiveRouting(),
+            open_breakers=lambda: [GREEN],
         )
+
+    @property
+    def client(self) -> TestClient:
         feed = EventFeed(self.controller)
-        events = EventsApi(lambda: self.views, self.telemetry, self.access, feed, stream_s=self.stream_s)
+        events = EventsApi(self.services, feed=feed, stream_s=self.stream_s)
+        api = ExperimentsApi(self.services)
         return TestClient(Starlette(routes=[*api.routes(), *events.routes()]))
 
     def call(self, method: str, path: str, key: str = "boss", **more: Any) -> Any:

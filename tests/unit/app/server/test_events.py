@@ -138,7 +138,7 @@ class EventStream:
             await asyncio.sleep(0)
 
         self.feed = EventFeed(rig.controller, sleep=no_time, clock=lambda: 1002.5)
-        self.api = EventsApi(lambda: rig.views, rig.telemetry, rig.access, self.feed, **timing)
+        self.api = EventsApi(rig.services, feed=self.feed, **timing)
         (self.route,) = self.api.routes()
 
     def connect(self, key: str = "boss", query: bytes = b"") -> Connection:
