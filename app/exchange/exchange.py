@@ -48,6 +48,8 @@ from app.telemetry.tracing import passed_on
 TIMEOUT_HEADER = "x-request-timeout-s"
 """The request header with the client's timeout for the whole answer, in seconds."""
 
+_UNLIMITED: AbstractAsyncContextManager[None] = nullcontext()
+
 Candidates = Sequence[tuple[Dialect, Route]]
 """The dialects that share a method and path. The first that claims a request serves it, otherwise the last one."""
 
@@ -196,11 +198,11 @@ class Exchange:
         return access.admit(self.caller, name, tokens, self.writer)
 
     def slot(self) -> AbstractAsyncContextManager[object]:
-        """Holds a slot of the endpoint, after a wait in its queue. Entering it raises Unavailable."""
-        if self.call.translation.is_shared:
-            return nullcontext()  # clients without a key take no slot from those that have one
-        name, state = self.assignment.endpoint, self.state
+        """Holds a slot of an endpoint that has `admission`. Entering it waits in the queue, or raises Unavailable."""
         admission = self.endpoint.admission if self.endpoint is not None else None
+        if admission is None or self.call.translation.is_shared:
+            return _UNLIMITED  # clients without a key take no slot from those that have one
+        name, state = self.assignment.endpoint, self.state
         return state.queues[name].slot(name, admission, self.assignment.deployment, state.unserved)
 
     def admitted(self) -> None:

@@ -53,10 +53,9 @@ from app.errors import (
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames, EventNames, names_of
 from app.exchange.exchange import Exchange
-from app.exchange.failures import StreamAborted
 from app.exchange.observers import Observers
 from app.exchange.request import check_engine_params, check_salt, impossible
-from app.exchange.response import ResponseWriter
+from app.exchange.response import ResponseWriter, StreamAborted
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target

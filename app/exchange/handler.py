@@ -2,8 +2,8 @@
 
     authenticate -> read -> parse -> route -> reserve, queue -> forward -> write
 
-`handle` is the journey. Its steps are methods of `Exchange`; `forward.py` calls the deployment, `failures.py` renders
-errors. What they guarantee:
+`handle` is the journey. Its steps are methods of `Exchange`; `forward.py` calls the deployment, `response.py`
+writes the answer or the error. What they guarantee:
 
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
@@ -22,10 +22,9 @@ from typing import Any
 from app.errors import ClientError, SwitchyardError
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.exchange import Candidates, Exchange
-from app.exchange.failures import errors_rendered
 from app.exchange.forward import forward
 from app.exchange.observers import NO_OBSERVERS, observers_of
-from app.exchange.response import Send
+from app.exchange.response import Send, errors_rendered
 from app.exchange.state import RouterState
 
 

@@ -12,8 +12,7 @@ from app.dialects.base import EngineRequest
 from app.engine.collectors import StreamCollector
 from app.errors import SwitchyardError
 from app.exchange.exchange import Exchange
-from app.exchange.failures import CLIENT_GONE
-from app.exchange.request import CLIENT_CLOSED_REQUEST
+from app.exchange.response import CLIENT_CLOSED_REQUEST, CLIENT_GONE
 from app.exposures.exposure import Arrival, Exposure
 from app.exposures.log import RequestEnd
 from app.mirror.mirrors import ServedRequest

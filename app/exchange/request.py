@@ -142,9 +142,6 @@ def impossible(call: Call, field: str, reason: str) -> BadRequest:
     return BadRequest(f"{name}: this schema, expression or grammar {reason}", param=name)
 
 
-CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for a client that disconnected; logged, never sent."""
-
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 

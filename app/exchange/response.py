@@ -1,6 +1,7 @@
-"""Writes the response to the client over ASGI."""
+"""Writes the response to the client over ASGI, or the error that takes its place."""
 
 import asyncio
+import logging
 import math
 import random
 import time
@@ -10,16 +11,24 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.dialects.base import EVENT_STREAM, Reply
-from app.errors import MethodNotAllowed, SwitchyardError, Unauthorized
+from app.errors import InternalError, MethodNotAllowed, SwitchyardError, Unauthorized
+from app.exchange.deadlines import ClientDisconnected
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
-from app.telemetry.logs import Record
+from app.telemetry.logs import Record, event, where
 
 REQUEST_ID_HEADER = "x-request-id"
 PLAN_HEADER = "x-switchyard-plan"
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """The header with which a browser believes the media type, whatever a caller or a model has written."""
 
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that disconnected; logged, never sent."""
+
+CLIENT_GONE = "client_gone"
+"""The kind of a request whose client disconnected."""
+
+_log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -131,3 +140,40 @@ class ResponseWriter:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
         raw.append(NO_SNIFFING)
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+class StreamAborted(Exception):
+    """The stream failed and its format has no error event: the connection must be broken off."""
+
+
+class errors_rendered:
+    """Sends the error that the block raises, in the form of `render`, unless the response has started."""
+
+    __slots__ = ("_render", "_writer")
+
+    def __init__(self, writer: ResponseWriter, render: Callable[[SwitchyardError], Reply]) -> None:
+        self._writer, self._render = writer, render
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        record = self._writer.record
+        match error:
+            case StreamAborted():
+                return True  # an unfinished response makes the server break the connection
+            case ClientDisconnected():
+                record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
+                return True
+            case asyncio.CancelledError():  # how Serve reports that the client disconnected
+                record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
+            case SwitchyardError():
+                await self._writer.error(error, self._render(error))
+                return True
+            case Exception():  # last resort: a bug must neither hang nor leak
+                crash = event("request_failed", request_id=record.request_id, traceback=where(error))
+                _log.error("The router failed to serve a request", extra=crash)
+                failure = InternalError("The router failed to serve the request")
+                await self._writer.error(failure, self._render(failure))
+                return True
+        return False

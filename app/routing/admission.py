@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,7 +73,6 @@ class UnmetDemand:
 
 
 RETRY_AFTER_S = 1.0
-_UNLIMITED: AbstractAsyncContextManager[None] = nullcontext()
 
 
 class AdmissionObserver(Protocol):
@@ -99,19 +98,14 @@ class AdmissionQueue:
         """Requests in the queue."""
         return len(self._waiting)
 
-    def slot(
-        self, endpoint: str, limits: Admission | None, deployment: str = "", unserved: UnmetDemand | None = None
-    ) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def slot(
+        self, endpoint: str, limits: Admission, deployment: str = "", unserved: UnmetDemand | None = None
+    ) -> AsyncIterator[None]:
         """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long.
 
         `unserved` counts a request for `deployment` that has to wait, or is refused.
         """
-        return _UNLIMITED if limits is None else self._slot(endpoint, limits, deployment, unserved)
-
-    @asynccontextmanager
-    async def _slot(
-        self, endpoint: str, limits: Admission, deployment: str, unserved: UnmetDemand | None
-    ) -> AsyncIterator[None]:
         if self.running < limits.max_concurrent and not self._waiting:
             self.running += 1
         else:

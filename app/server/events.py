@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 from app.access.caller import Caller
 from app.errors import SwitchyardError, Unavailable
 from app.exchange.deadlines import while_connected
-from app.exchange.failures import StreamAborted
+from app.exchange.response import StreamAborted
 from app.experiments.contract.journal import FeedEvent, Page, time_of
 from app.exposures.controller_client import ControllerClient
 from app.server.openapi import Operation

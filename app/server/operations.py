@@ -37,9 +37,8 @@ from app.errors import (
     UnsupportedMediaType,
     UpstreamError,
 )
-from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
-from app.exchange.response import ResponseWriter
+from app.exchange.response import ResponseWriter, errors_rendered
 from app.exchange.snapshot import LiveRouting
 from app.exposures.controller_client import Answer, ControllerClient
 from app.exposures.log import Ledger
