@@ -13,7 +13,10 @@ from app.dialects.bodies import dump
 from app.engine.answers import EventCheck, Learned
 from app.upstream.target import Target
 
-_HEAD, _PIECE = 1024, 1024 * 1024
+_HEAD = 1024
+PIECE = 1024 * 1024
+"""Bytes of a long answer that are searched at a time."""
+
 _MOST = 4096
 
 _SPACED = re.compile(rb'\s*\{\s*"[^"\\]*": ')
@@ -56,12 +59,12 @@ class DeploymentNames:
             body = body.replace(self._engine_model, self._model, 1)
         return body.replace(self._fingerprint, self._own_fingerprint, 1)
 
-    def in_long_answer(self, body: bytes) -> Sequence[bytes | memoryview]:
-        """`in_answer` in pieces: copying megabytes takes milliseconds, and so does searching them, which is done in
-        pieces so that other threads can run."""
+    def in_long_answer(self, body: bytes, piece: int = PIECE) -> Sequence[bytes | memoryview]:
+        """`in_answer` in pieces: copying megabytes takes milliseconds, and so does searching them, which is done
+        `piece` by piece so that other threads can run."""
         if not self._names_outside(body):
             return [self.in_answer(body)]
-        model, fingerprint = body.find(self._engine_model), _found(body, self._fingerprint)
+        model, fingerprint = body.find(self._engine_model), _found(body, self._fingerprint, piece)
         renamed = [(model, self._engine_model, self._model)]
         if fingerprint >= 0:
             renamed.append((fingerprint, self._fingerprint, self._own_fingerprint))
@@ -115,10 +118,10 @@ def names_of(target: Target) -> DeploymentNames:
     return _names(target.name, target.model)
 
 
-def _found(body: bytes, what: bytes) -> int:
+def _found(body: bytes, what: bytes, piece: int) -> int:
     """`body.find(what)`, for a `what` with an underscore."""
-    for start in range(0, len(body), _PIECE):
-        end = start + _PIECE + len(what) - 1
+    for start in range(0, len(body), piece):
+        end = start + piece + len(what) - 1
         # Embeddings, the longest answers, have no underscore among their numbers, and a single byte is found ten times
         # as fast.
         if body.find(b"_", start, end) >= 0 and (at := body.find(what, start, end)) >= 0:

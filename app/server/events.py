@@ -213,9 +213,11 @@ class EventsApi:
         feed: EventFeed,
         stream_s: float = STREAM_S,
         heartbeat_s: float = HEARTBEAT_S,
+        retry_s: float = RETRY_S,
+        send_s: float = SEND_S,
     ) -> None:
         self._services, self._feed = services, feed
-        self._stream_s, self._heartbeat_s = stream_s, heartbeat_s
+        self._stream_s, self._heartbeat_s, self._retry_s, self._send_s = stream_s, heartbeat_s, retry_s, send_s
         self._api = Api("switchyard", services, openai_words, is_audited=False)
         self._entry = ApiRoute(
             "GET",
@@ -244,7 +246,7 @@ class EventsApi:
             context.record.first_byte = None  # it is no model's first token
             async for data in self._stream(listener, since, context.caller):
                 try:
-                    async with asyncio.timeout(SEND_S):
+                    async with asyncio.timeout(self._send_s):
                         await writer.send_chunk(data)
                 except TimeoutError:
                     raise StreamAborted from None
@@ -287,7 +289,7 @@ class EventsApi:
                 yield None
                 if asyncio.get_running_loop().time() >= end:
                     return
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
                 continue
             for event in page.events:
                 yield sent(event)

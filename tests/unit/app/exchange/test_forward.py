@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from app.aio import run_until_blocked
 from app.dialects.bodies import dump
 from app.engine.answers import EventCheck
-from app.exchange import deployment_names
 from app.exchange.deployment_names import DeploymentNames, EventNames
 from app.sse import Decoder, encode
 
@@ -81,9 +80,7 @@ def test_an_answer_names_the_deployment_and_keeps_texts_unchanged(text: str) -> 
 def test_a_long_answer_in_pieces_is_the_same(text: str, piece: int, is_first: bool) -> None:
     content = {"content": text, "system_fingerprint": "f"}
     body = dump({"model": "org/M-1", **content} if is_first else {**content, "model": "org/M-1"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deployment_names, "_PIECE", piece)
-        assert b"".join(NAMES.in_long_answer(body)) == NAMES.in_answer(body)
+    assert b"".join(NAMES.in_long_answer(body, piece)) == NAMES.in_answer(body)
 
 
 def test_inner_objects_of_an_answer_stay() -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from app.errors import Unavailable
 from app.experiments.contract.journal import JournalEntry
-from app.server import events as api
 from app.server.events import MAX_LISTENERS, MAX_WAITING, EventFeed, EventsApi, Listener
 from app.sse import Decoder
 from tests.support.experiments.fake_controller import FakeController
@@ -205,13 +204,10 @@ async def test_a_stream_without_visible_events_has_comments(rig: Rig) -> None:
     await client.task
 
 
-async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(rig: Rig) -> None:
     assert rig.controller is not None
-    monkeypatch.setattr(api, "RETRY_S", 0.0)
     rig.controller.absent = True
-    live = EventStream(rig, stream_s=1e9)
+    live = EventStream(rig, stream_s=1e9, retry_s=0.0)
     new, back = live.connect(), live.connect(query=b"since=1001.5")
     for client in (new, back):
         await client.until("does not answer", comments=1)
@@ -226,9 +222,8 @@ async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
         await client.task
 
 
-async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "SEND_S", 0.05)
-    live = EventStream(rig, stream_s=1e9)
+async def test_a_client_that_does_not_read_is_let_go(rig: Rig) -> None:
+    live = EventStream(rig, stream_s=1e9, send_s=0.05)
     client = live.connect()
     await client.until("id: 1002.0", comments=1)
     client.can_send.clear()
