@@ -24,7 +24,10 @@ def traffic(
     feedback: Annotated[
         str | None, typer.Option(metavar="METRIC", help="Also score answers, as a boolean feedback metric.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed asks the same questions.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeat a run's users and questions; without it, every run has new ones."),
+    ] = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -39,16 +42,21 @@ def traffic(
       switchyard demo traffic chat --minutes 2 --rate 5 --feedback thumbs
     """
     import asyncio
+    import secrets
 
     from deployments.cli.demo_traffic import DemoTraffic, TrafficSender
 
     client = router_client(url, key)
+    seed = secrets.randbelow(1_000_000) if seed is None else seed
     plan = DemoTraffic(
         endpoint=endpoint, users=users, rate=rate, seconds=minutes * 60, max_tokens=max_tokens, seed=seed
     )
     sender = TrafficSender(client.url, key, plan, feedback=feedback)
     requests = "request" if rate == 1 else "requests"
-    typer.echo(f"Sending {rate:g} {requests}/s to {client.url} for {minutes:g} min; Ctrl-C ends it.", err=True)
+    typer.echo(
+        f"Sending {rate:g} {requests}/s to {client.url} for {minutes:g} min, with --seed {seed}; Ctrl-C ends it.",
+        err=True,
+    )
     try:
         asyncio.run(sender.run())
     except KeyboardInterrupt:

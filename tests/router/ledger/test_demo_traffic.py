@@ -1,17 +1,20 @@
 """`switchyard demo traffic` against the real router in front of fake engines."""
 
+import re
+
 import pytest
 
 from deployments.cli.main import main
 from deployments.cli.options import ExitCode
 from tests.router.conftest import Rig
+from tests.router.traffic.test_stops import EXPERIMENT
 
 ARGUMENTS = ["--minutes", "0.03", "--rate", "20", "--users", "5", "--max-tokens", "4"]
 
 
 def test_the_command_prints_every_deployments_answers(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     rig.chat_endpoint(traffic={"blue": 50, "green": 50})
-    assert main(["demo", "traffic", "chat", *ARGUMENTS, "--url", rig.url]) == 0
+    assert main(["demo", "traffic", "chat", *ARGUMENTS, "--seed", "0", "--url", rig.url]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["DEPLOYMENT", "ANSWERED", "FAILED", "FIRST", "TOKEN", "(MEDIAN)"]
     assert [row.split()[0] for row in rows] == ["blue", "green"]
@@ -23,3 +26,26 @@ def test_an_unknown_endpoint_is_an_error(rig: Rig, capsys: pytest.CaptureFixture
     printed = capsys.readouterr()
     assert "The last error: The model 'nothing' does not exist" in printed.out
     assert printed.err.splitlines()[-1] == "No request was answered"
+
+
+def test_every_run_has_new_users_unless_it_repeats_anothers_seed(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    rig.change(experiments={"first": EXPERIMENT})
+    rig.chat_endpoint(traffic={"blue": 50, "green": 50}, sticky={"by": "conversation"})
+    counted = 0
+
+    def units(*seed: str) -> tuple[set[int], str]:
+        """Those of a run, and its seed."""
+        nonlocal counted
+        assert main(["demo", "traffic", "chat", *ARGUMENTS, *seed, "--url", rig.url]) == 0
+        printed, before = capsys.readouterr(), counted
+        counted += sum(int(row.split()[1]) for row in printed.out.splitlines()[1:])
+        rows = rig.keeper.wait_for(rows=counted)[before:]
+        (said,) = re.findall(r"--seed \d+", printed.err)
+        return {row.item.unit for row in rows}, said
+
+    first, seed = units()
+    second, other = units()
+    again, same = units(*seed.split())
+    assert first & second == set()
+    assert seed == same != other
+    assert again == first
