@@ -9,9 +9,11 @@ from pathlib import Path
 
 from tests.simulation import (
     alarms,
+    audits,
     delays,
     false_positives,
     feedback,
+    flaps,
     guardrails,
     plans,
     quantiles,
@@ -337,6 +339,60 @@ def prompt_table(executor: Executor, count: int) -> Iterator[str]:
     yield table(["world", *verdicts.ESTIMATORS], rows, "{:.2f}")
 
 
+def hanging_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Whole answers that never come\n\nThe real controller, {delays.ROUTERS} simulated routers and the default "
+        f"guardrails, {count} runs: {delays.PER_S:.0f} requests a second for whole answers, some of which never end. "
+        "Medians until the last router has stopped the treatment; *slow* waits for 20 s.\n"
+    )
+    rows: list[list[Cell]] = []
+    for world in delays.HANGING:
+        found = delays.delays(executor, world, count)
+        rows.append([world.name, f"{found.stopped:.0%}", found.seconds, found.median])
+    yield table(["the treatment's requests that hang", "stopped", "seconds", "its requests"], rows, "{:,.0f}")
+
+
+def flap_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Conversations that begin at a change\n\n{count} changes from 100 % on one deployment to 50 % on each of "
+        f"two, which reach three routers within two seconds unless said otherwise. {flaps.CONVERSATIONS} conversations "
+        f"of {flaps.LASTS_S:.0f} s begin around it, and each turn comes to any router. Moved: later turns on another "
+        "deployment than the turn before (0.5 % are allowed). Followed: the second deployment's share of the "
+        "conversations that began once every router had the change.\n"
+    )
+    rows: list[list[Cell]] = [[loop.name, *flaps.flaps(executor, loop, count)] for loop in flaps.LOOPS]
+    yield table(["conversations", "moved", "followed"], rows, "{:.4f}", {2: "{:.2f}"})
+
+
+def audit_table(executor: Executor, count: int) -> Iterator[str]:
+    found = audits.audits(executor, count)
+    yield (
+        f"## Reports of the past\n\n{count} histories of a controller, with redeploys, restarts, decisions, late and "
+        f"lost records. Of {found.shown} reports that were read meanwhile, the report of their time from ledger and "
+        f"journal alone says something else in {found.other}.\n"
+    )
+
+
+def missing_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Requests that no router records\n\nThe test of units' numbers of requests, forty looks, {count} runs, "
+        "alpha 1 %. A share of the treatment's requests is lost, whatever their unit.\n"
+    )
+    rows: list[list[Cell]] = []
+    for world in sample_ratios.RETURNING:
+        rows.append([world.name, f"{world.requests:,}", sample_ratios.returns(executor, world, count)])
+    yield table(["world", "requests", "runs with an alarm"], rows, "{:.3f}")
+
+
+def score_table(executor: Executor, count: int) -> Iterator[str]:
+    rate = reports.biased_verdicts(executor, count)
+    yield (
+        "## Scores that come from different people\n\nUsers of both arms are equally content, and content ones of the "
+        f"treatment send more scores: 45 % in place of 30 %. There was a verdict on scores in {rate:.3f} of {count} "
+        "runs.\n"
+    )
+
+
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     false_positive_table,
     small_arm_table,
@@ -354,10 +410,20 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     answer_table,
     drift_table,
     secondary_table,
+    hanging_table,
+    flap_table,
+    audit_table,
+    missing_table,
+    score_table,
 ]
-SCALES: dict[Callable[[Executor, int], Iterator[str]], float] = {coverage_table: 1.8, delay_table: 0.1}
+SCALES: dict[Callable[[Executor, int], Iterator[str]], float] = {
+    coverage_table: 1.8,
+    delay_table: 0.1,
+    hanging_table: 0.1,
+    audit_table: 0.1,
+}
 """The number of runs of tables that need more or fewer than the others, as a share of theirs. The delays state nothing
-that can be false."""
+that can be false, and of a history every report is checked."""
 
 
 def main(path: Path, runs: int) -> None:

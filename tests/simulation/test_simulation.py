@@ -8,9 +8,11 @@ import pytest
 
 from tests.simulation import (
     alarms,
+    audits,
     delays,
     false_positives,
     feedback,
+    flaps,
     guardrails,
     plans,
     quantiles,
@@ -281,3 +283,28 @@ def test_requests_that_are_running_or_lost_make_no_verdict_false(executor: Execu
     assert wrong <= 0.05
     if abs(answers.effect) > 0:
         assert found >= 0.9
+
+
+@pytest.mark.parametrize("world", delays.HANGING, ids=lambda world: world.name)
+def test_whole_answers_that_never_come_are_noticed_by_the_clock(executor: Executor, world: delays.Hanging) -> None:
+    """`slow` waits for 20 s; where both arms hang alike, nothing is stopped."""
+    found = delays.delays(executor, world, 4)
+    if world.control:
+        assert found.stopped == 0
+    else:
+        assert found.stopped == 1
+        assert found.seconds <= 45
+
+
+@pytest.mark.parametrize("loop", flaps.LOOPS, ids=lambda loop: loop.name)
+def test_conversations_that_begin_at_a_change_keep_their_deployment(executor: Executor, loop: flaps.Loop) -> None:
+    """And those that begin later follow the change."""
+    moved, followed = flaps.flaps(executor, loop, 20)
+    assert moved <= 0.005
+    assert 0.4 <= followed <= 0.6
+
+
+def test_no_report_of_the_past_says_anything_that_was_not_shown_then(executor: Executor) -> None:
+    found = audits.audits(executor, 4)
+    assert found.shown == 4 * (audits.STEPS + 1)
+    assert found.other == 0

@@ -4,30 +4,23 @@ Several routers, with the real rules, pins and exchange of pins; plans and files
 stopped, and turns of conversations come to any router. Pins travel faster than a conversation's next turn comes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from random import Random
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from msgspec.structs import replace
 
-from app.config.schema import Config, Deployment, Endpoint, Sticky
+from app.config.schema import Config, Endpoint, Sticky
 from app.control_plane import Authorship, Wanted, planned
-from app.exchange.snapshot import SnapshotBuilder
 from app.experiments.contract.journal import JournalEntry, new_plans, replaced
 from app.experiments.controller import PinExchange
-from app.exposures.log import Ledger
-from app.exposures.uploader import ControllerSync
-from app.exposures.wire import Acknowledgement, Replaced, Stop
-from app.routing.conversations import PinnedConversations
+from app.exposures.wire import Replaced, Stop
 from app.routing.rules import ConversationTurn
-from app.routing.traffic import rendezvous
 from tests.conftest import NIGHTLY
+from tests.support.processes.one_router import DEPLOYMENTS, SETTLE_S, OneRouter
 
 PIN_S = 100.0
-SETTLE_S = 3.0
 CONTROL, TREATMENTS = "a", ["b", "c"]
 ARMS = [CONTROL, *TREATMENTS]
 WEIGHTS = [
@@ -38,7 +31,6 @@ WEIGHTS = [
     {"a": 10, "b": 20, "c": 70},
     {"a": 60, "b": 10, "c": 30},
 ]
-DEPLOYMENTS = {name: Deployment(url=f"http://{name}", model="m") for name in ARMS}
 CONVERSATIONS = 12
 USERS = [f"user-{number}" for number in range(8)]
 
@@ -46,45 +38,6 @@ USERS = [f"user-{number}" for number in range(8)]
 def by_file(weights: Mapping[str, int]) -> Endpoint:
     """The endpoint as a file declares it."""
     return Endpoint(tasks=("chat",), traffic=dict(weights), sticky=Sticky(by="user"), pin_s=PIN_S)
-
-
-class OneRouter:
-    """A router's state of the endpoint; all routers share `clock`."""
-
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        self.name, self.clock = name, clock
-        self.pins = PinnedConversations(lambda endpoint, cause: None, clock)
-        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock, settle_s=SETTLE_S)
-        self.sync = ControllerSync(
-            self.pins, lambda: True, self._stop, self._follow, self._catch_up, lambda sizes: None
-        )
-
-    def configure(self, endpoint: Endpoint) -> None:
-        self.snapshot = self.builder.configured(Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS), {})
-
-    def _stop(self, stops: Sequence[Stop]) -> None:
-        self.snapshot = self.builder.stopped(stops) or self.snapshot
-
-    def _follow(self, replaced: Sequence[Replaced]) -> None:
-        self.snapshot = self.builder.replaced(replaced) or self.snapshot
-
-    def _catch_up(self) -> None:
-        self.snapshot = self.builder.behind() or self.snapshot
-
-    def exchange(
-        self, controller: PinExchange, stops: list[Stop], former: Sequence[Replaced] = (), routers: int = 1
-    ) -> None:
-        pins, seen = self.sync.outgoing()
-        controller.take(self.name, pins, self.clock())
-        answer, end = controller.after(seen, self.name)
-        said = Acknowledgement(0, 0, controller.id, stops=stops, pins=answer, pins_end=end, replaced=list(former))
-        self.sync.apply(replace(said, windows=controller.windows(self.clock()), routers=routers))
-        self.sync.tidy()
-
-    def answers(self, user: str, turn: ConversationTurn) -> str:
-        if (rules := self.snapshot.rules.get("chat")) is None:
-            return rendezvous(user, self.snapshot.config.endpoints["chat"].traffic)
-        return rules.decide(user, Random(1), lambda name: False, lambda: turn).deployment
 
 
 class RunningConversations(RuleBasedStateMachine):
@@ -237,7 +190,9 @@ class RunningConversations(RuleBasedStateMachine):
         before = self.last.get(conversation)
         for _ in range(2):
             self._exchange_with_controller()
-        answers = chosen.answers(USERS[conversation % len(USERS)], ConversationTurn(before is not None, conversation))
+        answers = chosen.decides(
+            USERS[conversation % len(USERS)], ConversationTurn(before is not None, conversation)
+        ).deployment
         assert answers not in self._stopped
         if before is not None and not self._was_stopped(before[1], before[2]) and self._last_end <= before[2]:
             assert answers == before[1], (conversation, before[0].name, chosen.name)
