@@ -169,8 +169,10 @@ def test_aa_runs_are_adjusted_as_the_report_is() -> None:
         assert one.sequences <= 0.1
 
 
-def test_only_what_was_known_before_may_be_a_covariate() -> None:
+@pytest.mark.parametrize("setting", ["covariates", "strata"])
+@pytest.mark.parametrize("caused", ["output_tokens", "prompt_tokens", "duration", "turn", "finish", "in_flight"])
+def test_only_what_was_known_before_may_be_a_covariate_or_a_stratum(setting: str, caused: str) -> None:
     section = {"endpoint": "chat", "control": BLUE, "treatments": [GREEN]}
     primary = [{"metric": "ttft", "minimal_effect": 0.05}]
-    with pytest.raises(ValidationError, match="covariates"):
-        Experiment.model_validate({**section, "primary": primary, "covariates": ["output_tokens"]})
+    with pytest.raises(ValidationError, match=setting):
+        Experiment.model_validate({**section, "primary": primary, setting: [caused]})
