@@ -24,6 +24,15 @@ _SENTENCE = re.compile(
 )
 _CHANGE = re.compile(r"([+-])" + _NUMBER)
 _BETTER = re.compile(r"(?:^|; |: )(\S+) is (better|worse) than \S+?(?: in (.+?) and worse in (.+))?(?=;|\.$)")
+_ROW = re.compile(
+    r"^([a-z]\w*)\S* .* {2,}([+-]\S+)(?: \S+)? {2,}([+-]\S+)(?: \S+)? to ([+-]\S+)(?: \S+)? {2,}"
+    r"(better|worse|different|equivalent|undecided)(.*)$",
+    re.MULTILINE,
+)
+_GOOD_METRICS = {
+    **dict.fromkeys(("ttft", "itl", "duration", "cost", "error", "slow", "empty", "truncated", "stalled"), -1),
+    **dict.fromkeys(("tokens_per_second", "goodput"), 1),
+}
 _EQUAL = re.compile(r"(?:; |: )(\S+) (differs from|is equivalent to) ")
 _OPEN = re.compile(r"no verdict on (\S+) against")
 
@@ -53,7 +62,7 @@ def statements(text: str) -> list[Statement]:
 
 def contradictions(text: str) -> list[str]:
     """What a report says that the intervals beside it deny. `text`: the whole report in words, or its beginning."""
-    found = list(_denied_rows(text))
+    found = [*_denied_cells(text), *_denied_rows(text)]
     headline = _unwrapped(text.split("\n\n")[0].split(".\n")[0] + ".")
     said = statements(text)
     for it in said:
@@ -122,6 +131,24 @@ def _bounds(text: str) -> tuple[float, float]:
 def _signed(number: str, direction: str) -> float:
     assert direction in (*_LESS, *_MORE), direction
     return float(number.replace(",", "")) * (1 if direction in _MORE else -1)
+
+
+def _denied_cells(text: str) -> Iterator[str]:
+    """Rows of metrics whose word or estimate their interval denies; those that wrap are not read."""
+    for match in _ROW.finditer(text):
+        metric, word, remark = match[1], match[5], match[6]
+        change, lower, upper = (float(match[place].replace(",", "")) for place in (2, 3, 4))
+        side = 1 if lower > 0 else -1 if upper < 0 else 0
+        good = side * _GOOD_METRICS.get(metric, 0)
+        holds = {
+            "better": good >= 0,
+            "worse": good <= 0,
+            "different": True,
+            "undecided": side == 0 or re.match(r",(?: see|$)", remark) is not None,
+        }.get(word, True)
+        is_apart = word not in ("better", "worse", "different") or side != 0 or 0.0 in (lower, upper)
+        if not (holds and is_apart and lower <= change <= upper):
+            yield match[0]
 
 
 def _denied_rows(text: str) -> Iterator[str]:

@@ -189,6 +189,10 @@ def test_a_doubt_is_in_the_sentence_of_its_effect_and_takes_the_word_from_every_
         "x on chat: green differs from blue.\n\nAnswers 8.0 % longer (between 1.7 % shorter and 19 % longer).",
         "x on chat: no verdict on green against blue yet.\n\nFirst token 8.0 % later (between 9 % and 12 % later).",
         "Dialect tgi: ttft changes by +8.0 % (+1.0 % to +9.0 %), against all others by +2.0 % (-1.0 % to +5.0 %).",
+        "ttft      312 ms     288 ms  -7.7 %  -13.4 % to +1.7 %  better since 13 Nov 13:58",
+        "ttft.p95  1.42 s     1.35 s  -5.0 %  -19.0 % to -1.0 %  undecided: about 3,200 more units",
+        "goodput   91.0 %     88.2 %  -3.1 %    -4.4 % to -1.7 %  better",
+        "ttft      312 ms     288 ms  -7.7 %    -4.4 % to +1.7 %  undecided",
     ],
 )
 def test_the_reader_finds_what_was_wrong_once(denied: str) -> None:
