@@ -252,7 +252,7 @@ class Replay:
         """Notes for the report of this replay."""
         lines = [
             f"A replay of {len(self.requests)} recorded requests at {self.speed:g} times their pace; a unit is one of "
-            "them, answered by every arm. Times are those of the client that replayed"
+            "them, answered by every arm, and counted with the first. Times are those of the client that replayed"
         ]
         if made_up := sum(request.body is None for request in self.requests):
             lines.append(
