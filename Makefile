@@ -173,6 +173,7 @@ lint: $(VENV)/.ready $(NODE)/.ready  ## ruff and mypy; eslint, prettier and tsc
 	@$(ESLINT) $(JAVASCRIPT)
 	@$(NPM_PROGRAM)/prettier --log-level warn --check $(JAVASCRIPT) app/pages/types.d.ts
 	@$(NPM_PROGRAM)/tsc --project app/pages/jsconfig.json
+	@$(NPM_PROGRAM)/tsc --project tests/node/jsconfig.json
 
 format: $(VENV)/.ready $(NODE)/.ready  ## the fixes and the format of ruff, eslint and prettier
 	@$(BIN)/ruff check --fix .

@@ -2,8 +2,10 @@ import Anthropic from "@anthropic-ai/sdk";
 import { report, thrown } from "./result.mjs";
 
 const client = new Anthropic({ baseURL: process.argv[2], apiKey: "k", maxRetries: 0 });
+/** @type {Anthropic.MessageCreateParamsNonStreaming} */
 const fields = { model: "chat", max_tokens: 8, messages: [{ role: "user", content: "hi" }] };
-const text = (message) => message.content.map((block) => block.text).join("");
+/** @param {Anthropic.Message} message */
+const text = (message) => message.content.map((block) => (block.type === "text" ? block.text : "")).join("");
 
 await report({
   message: client.messages.create(fields).then(text),

@@ -4,7 +4,12 @@ import { report } from "./result.mjs";
 
 const [url, allowed, other] = process.argv.slice(2);
 
-/** Runs in the page: the answer as a script sees it, or the class of the error that `fetch` throws. */
+/**
+ * Runs in the page: the answer as a script sees it, or the class of the error that `fetch` throws.
+ *
+ * @param {string} url
+ * @param {boolean} stream
+ */
 async function chat(url, stream) {
   const body = JSON.stringify({ model: "chat", stream, messages: [{ role: "user", content: "hi" }] });
   const headers = { authorization: "Bearer k", "content-type": "application/json" };
@@ -20,6 +25,7 @@ async function chat(url, stream) {
 
 const browser = await launch();
 try {
+  /** @type {Record<string, unknown>} */
   const results = {};
   for (const [name, address] of [
     ["allowed", allowed],

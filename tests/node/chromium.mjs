@@ -24,8 +24,8 @@ export async function unpack() {
 /** A running browser. The package's own arguments are not used: they turn the same-origin policy off. */
 export async function launch() {
   await unpack();
-  const env = { ...process.env, FONTCONFIG_PATH: join(unpacked, "fonts") };
-  env.LD_LIBRARY_PATH = join(unpacked, "al2023", "lib");
+  const libraries = join(unpacked, "al2023", "lib");
+  const env = { ...process.env, FONTCONFIG_PATH: join(unpacked, "fonts"), LD_LIBRARY_PATH: libraries };
   return puppeteer.launch({
     executablePath: join(unpacked, "chromium"),
     headless: "shell",

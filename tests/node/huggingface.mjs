@@ -3,6 +3,7 @@ import { collected, report } from "./result.mjs";
 
 const client = new InferenceClient(undefined, { endpointUrl: process.argv[2] });
 const chat = { messages: [{ role: "user", content: "hi" }] };
+/** @param {any[]} chunks */
 const text = (chunks) => chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("");
 
 await report({

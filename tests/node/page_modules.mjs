@@ -3,7 +3,11 @@
 import { readFile } from "node:fs/promises";
 
 const scripts = new URL("../../app/pages/static/js/", import.meta.url);
-const load = (name) => import(new URL(name, scripts));
+/**
+ * @param {string} name
+ * @returns {Promise<any>}
+ */
+const load = (name) => import(new URL(name, scripts).href);
 const { Answer, percent } = await load("playground/answer.js");
 const { diff, likeness, words } = await load("playground/comparison.js");
 const { EventParser } = await load("events.js");
@@ -14,6 +18,7 @@ const { unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { planChanges } = await load("traffic/moves.js");
 
+/** @type {Record<string, (...args: any[]) => unknown>} */
 const FUNCTIONS = {
   cosine,
   diff,
@@ -31,6 +36,7 @@ const FUNCTIONS = {
   snippets: (form, url) => snippets(request(form), url),
   unbroken,
   words,
+  /** @param {string[]} pieces */
   events(pieces) {
     const parser = new EventParser();
     return [pieces.flatMap((piece) => parser.feed(piece)), parser.lastEventId];
@@ -67,6 +73,7 @@ const FUNCTIONS = {
   },
 };
 
+/** @type {[string, any[]][]} */
 const calls = JSON.parse(await readFile(process.argv[2], "utf8"));
 const results = calls.map(([name, args]) => {
   try {

@@ -122,7 +122,7 @@ export function find(root, selector) {
 
 /**
  * Gives `root` these children, but keeps elements with the same identity, so that focus, selection and scroll position
- * survive a redraw.
+ * survive a redraw. Keys tell siblings apart: the same name may be a table's row and a form's slider.
  *
  * @param {Node} root
  * @param {...Child} children
