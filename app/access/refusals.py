@@ -43,8 +43,8 @@ class Refusals:
 
     def __init__(self, observer: RefusalObserver, clock: Callable[[], float]) -> None:
         self._observer, self._clock = observer, clock
-        self._windows: dict[str, _RefusalWindow] = {}  # the oldest first
-        self._sources: Counter[str] = Counter()
+        self.windows: dict[str, _RefusalWindow] = {}  # the oldest first
+        self.sources: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._throttled = 0
 
@@ -53,7 +53,7 @@ class Refusals:
         now = self._clock()
         window = self._window(source, now)
         window.requests += 1
-        self._sources[source if source in self._sources or len(self._sources) < MOST_SOURCES else _OTHERS] += 1
+        self.sources[source if source in self.sources or len(self.sources) < MOST_SOURCES else _OTHERS] += 1
         self._reasons[error.message if error.message in self._reasons or len(self._reasons) < _NAMED else _OTHERS] += 1
         if window.requests <= MOST_A_MINUTE:
             self._observer.unauthorized("refused")
@@ -67,12 +67,12 @@ class Refusals:
 
     def log_sum(self) -> None:
         """Writes one line about the refusals since the last one, if there were any."""
-        if not self._sources:
+        if not self.sources:
             return
-        named = [(source, count) for source, count in self._sources.most_common(_NAMED + 1) if source != _OTHERS][
+        named = [(source, count) for source, count in self.sources.most_common(_NAMED + 1) if source != _OTHERS][
             :_NAMED
         ]
-        total = self._sources.total()
+        total = self.sources.total()
         fields: dict[str, Any] = {
             "requests": total,
             "throttled": self._throttled,
@@ -82,22 +82,22 @@ class Refusals:
                 {"reason": reason or "others", "requests": count} for reason, count in self._reasons.most_common()
             ],
         }
-        self._sources.clear()
+        self.sources.clear()
         self._reasons.clear()
         self._throttled = 0
         _log.warning("Requests without valid credentials were refused", extra=event("requests_unauthorized", **fields))
 
     def _window(self, source: str, now: float) -> _RefusalWindow:
         """The window of the source, or the one that the sources share for which there is no room."""
-        window = self._windows.get(source)
+        window = self.windows.get(source)
         if window is not None and now - window.began < WINDOW_S:
             return window
-        self._windows.pop(source, None)
-        while self._windows and now - self._windows[oldest := next(iter(self._windows))].began >= WINDOW_S:
-            del self._windows[oldest]
-        if len(self._windows) >= MOST_SOURCES and source != _OTHERS:
+        self.windows.pop(source, None)
+        while self.windows and now - self.windows[oldest := next(iter(self.windows))].began >= WINDOW_S:
+            del self.windows[oldest]
+        if len(self.windows) >= MOST_SOURCES and source != _OTHERS:
             return self._window(_OTHERS, now)
-        return self._windows.setdefault(source, _RefusalWindow(now))
+        return self.windows.setdefault(source, _RefusalWindow(now))
 
 
 def source_of(headers: Mapping[str, str], peer: Sequence[Any] | None, *, behind_ingress: bool) -> str:

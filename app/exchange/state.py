@@ -56,45 +56,45 @@ class DeploymentHealth:
     """The breakers of all deployments, kept over changes of the configuration."""
 
     def __init__(self, upstream: Calls, telemetry: Telemetry, breakers: Breakers) -> None:
-        self._upstream, self._telemetry, self._breakers = upstream, telemetry, breakers
+        self._upstream, self._telemetry, self.breakers = upstream, telemetry, breakers
         self._checks: set[asyncio.Task[None]] = set()
 
     def configured(self, targets: Mapping[str, Target]) -> None:
         """Adopts the deployments of a new configuration."""
-        self._breakers.configure({name: target.url for name, target in targets.items()})
+        self.breakers.configure({name: target.url for name, target in targets.items()})
 
     def order(self, candidates: Sequence[str], snapshot: Snapshot) -> Sequence[str]:
         """`candidates` with those whose breaker is open put last; their trials start when they are due."""
         for name in candidates:
             self._check_if_due(name, snapshot)
-        return self._breakers.order(candidates)
+        return self.breakers.order(candidates)
 
     def open(self) -> Sequence[str]:
         """The deployments whose breaker is open."""
-        return self._breakers.open()
+        return self.breakers.open()
 
     def is_open(self, name: str, snapshot: Snapshot) -> bool:
         """Whether the deployment's breaker is open; its trial starts when it is due."""
         self._check_if_due(name, snapshot)
-        return self._breakers.of(name).is_open
+        return self.breakers.of(name).is_open
 
     def succeeded(self, name: str) -> None:
         """Records that the deployment answered a client, if only to reject the request."""
-        self._breakers.of(name).succeeded()
-        self._breakers.reached(name)
+        self.breakers.of(name).succeeded()
+        self.breakers.reached(name)
 
     def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
         """Records that an attempt ended with `error`."""
         if not error.is_fault:
             return
         fault = Fault.CONNECTION if isinstance(error, Unreachable) else Fault.ANSWER
-        now = self._breakers.clock()
-        was_open = self._breakers.of(name).is_open
-        self._breakers.of(name).failed(fault, now)
+        now = self.breakers.clock()
+        was_open = self.breakers.of(name).is_open
+        self.breakers.of(name).failed(fault, now)
         self._report(name, was_open, error.kind)
         self._check_if_due(name, snapshot)
         if fault is Fault.CONNECTION:
-            for other in self._breakers.not_reached(name):
+            for other in self.breakers.not_reached(name):
                 self._report(other, False, error.kind)
 
     async def is_healthy(self, name: str, snapshot: Snapshot) -> bool:
@@ -121,24 +121,24 @@ class DeploymentHealth:
         await asyncio.gather(*self._checks, return_exceptions=True)
 
     def _check_if_due(self, name: str, snapshot: Snapshot) -> None:
-        breaker = self._breakers.of(name)
-        if breaker.wants_check(self._breakers.clock()):
+        breaker = self.breakers.of(name)
+        if breaker.wants_check(self.breakers.clock()):
             breaker.checking = True
             check = asyncio.create_task(self._check(name, snapshot))
             self._checks.add(check)
             check.add_done_callback(self._checks.discard)
 
     async def _check(self, name: str, snapshot: Snapshot) -> None:
-        breaker = self._breakers.of(name)
+        breaker = self.breakers.of(name)
         was_open, healthy = breaker.is_open, False
         try:
             healthy = await self.is_healthy(name, snapshot)
         finally:
-            breaker.checked(healthy, self._breakers.clock())
+            breaker.checked(healthy, self.breakers.clock())
             self._report(name, was_open, "check")
 
     def _report(self, name: str, was_open: bool, cause: str) -> None:
-        is_open = self._breakers.of(name).is_open
+        is_open = self.breakers.of(name).is_open
         if is_open == was_open:
             return
         self._telemetry.breaker_open.labels(name).set(int(is_open))

@@ -156,20 +156,20 @@ class Controller:
         self._same_run, self.now = same_run, clock
         self._started_at = clock()
         self.write_ahead = write_ahead
-        self._keeper = StorageManager(
+        self.storage = StorageManager(
             ledger, base, self.tables, clock(), submit=submit, open_store=open_store, write_ahead=write_ahead
         )
         self._open_store = partial(open_store, ledger.url, base)
         self.recordings = RecordingKeeper(self._open_store)
         """Keeps recorded requests; usable in any thread."""
-        self.audit = AuditTrail(self._open_store, lambda: self._keeper.settings.audit_days, clock)
+        self.audit = AuditTrail(self._open_store, lambda: self.storage.settings.audit_days, clock)
         """Keeps the records of management calls; usable in any thread."""
-        self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
+        self._journal = Journal(self.storage.journal, lambda: self.storage.durable, self._is_failing)
         self._actions = Actions(self._journal, has_control_plane=has_control_plane)
         self._act_at = 0.0
         self._config: Config | None = None
         self._runs: dict[str, ExperimentRun] = {}
-        self._judges = Judges(self.tables, self._keeper, analysis_factory)
+        self._judges = Judges(self.tables, self.storage, analysis_factory)
         self._lost: dict[tuple[str, str], int] = {}
         self._replicas: Mapping[str, int] | None = None
         self._knows_runs = False
@@ -181,7 +181,7 @@ class Controller:
         """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
-        self._keeper.journal([JournalEntry(clock(), "controller_started")])
+        self.storage.journal([JournalEntry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
         """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
@@ -194,7 +194,7 @@ class Controller:
             self._note(OBSTACLES, self._actions.obstacles())
             return
         self._config = config
-        self._keeper.settings = config.ledger
+        self.storage.settings = config.ledger
         self._recover()
         self._note(OBSTACLES, self._actions.obstacles())
         self._write(self.now())  # a run whose beginning is not on disk begins later if the controller dies
@@ -213,7 +213,7 @@ class Controller:
         if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()
-        router = self._keeper.waiting.router(batch.router)
+        router = self.storage.waiting.router(batch.router)
         if batch.number and batch.number not in router.held:
             plans = len(self.tables.plans)
             try:
@@ -224,7 +224,7 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._judges.count(exposures)
-            self._keeper.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
+            self.storage.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
             if self._judges.are_alarmed():
                 self._judge(now)
         router.update(batch, now)
@@ -232,7 +232,7 @@ class Controller:
             self._write(now)
         self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
+        had, stops = self.storage.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         former = [replaced for replaced in self._replaced if replaced.until > now]
         return encode_acknowledgement(
             replace(
@@ -242,7 +242,7 @@ class Controller:
                 pins=pins,
                 pins_end=end,
                 windows=self._pins.windows(now),
-                routers=live(self._keeper.waiting.routers, now),
+                routers=live(self.storage.waiting.routers, now),
                 replaced=former,
             )
         )
@@ -250,13 +250,13 @@ class Controller:
     def tick(self) -> None:
         """Writes, retries failed reads, and looks at the evidence. Call it about every second."""
         now = self.now()
-        if not self._judges.has_counted_all and self._keeper.open(now) and now >= self._retry_at:
+        if not self._judges.has_counted_all and self.storage.open(now) and now >= self._retry_at:
             self._recover()
         self._write(now)
         self._tell_losses()
         self._judges.set_gaps()
-        routers, replicas = live(self._keeper.waiting.routers, now), self._replicas_of_deployments()
-        silent = gone(self._keeper.waiting.routers, now, heard_since=self._started_at)
+        routers, replicas = live(self.storage.waiting.routers, now), self._replicas_of_deployments()
+        silent = gone(self.storage.waiting.routers, now, heard_since=self._started_at)
         self._judges.observe_load(routers, replicas, silent)
         self._note(LOAD, {"routers": routers, "replicas": replicas, "gone": silent}, now)  # looks of this turn know it
         self._judge(now)
@@ -285,7 +285,7 @@ class Controller:
         """The changes of traffic that are wanted now."""
         if self._config is None:
             return []
-        return self._actions.changes(self._config, self._runs, self._keeper.entries, self.now())
+        return self._actions.changes(self._config, self._runs, self.storage.entries, self.now())
 
     def changed(self, change: TrafficChange, refusal: str | None) -> None:
         """Records that a change was made, or the reason why not; then it is tried again later."""
@@ -294,7 +294,7 @@ class Controller:
 
     def close(self) -> None:
         """Writes everything that waits."""
-        self._keeper.close(self.now(), self._snapshots)
+        self.storage.close(self.now(), self._snapshots)
 
     def experiments(self) -> Mapping[str, Experiment]:
         """Every declared experiment."""
@@ -319,7 +319,7 @@ class Controller:
         if not self._knows_runs:
             return
         if (last := self._looks.get((name, run.started_at))) is None:
-            last = looks_of(self._keeper.entries, run, report.at)
+            last = looks_of(self.storage.entries, run, report.at)
         compared = [
             (comparison.key, comparison.looked_at, comparison.outdated)
             for comparison in (*report.primary, *report.secondary)
@@ -330,7 +330,7 @@ class Controller:
         self._looks[name, run.started_at] = looks
         if looks != last:
             detail = {"at": report.at, "started_at": run.started_at, "looks": looks}
-            self._keeper.journal([JournalEntry(self.now(), LOOKS, name, detail)])
+            self.storage.journal([JournalEntry(self.now(), LOOKS, name, detail)])
 
     def decide(self, report: Report, request: ManualDecision) -> None:
         """Takes a person's decision on the experiment of a report.
@@ -361,8 +361,8 @@ class Controller:
 
         In any thread: it changes nothing, and reads only batches that do not change any more. Raises StoreError.
         """
-        rows = self._keeper.find(request)
-        return scored(exposures_of(*rows), self._keeper.scores(rows[0])) if rows is not None else []
+        rows = self.storage.find(request)
+        return scored(exposures_of(*rows), self.storage.scores(rows[0])) if rows is not None else []
 
     def export(self, query: Mapping[str, str]) -> Export:
         """The export of the directory by `app.experiments.export`. In any thread. Raises BadRequest and StoreError."""
@@ -370,16 +370,16 @@ class Controller:
 
     def entries(self) -> Sequence[JournalEntry]:
         """The journal."""
-        return self._keeper.entries
+        return self.storage.entries
 
     def health(self) -> StorageHealth:
         """The state of the ledger's directory."""
-        return self._keeper.health()
+        return self.storage.health()
 
     def warnings(self) -> list[str]:
         """What troubles this service, for every report."""
         now, health = self.now(), self.health()
-        warnings = clock_warnings(self._keeper.waiting.routers, now)
+        warnings = clock_warnings(self.storage.waiting.routers, now)
         if health.failing_since is not None:
             warnings.append(
                 f"The ledger's directory has failed for {now - health.failing_since:.0f} s: {health.error}. Nothing is "
@@ -403,9 +403,9 @@ class Controller:
         return self.health().failing_since is not None
 
     def _write(self, now: float) -> None:
-        for exposures in self._keeper.step(now, self._snapshots):
+        for exposures in self.storage.step(now, self._snapshots):
             self._judges.count(exposures)
-        if news := self._keeper.news():
+        if news := self.storage.news():
             self._actions.learn(news, self._runs)
             self._act_at = 0.0
 
@@ -414,13 +414,13 @@ class Controller:
         is_new = now >= self._act_at
         for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)
-            self._keeper.journal(
+            self.storage.journal(
                 [
                     JournalEntry(occurrence.at, occurrence.kind, name, {"text": occurrence.text, **occurrence.detail})
                     for occurrence in occurrences
                 ]
             )
-            self._keeper.journal(judged.new_landmarks(now))
+            self.storage.journal(judged.new_landmarks(now))
             is_new |= bool(occurrences)
         if is_new:
             self._act(now)
@@ -432,7 +432,7 @@ class Controller:
         """
         if self._knows_runs and self._facts.get(kind) != facts:
             self._facts[kind] = facts
-            self._keeper.journal([JournalEntry(self.now() if at is None else at, kind, None, facts)])
+            self.storage.journal([JournalEntry(self.now() if at is None else at, kind, None, facts)])
 
     def _act(self, now: float) -> None:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""
@@ -449,10 +449,10 @@ class Controller:
         """Brings runs and analyses up to the configuration and, as far as it can be read, to the directory."""
         now = self.now()
         standing_in: Mapping[str, ExperimentRun] = {}
-        if not self._knows_runs and self._keeper.open(now):
-            standing_in, self._runs = self._runs, runs_of(self._keeper.entries)
+        if not self._knows_runs and self.storage.open(now):
+            standing_in, self._runs = self._runs, runs_of(self.storage.entries)
             self._knows_runs = True
-            self._actions.restore(self._keeper.entries)
+            self._actions.restore(self.storage.entries)
         if self._config is not None:
             self._adopt(self._config, standing_in, now)
             self._judges.rebuild(self._config, self._runs, self._actions.interventions, self._lost, now)
@@ -460,7 +460,7 @@ class Controller:
 
     def _adopt(self, config: Config, standing_in: Mapping[str, ExperimentRun], now: float) -> None:
         """Starts, resumes and stops runs according to the configuration."""
-        self._lost = total_lost(self._keeper.waiting.routers)
+        self._lost = total_lost(self.storage.waiting.routers)
         entries: list[JournalEntry] = []
         for name in {**config.experiments, **self._runs}:
             at = standing_in[name].started_at if name in standing_in else now
@@ -469,17 +469,17 @@ class Controller:
             entries += new_entries
             if run is not None:
                 self._runs[name] = run
-        mirrors = self._judges.shadows.adopt(config, self._keeper.entries if self._knows_runs else None, now)
+        mirrors = self._judges.shadows.adopt(config, self.storage.entries if self._knows_runs else None, now)
         if self._knows_runs:
-            plans = new_plans(self._keeper.entries, config, now)
-            self._keeper.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
-            self._replaced = replaced(self._keeper.entries, config)
+            plans = new_plans(self.storage.entries, config, now)
+            self.storage.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
+            self._replaced = replaced(self.storage.entries, config)
 
     def _snapshots(self) -> list[AnalysisSnapshot]:
         return self._judges.snapshots(self.now())
 
     def _tell_losses(self) -> None:
-        lost = total_lost(self._keeper.waiting.routers)
+        lost = total_lost(self.storage.waiting.routers)
         if lost != self._lost:
             self._lost = lost
             self._judges.set_lost(lost)
@@ -507,5 +507,5 @@ class Controller:
             },
             "total_s": config.timeouts.total_s,
         }
-        last = next((entry for entry in reversed(self._keeper.entries) if entry.kind == "configuration"), None)
+        last = next((entry for entry in reversed(self.storage.entries) if entry.kind == "configuration"), None)
         return [] if last is not None and last.detail == detail else [JournalEntry(now, "configuration", None, detail)]

@@ -61,13 +61,17 @@ class ControllerHost:
         new_controller: NewController,
         control: ControlPlane | None = None,
         clock: Callable[[], float] = time.time,
+        *,
+        tick_s: float = TICK_S,
+        configuration_s: float = CONFIGURATION_S,
     ) -> None:
         """`control`: the control plane through which experiments move traffic; without one they cannot. `clock`: Unix
-        seconds.
+        seconds. `configuration_s`: the seconds after which the configuration is read again.
         """
+        self._tick_s, self._configuration_s = tick_s, configuration_s
         self._read_configuration, self._new_controller = read_configuration, new_controller
         self._control, self._clock = control, clock
-        self._controller: Controller | None = None
+        self.controller: Controller | None = None
         self._answers: Answers | None = None
         self._url = ""
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,8 +92,8 @@ class ControllerHost:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._controller is not None:
-            await self._in_thread(self._controller.close)
+        if self.controller is not None:
+            await self._in_thread(self.controller.close)
         self._worker.shutdown()
         self._writer.shutdown(wait=False)
         self._searcher.shutdown(wait=False, cancel_futures=True)
@@ -173,47 +177,47 @@ class ControllerHost:
             await asyncio.wait_for(self._log_failures(self._refresh()), FRESH_S)
 
     def _present(self) -> Controller:
-        if self._controller is None:
+        if self.controller is None:
             raise Unavailable("The controller of experiments has no configuration yet", retry_after=1)
-        return self._controller
+        return self.controller
 
     async def _tick(self) -> None:
         """Runs the controller's ticks. Failures are logged; the loop continues."""
         while True:
-            await asyncio.sleep(TICK_S)
-            if self._controller is not None:
-                await self._log_failures(self._in_thread(self._controller.tick))
+            await asyncio.sleep(self._tick_s)
+            if self.controller is not None:
+                await self._log_failures(self._in_thread(self.controller.tick))
 
     async def _follow(self) -> None:
         """Follows the configuration, apart from the ticks, since a control plane may take long to answer."""
         loop = asyncio.get_running_loop()
         read_at = counted_at = loop.time()
         while True:
-            await asyncio.sleep(TICK_S)
-            wanted = self._controller is None or self._controller.wants_configuration
-            if wanted or loop.time() - read_at >= CONFIGURATION_S:
+            await asyncio.sleep(self._tick_s)
+            wanted = self.controller is None or self.controller.wants_configuration
+            if wanted or loop.time() - read_at >= self._configuration_s:
                 read_at = loop.time()
                 await self._log_failures(self._refresh())
-            if loop.time() - counted_at >= CONFIGURATION_S:
+            if loop.time() - counted_at >= self._configuration_s:
                 counted_at = loop.time()
                 await self._log_failures(self._count_replicas())
 
     async def _count_replicas(self) -> None:
-        if self._control is None or self._controller is None:
+        if self._control is None or self.controller is None:
             return
         try:
             applications = (await self._control.replicas()).applications
             running = {name: states.get(RUNNING, 0) for name, states in applications.items()}
         except UpstreamError:
             running = None  # reports state that replicas are not known
-        await self._in_thread(partial(self._controller.observe_replicas, running))
+        await self._in_thread(partial(self.controller.observe_replicas, running))
 
     async def _move(self, control: ControlPlane) -> None:
         """Makes the changes of traffic that experiments want, apart from the ticks, as `_follow`."""
         while True:
-            await asyncio.sleep(TICK_S)
-            if self._controller is not None:
-                await self._log_failures(self._make_changes(self._controller, control))
+            await asyncio.sleep(self._tick_s)
+            if self.controller is not None:
+                await self._log_failures(self._make_changes(self.controller, control))
 
     async def _make_changes(self, controller: Controller, control: ControlPlane) -> None:
         for change in await self._in_thread(controller.changes):
@@ -232,7 +236,7 @@ class ControllerHost:
 
     async def _refresh(self) -> None:
         async with self._refreshing:  # configurations must be applied in the order in which they were read
-            transitions = self._controller.transitions if self._controller is not None else 0
+            transitions = self.controller.transitions if self.controller is not None else 0
             try:
                 config, rollout_complete = await self._read()
             except UpstreamError as error:
@@ -254,16 +258,16 @@ class ControllerHost:
 
     def _configure(self, config: Config, rollout_complete: bool, transitions: int) -> None:
         """Configures the controller, in its thread."""
-        if self._controller is None or config.ledger.url != self._url:
-            if self._controller is not None:
-                self._controller.close()
+        if self.controller is None or config.ledger.url != self._url:
+            if self.controller is not None:
+                self.controller.close()
             controller = self._new_controller(config.ledger, self._writer.submit)
             self._url, self._answers = config.ledger.url, Answers(controller)
             controller.configure(config, rollout_complete=rollout_complete)
             controller.tick()  # writes the start to the journal before the first request
-            self._controller = controller
+            self.controller = controller
             return
-        self._controller.configure(config, rollout_complete=rollout_complete, transitions=transitions)
+        self.controller.configure(config, rollout_complete=rollout_complete, transitions=transitions)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)

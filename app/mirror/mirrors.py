@@ -192,12 +192,14 @@ class Mirrors:
         *,
         is_stopped: IsStopped,
         clock: Callable[[], float] = time.monotonic,
+        body_bytes: int = BODY_BYTES,
+        answer_bytes: int = ANSWER_BYTES,
     ) -> None:
-        """`upstream`: the mirrors' separate connections."""
+        """`upstream`: the mirrors' separate connections. `body_bytes`, `answer_bytes`: the memory of all copies."""
         self._upstream, self._ledger, self._observer = upstream, ledger, observer
-        self._is_stopped, self._clock = is_stopped, clock
-        self._bodies, self._answers = ByteBudget(BODY_BYTES), ByteBudget(ANSWER_BYTES)
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self.is_stopped, self._clock = is_stopped, clock
+        self.bodies, self.answers = ByteBudget(body_bytes), ByteBudget(answer_bytes)
+        self.lanes: dict[tuple[str, str], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread: ThreadPoolExecutor | None = None
 
@@ -213,7 +215,7 @@ class Mirrors:
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-                for lane in self._lanes.values():
+                for lane in self.lanes.values():
                     while lane.waiting:
                         self._drop(lane, *lane.waiting.popleft(), Skip.SHUTDOWN)
                 thread.shutdown(wait=False, cancel_futures=True)
@@ -222,7 +224,7 @@ class Mirrors:
         """Draws a request: its recorder if it is to be mirrored, else None. `size`: the body's, in bytes."""
         if not is_drawn(self._ledger.unit_of(exposure), endpoint, mirror.percent):
             return None
-        return Original(endpoint, mirror, exposure, size, self._answers)
+        return Original(endpoint, mirror, exposure, size, self.answers)
 
     def ended(self, original: Original, request: ServedRequest) -> None:
         """Copies a request whose client has been served and whose exposure has ended, or counts the reason why not."""
@@ -254,11 +256,11 @@ class Mirrors:
             raise _Skipped(Skip.QUEUE_FULL)
         collector = request.new_collector()
         body = _body(original, request, collector)
-        if not self._bodies.take(len(body)):
+        if not self.bodies.take(len(body)):
             raise _Skipped(Skip.QUEUE_FULL)
         cost, limit = estimated_tokens(original, request.usage), original.mirror.tokens_per_minute
         if (charge := lane.budget.take(cost, limit, self._clock())) is None:
-            self._bodies.give_back(len(body))
+            self.bodies.give_back(len(body))
             raise _Skipped(Skip.BUDGET)
         promise, primary = promised(original.body), request.deployment
         copy = Copy(
@@ -282,7 +284,7 @@ class Mirrors:
             raise _Skipped(Skip.CARRIED)
 
     def _check_shadow(self, original: Original, lane: _Lane) -> None:
-        if self._is_stopped(original.endpoint, original.mirror.deployment):
+        if self.is_stopped(original.endpoint, original.mirror.deployment):
             raise _Skipped(Skip.STOPPED)
         if lane.breaker.is_open and not lane.breaker.wants_check(self._clock()):
             raise _Skipped(Skip.BREAKER_OPEN)
@@ -308,7 +310,7 @@ class Mirrors:
         original, result = copy.original, None
         try:
             request_id = f"{original.exposure.arrival.request_id}-{os.urandom(4).hex()}"
-            result = await copy.send(self._upstream, self._answers, request_id)
+            result = await copy.send(self._upstream, self.answers, request_id)
             lane.budget.settle(charge, cost_of(result), self._clock())
             if result.kept.has_room:
                 values = await self._compared(copy, result)
@@ -365,7 +367,7 @@ class Mirrors:
         self._forget(copy)
 
     def _forget(self, copy: Copy) -> None:
-        self._bodies.give_back(len(copy.body))
+        self.bodies.give_back(len(copy.body))
         copy.original.kept.forget()
 
     def _skip(self, original: Original, primary: str, reason: Skip) -> None:
@@ -378,8 +380,8 @@ class Mirrors:
 
     def _lane(self, original: Original) -> _Lane:
         key = original.endpoint, original.mirror.deployment
-        if (lane := self._lanes.get(key)) is None:
-            lane = self._lanes[key] = _Lane(*key)
+        if (lane := self.lanes.get(key)) is None:
+            lane = self.lanes[key] = _Lane(*key)
         return lane
 
 

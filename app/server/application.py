@@ -153,7 +153,7 @@ class Router:
         # This router tells of a change with its next batch, and the others hear of it with theirs.
         self._snapshots = SnapshotBuilder(ledger, pins, clock, settle_s=3 * send_every_s)
         sync = ControllerSync(
-            pins, lambda: self._snapshots.is_watched, self._stop, self._follow, self._catch_up, telemetry.pinned
+            pins, lambda: self._snapshots.is_watched, self.stop, self._follow, self._catch_up, telemetry.pinned
         )
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, sync=sync)
@@ -288,7 +288,7 @@ class Router:
             return counted
         return counted + present_state(self.state.snapshot, self.state.queues, endpoints)
 
-    def _stop(self, stops: Sequence[Stop]) -> None:
+    def stop(self, stops: Sequence[Stop]) -> None:
         """Applies these stops of the controller from the next request on."""
         if (snapshot := self._snapshots.stopped(stops)) is not None:
             self._serve(snapshot)

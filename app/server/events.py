@@ -59,25 +59,25 @@ class Listener:
     """The queue of one client."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
+        self.waiting: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self.is_lagging = False
         """Whether the client was too slow: events after the queued ones are missing."""
 
     async def next(self) -> Item:
         """The next event; waits for it."""
-        return await self._waiting.get()
+        return await self.waiting.get()
 
     @property
     def is_empty(self) -> bool:
         """Whether the queue is empty."""
-        return self._waiting.empty()
+        return self.waiting.empty()
 
     def give(self, item: Item) -> None:
         """Queues `item`, unless the client is too slow."""
-        if self.is_lagging or self._waiting.full():
+        if self.is_lagging or self.waiting.full():
             self.is_lagging = True
         else:
-            self._waiting.put_nowait(item)
+            self.waiting.put_nowait(item)
 
 
 class EventFeed:
@@ -91,7 +91,7 @@ class EventFeed:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._controller, self._sleep, self._clock = controller, sleep, clock
-        self._listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
         self._sent: deque[str] = deque(maxlen=_REMEMBERED)
         self._latest = ""
@@ -103,21 +103,21 @@ class EventFeed:
         """A listener that gets everything from now on. Raises Unavailable if there are too many."""
         if self._controller is None:
             raise no_controller()
-        if len(self._listeners) >= MAX_LISTENERS:
+        if len(self.listeners) >= MAX_LISTENERS:
             raise Unavailable(f"{MAX_LISTENERS} clients listen to the events of this router already", retry_after=30)
         listener = Listener()
         if self._is_away:
             listener.give(None)
         elif self._latest:
             listener.give(_mark(self._latest))
-        self._listeners.add(listener)
+        self.listeners.add(listener)
         if self._task is None:
             self._task = asyncio.create_task(self._follow())
         try:
             yield listener
         finally:
-            self._listeners.discard(listener)
-            if not self._listeners and self._task is not None:
+            self.listeners.discard(listener)
+            if not self.listeners and self._task is not None:
                 self._task.cancel()
                 self._task, self._latest, self._is_away = None, "", False
                 self._started = asyncio.Event()
@@ -174,7 +174,7 @@ class EventFeed:
             self._give(_mark(self._latest))
 
     def _give(self, item: Item) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.give(item)
 
 

@@ -97,18 +97,18 @@ class Recent:
 
     def __init__(self, telemetry: Telemetry, now: float) -> None:
         self._telemetry = telemetry
-        self._readings: deque[tuple[float, Mapping[Arm, Counts]]] = deque([(now, {})])
+        self.readings: deque[tuple[float, Mapping[Arm, Counts]]] = deque([(now, {})])
 
     def sample(self, now: float) -> None:
         """Takes a reading, and forgets those that no window needs any more."""
-        self._readings.append((now, read(self._telemetry)))
-        while len(self._readings) > 1 and self._readings[1][0] <= now - WINDOW_S:
-            self._readings.popleft()
+        self.readings.append((now, read(self._telemetry)))
+        while len(self.readings) > 1 and self.readings[1][0] <= now - WINDOW_S:
+            self.readings.popleft()
 
     def window(self, now: float) -> RecentCounts:
         """The last minute; less if the router has run for a shorter time."""
-        before = [reading for reading in self._readings if reading[0] <= now - WINDOW_S]
-        at, earlier = before[-1] if before else self._readings[0]
+        before = [reading for reading in self.readings if reading[0] <= now - WINDOW_S]
+        at, earlier = before[-1] if before else self.readings[0]
         present = read(self._telemetry)
         return RecentCounts(
             now - at, {arm: counts.since(earlier.get(arm, Counts())) for arm, counts in present.items()}

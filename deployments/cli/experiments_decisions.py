@@ -63,7 +63,7 @@ def _resumption(summary: Summary) -> str:
     return f"It continues, but has no ramp: {_names(treatments)} stay at 0 % until you move traffic, as in: {by_hand}"
 
 
-_DOUBTS = {
+DOUBTS = {
     "do_not_ship": "is worse, or exceeds a guardrail: the report says not to ship it.",
     "keep_going": "is not known to be better: there is no decision on it yet.",
     "invalid": "cannot be judged: no verdict of this run can be trusted.",
@@ -78,7 +78,7 @@ def doubted(summary: Summary, treatment: str | None) -> str | None:
 
 def doubt(summary: Summary, treatment: str) -> str:
     """The reason, as the rest of a sentence about it."""
-    return _DOUBTS.get(_decision(summary, treatment), _DOUBTS["keep_going"])
+    return DOUBTS.get(_decision(summary, treatment), DOUBTS["keep_going"])
 
 
 def _decision(summary: Summary, treatment: str) -> str:

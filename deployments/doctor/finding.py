@@ -114,7 +114,13 @@ class Installation:
         return int((self.document.get("http_options") or {}).get("port") or 8000)
 
 
-def installation(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Installation:
+def installation(
+    file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    cluster_logs: Path = CLUSTER_LOGS,
+    dashboard_port: int = DASHBOARD_PORT,
+) -> Installation:
     """The installation of this directory or, in a pod, of this node.
 
     The configuration is that of `file`, by default serve_config.yaml. An image has no such file: then it is the one
@@ -123,9 +129,11 @@ def installation(file: Path | None = None, environment: Mapping[str, str] = os.e
     on_cluster = "KUBERNETES_SERVICE_HOST" in environment
     run = processes.record(processes.run_directory())
     logs = Path(run.directory) / "ray/session_latest/logs" if run is not None else None
-    if run is None and on_cluster and CLUSTER_LOGS.exists():
-        run = processes.Run(pid=0, run_id="", port=8000, dashboard=_dashboard(environment), directory="")
-        logs = CLUSTER_LOGS
+    if run is None and on_cluster and cluster_logs.exists():
+        run = processes.Run(
+            pid=0, run_id="", port=8000, dashboard=_dashboard(environment, dashboard_port), directory=""
+        )
+        logs = cluster_logs
     file = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     document = _document(file) if file is not None else _deployed(run)
     source = str(file) if file is not None else DEPLOYED if document else ""
@@ -141,10 +149,10 @@ def installation(file: Path | None = None, environment: Mapping[str, str] = os.e
     return Installation(source, document, problems, config, environment, on_cluster, run, logs)
 
 
-def _dashboard(environment: Mapping[str, str]) -> str:
+def _dashboard(environment: Mapping[str, str], port: int) -> str:
     """Ray's dashboard on the head, whose address KubeRay gives to every pod."""
     host = environment.get("RAY_ADDRESS", "").rpartition(":")[0]
-    return f"http://{host or '127.0.0.1'}:{DASHBOARD_PORT}"
+    return f"http://{host or '127.0.0.1'}:{port}"
 
 
 def _document(file: Path) -> Mapping[str, Any]:

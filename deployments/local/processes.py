@@ -305,29 +305,35 @@ class Ports:
     replicas: int
 
 
-_claims: list[int] = []
+CLAIMS: list[int] = []
 """The descriptors of reserved ports, open for the lifetime of this process."""
 
 
-def free_ports(taken: int) -> Ports:
-    """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them."""
-    dashboard = 8265 if taken != 8265 and is_free(8265) and claim(8265) else 0
-    replicas = next((ports for ports in _REPLICA_RANGES if is_free(ports) and claim(ports)), _REPLICA_RANGES[0])
+def free_ports(taken: int, claims: list[int] = CLAIMS) -> Ports:
+    """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them.
+
+    Adds the descriptors that reserve them to `claims`; the ports are reserved until these are closed.
+    """
+    dashboard = 8265 if taken != 8265 and is_free(8265) and claim(8265, claims) else 0
+    replicas = next((ports for ports in _REPLICA_RANGES if is_free(ports) and claim(ports, claims)), _REPLICA_RANGES[0])
     others = range(replicas + REPLICA_PORTS, replicas + _REPLICA_RANGES.step)
     free = [port for port in others if port != taken and is_free(port)]
     return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], free[5], free[6], replicas)
 
 
-def claim(port: int) -> bool:
-    """Reserves the port for the lifetime of this process; returns whether that succeeded. Runs that start at the same
-    moment all find the port free, seconds before they listen; only one can bind the name of an abstract socket."""
+def claim(port: int, claims: list[int]) -> bool:
+    """Reserves the port until the descriptor in `claims` is closed; returns whether that succeeded.
+
+    Runs that start at the same moment all find the port free, seconds before they listen; only one can bind the name of
+    an abstract socket.
+    """
     taken = socket.socket(socket.AF_UNIX)
     try:
         taken.bind(f"\0switchyard-port-{port}")
     except OSError:
         taken.close()
         return False
-    _claims.append(taken.detach())
+    claims.append(taken.detach())
     return True
 
 

@@ -29,7 +29,8 @@ MAX_WAITING = 500_000
 _REMEMBERED_S = 86400.0
 """The time for which an unknown request may still end. Later it remains unknown."""
 
-_LEAST_KEPT = 4096
+LEAST_KEPT = 4096
+"""Requests that are remembered before those that are over are looked for."""
 
 
 class Ended(NamedTuple):
@@ -54,8 +55,9 @@ class Arrivals:
     neither by their starts nor by their rows, and select none.
     """
 
-    def __init__(self, arms: int) -> None:
-        self._index = HashIndex()
+    def __init__(self, arms: int, *, max_waiting: int = MAX_WAITING, least_kept: int = LEAST_KEPT) -> None:
+        self._max_waiting, self._least_kept = max_waiting, least_kept
+        self.index = HashIndex()
         self._at = Growing(np.float64)
         self._arm = Growing(np.int8)
         self._router = Growing(np.uint64)
@@ -65,7 +67,7 @@ class Arrivals:
         self._now = self._holding_since = -np.inf
         """Unix seconds. Running requests from before `_holding_since` hold up no other."""
         self._forgotten: Ints = np.zeros(arms, np.int64)
-        self._kept = _LEAST_KEPT
+        self._kept = least_kept
 
     def start(self, starts: StartColumns, placed: ArmAssignment) -> None:
         """Requests that have started."""
@@ -82,8 +84,8 @@ class Arrivals:
         if not len(requests):
             return np.zeros(0, np.int64)
         key, first = np.unique(_keys(requests), return_index=True)
-        known = len(self._index)
-        position = self._index.add(key)
+        known = len(self.index)
+        position = self.index.add(key)
         new = first[position >= known]
         self._at.append(requests.at[new])
         self._arm.append(placed.arm[new])
@@ -107,7 +109,7 @@ class Arrivals:
         by default, the latest arrival.
         """
         self._now = max(self._now, now)
-        too_many = sum(len(ended.rows) for ended in self._waiting) > MAX_WAITING
+        too_many = sum(len(ended.rows) for ended in self._waiting) > self._max_waiting
         self._holding_since = max(self._holding_since, self._now if too_many else self._now - HORIZON_S)
         frontier = self._at.values[self._holding].min(initial=np.inf)
         ready, waiting = [], []
@@ -147,16 +149,16 @@ class Arrivals:
 
     def _forget(self) -> None:
         """Forgets old requests, once they may be many: those that have ended, and those that never will."""
-        if len(self._index) <= self._kept:
+        if len(self.index) <= self._kept:
             return
         at, is_open = self._at.values, self._open.values
         lost = is_open & (at < self._now - _REMEMBERED_S)
         self._forgotten = self._count(lost)
         kept = np.flatnonzero((is_open & ~lost) | (at >= self._now - HORIZON_S))
-        self._index.keep(kept)
+        self.index.keep(kept)
         for column in (self._at, self._arm, self._router, self._open):
             column.keep(kept)
-        self._kept = max(_LEAST_KEPT, 2 * len(kept))
+        self._kept = max(self._least_kept, 2 * len(kept))
 
 
 def _keys(requests: StartColumns | RowColumns) -> Hashes:

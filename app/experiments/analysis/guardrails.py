@@ -146,7 +146,7 @@ class UnitDetector:
     def __init__(self, trials: Trials = "events") -> None:
         self._detector = Detector(trials)
         self._taken = 0
-        self._units = HashIndex()
+        self.units = HashIndex()
         self._at = Growing(np.float64)
         self._number = Growing(np.int64)
         """Of each unit's latest trial: its time, and its number, counted from 1."""
@@ -161,7 +161,7 @@ class UnitDetector:
         unit, at = unit[order], at[order]
         again = np.zeros(len(unit), np.bool_)
         again[1:] = (unit[1:] == unit[:-1]) & (at[1:] == at[:-1])
-        position = self._units.find(unit)
+        position = self.units.find(unit)
         known = np.flatnonzero(position >= 0)
         again[known] |= self._at.values[position[known]] == at[known]
         rows = order[~again]
@@ -172,9 +172,9 @@ class UnitDetector:
     def _follow(self, unit: Hashes, at: F64) -> Ints:
         """Takes up trials; returns the number of each unit's trial before, 0 if there is none."""
         order, starts = grouped(unit)
-        position = self._units.add(unit[order[starts]])
+        position = self.units.add(unit[order[starts]])
         for column in (self._at, self._number):
-            column.resize(len(self._units))
+            column.resize(len(self.units))
         numbers = self._taken + 1 + np.arange(len(unit))
         before = np.empty(len(unit), np.int64)
         before[order[1:]] = numbers[order[:-1]]
@@ -186,9 +186,9 @@ class UnitDetector:
 
     def _forget(self) -> None:
         """Forgets units whose latest trial no living start counts, once they may be many."""
-        if len(self._units) > self._kept:
+        if len(self.units) > self._kept:
             kept = np.flatnonzero(self._number.values > self._detector.oldest)
-            self._units.keep(kept)
+            self.units.keep(kept)
             for column in (self._at, self._number):
                 column.keep(kept)
             self._kept = max(_LEAST_KEPT, 2 * len(kept))
@@ -520,14 +520,14 @@ class Guardrails:
         treatments = range(1, len(experiment.arms))
         alpha = experiment.alpha_guardrails / max(1, len(experiment.guardrails) * len(treatments))
         acts = experiment.mode == "ab"
-        self._units = Units()
-        any_event = AtRisk(self._units, len(experiment.arms)) if returning else None
+        self.units = Units()
+        any_event = AtRisk(self.units, len(experiment.arms)) if returning else None
         self._any_event = any_event
         shared = experiment.alpha_guardrails / len(treatments)
         self._failing = [Failing(any_event, arm, shared) for arm in treatments] if any_event is not None else []
         self._watches: list[tuple[Guardrail, AtRisk | None, list[GuardrailWatch]]] = []
         for rail in experiment.guardrails:
-            at_risk = AtRisk(self._units, len(experiment.arms)) if returning and rail.max_rate is None else None
+            at_risk = AtRisk(self.units, len(experiment.arms)) if returning and rail.max_rate is None else None
             watches = [
                 GuardrailWatch(
                     rail, arm, experiment.arms, alpha, at_risk, self._failing[arm - 1] if at_risk else None, acts=acts
@@ -609,10 +609,10 @@ class Guardrails:
         """Each exposure's unit as `Units` number it; -1 if it does not count there."""
         if self._any_event is None:
             return np.full(len(unit), -1, np.int64)
-        if (kept := self._units.thin()) is not None:
+        if (kept := self.units.thin()) is not None:
             for at_risk in (self._any_event, *(at_risk for _, at_risk, _ in self._watches)):
                 if at_risk is not None:
                     at_risk.keep(kept)
-        number, counts = np.full(len(unit), -1, np.int64), self._units.kept(unit)
-        number[counts] = self._units.add(unit[counts], placed.weights[counts], placed.arm[counts], drawn[counts])
+        number, counts = np.full(len(unit), -1, np.int64), self.units.kept(unit)
+        number[counts] = self.units.add(unit[counts], placed.weights[counts], placed.arm[counts], drawn[counts])
         return number

@@ -243,7 +243,7 @@ class Detector:
         self.trials: Trials = trials
         self._taken = self._since_start = 0
         self._number: Ints = np.ones(1, np.int64)
-        self._begins: Ints = np.zeros(1, np.int64)
+        self.begins: Ints = np.zeros(1, np.int64)
         """The number of trials before each living start."""
         self._sums = np.zeros((1, len(MULTIPLES)))
         self._ln_e = self._largest = -math.inf
@@ -261,7 +261,7 @@ class Detector:
         begin = 0
         while begin < len(hit):
             end = begin + 2 * EVERY
-            new = begin + np.flatnonzero(before[begin:end] <= self._begins[-1])[: EVERY - self._since_start]
+            new = begin + np.flatnonzero(before[begin:end] <= self.begins[-1])[: EVERY - self._since_start]
             if len(new):
                 largest[new] = self._count(likelihood[new], before[new])
             begin = min(end, len(hit))
@@ -275,7 +275,7 @@ class Detector:
 
     def _count(self, likelihood: Floats, before: Ints) -> Floats:
         """Counts trials of units that are new since the latest start; returns the evidence after each."""
-        counts = before <= self._begins[:, None]
+        counts = before <= self.begins[:, None]
         path = self._sums[:, None] + np.cumsum(np.where(counts[..., None], likelihood, 0.0), axis=1)
         self._sums = path[:, -1]
         self._since_start += len(before)
@@ -289,14 +289,14 @@ class Detector:
         number = int(self._number[-1]) + 1
         lives = number - self._number < _LIVES * np.minimum(self._number & -self._number, _LONGEST)
         self._number = np.append(self._number[lives], number)
-        self._begins = np.append(self._begins[lives], begins)
+        self.begins = np.append(self.begins[lives], begins)
         self._sums = np.vstack([self._sums[lives], np.zeros((1, len(MULTIPLES)))])
         self._since_start = 0
 
     @property
     def oldest(self) -> int:
         """The number of trials before the oldest living start."""
-        return int(self._begins[0])
+        return int(self.begins[0])
 
     @property
     def ln_e(self) -> float:

@@ -88,7 +88,7 @@ class WriteAhead:
     def __init__(self, directory: Path) -> None:
         self._folder = directory / FOLDER
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._thread = ThreadPoolExecutor(1, "write-ahead")
+        self.thread = ThreadPoolExecutor(1, "write-ahead")
         self._files: list[_LogFile] = []
         self._open: _LogFile | None = None
         self._count = 0
@@ -107,21 +107,21 @@ class WriteAhead:
                 self._pending.popleft()
             return
         batches, self._pending = self._pending, deque()
-        self._writing = self._thread.submit(self._add_all, batches)
+        self._writing = self.thread.submit(self._add_all, batches)
         await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=PATIENCE_S)
 
     def release(self, stored: Mapping[str, Numbers]) -> None:
         """Deletes the files all of whose batches are stored, by router, some time soon. Never waits."""
-        self._thread.submit(self._release, stored)
+        self.thread.submit(self._release, stored)
 
     def left(self) -> list[Left]:
         """The batches that killed processes left. Their files are then this process's. Raises OSError."""
-        return self._thread.submit(lambda: list(self._left())).result()
+        return self.thread.submit(lambda: list(self._left())).result()
 
     def close(self) -> None:
         """Ends the thread, after what it has still to do; files that remain are left to the next process."""
-        wait([self._thread.submit(self._close)], CLOSE_S)
-        self._thread.shutdown(wait=False)
+        wait([self.thread.submit(self._close)], CLOSE_S)
+        self.thread.shutdown(wait=False)
 
     def _add_all(self, batches: Iterable[bytes]) -> None:
         for batch in batches:

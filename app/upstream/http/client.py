@@ -10,9 +10,9 @@ import socket
 import ssl
 from base64 import b64encode
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 from aiohappyeyeballs import AddrInfoType, start_connection
@@ -77,11 +77,14 @@ class _Found(NamedTuple):
     addresses: deque[AddrInfoType]
 
 
-class Addresses:
-    """Looks names up, once for concurrent connections, and rotates through the addresses."""
+LookUp = Callable[[str, int], Coroutine[Any, Any, deque[AddrInfoType]]]
 
-    def __init__(self, fresh_s: float = FRESH_S) -> None:
-        self._fresh_s = fresh_s
+
+class Addresses:
+    """Looks names up, once for concurrent connections, and rotates through the addresses. `look_up` raises OSError."""
+
+    def __init__(self, fresh_s: float = FRESH_S, look_up: LookUp | None = None) -> None:
+        self._fresh_s, self._look_up = fresh_s, look_up or _looked_up
         self._found: dict[tuple[str, int], _Found] = {}
         self._lookups: dict[tuple[str, int], asyncio.Task[deque[AddrInfoType]]] = {}
 
@@ -91,7 +94,7 @@ class Addresses:
         entry = self._found.get(key)
         if entry is None or entry.until < loop.time():
             if (lookup := self._lookups.get(key)) is None:
-                lookup = self._lookups[key] = asyncio.create_task(_looked_up(host, port))
+                lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))
                 lookup.add_done_callback(lambda done: self._ended(key, done))
             # Shielded: others wait for the same one.
             entry = self._found[key] = _Found(loop.time() + self._fresh_s, await asyncio.shield(lookup))
@@ -161,7 +164,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         addresses = await self._addresses.of(origin.host, origin.port)
         connection = Connection(loop)
-        tls = await asyncio.to_thread(_tls) if origin.is_tls else None
+        tls = await asyncio.to_thread(tls_context) if origin.is_tls else None
         name = origin.host.rstrip(".") if origin.is_tls else None  # certificates have no final dot
         sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_FAMILY_S, interleave=1, loop=loop)
         await loop.create_connection(lambda: connection, sock=sock, ssl=tls, server_hostname=name)
@@ -203,7 +206,7 @@ class Pool:
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """A context with the system's authorities. Reading them takes tens of milliseconds."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])

@@ -41,7 +41,7 @@ class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not foll
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Raises ValueError, which vLLM answers with 400."""
-        cls._processors(sampling_params, cls.vocabulary_size)
+        cls.processors_for(sampling_params, cls.vocabulary_size)
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         process_dict_updates(self._rows, batch_update, self._row)
@@ -55,11 +55,11 @@ class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not foll
 
     @classmethod
     def _row(cls, params: SamplingParams, prompt: list[int] | None, output: list[int]) -> Row | None:
-        processors = cls._processors(params, None)
+        processors = cls.processors_for(params, None)
         return (processors, prompt or [], output) if processors else None
 
     @classmethod
-    def _processors(cls, params: SamplingParams, vocabulary_size: int | None) -> list[Processor]:
+    def processors_for(cls, params: SamplingParams, vocabulary_size: int | None) -> list[Processor]:
         if not params.extra_args:
             return []
         is_structured = params.structured_outputs is not None

@@ -77,7 +77,7 @@ def test_a_thread_continues_without_one_where_its_caller_allows_that(rig: Rig, c
 def test_answers_streams_and_errors_have_the_request_id(rig: Rig, client: anthropic.Anthropic) -> None:
     rig.blue.answer = calls_a_tool
     fields: Any = {"model": "chat", "max_tokens": 5, "messages": USER, "extra_headers": {"x-request-id": "req_1"}}
-    assert client.messages.create(**fields)._request_id == "req_1"
+    assert client.messages.create(**fields)._request_id == "req_1"  # noqa: SLF001  documented
     with client.messages.stream(**fields) as events:
         assert events.response.headers["request-id"] == "req_1"
     rig.blue.answer = lambda body: JSONResponse({"input_tokens": 3})

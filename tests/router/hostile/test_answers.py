@@ -383,7 +383,7 @@ def counted(lied: Lied, ask: Ask, count: int) -> Iterator[None]:
     before = lied.faults()
     yield
     assert lied.faults() >= before + count
-    breaker = lied.router.state.health._breakers.of(deployment(ask))
+    breaker = lied.router.state.health.breakers.of(deployment(ask))
     assert breaker.faults > 0 or breaker.is_open
 
 

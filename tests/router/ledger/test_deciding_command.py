@@ -76,7 +76,7 @@ def test_to_promote_what_is_not_to_ship_its_name_must_be_typed(
     for typed, decided in (("y", 0), ("smollm2-blue", 0), ("smollm2-green", 1)):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{typed}\n"))
         shown = running.decide("promote")[2]
-        assert f"smollm2-green {experiments_decisions._DOUBTS[decision]}\n" in shown
+        assert f"smollm2-green {experiments_decisions.DOUBTS[decision]}\n" in shown
         assert len(running.controller.decisions) == decided, typed
     assert running.decide("promote", "--yes", "--treatment", "smollm2-green")[0] != ExitCode.USAGE
 

@@ -337,7 +337,7 @@ async def test_an_answer_that_is_none_is_replaced_once_and_is_a_fault(rig: Rig) 
         assert answer.status_code == 200
         assert answer.headers["azureml-model-deployment"] == "green"
     assert len(rig.blue.requests) == len(rig.green.requests) == 2
-    assert rig.router.state.health._breakers.of("blue").faults == 2
+    assert rig.router.state.health.breakers.of("blue").faults == 2
 
 
 async def test_garbage_in_a_stream_ends_the_engines_work_and_is_a_fault(rig: Rig) -> None:
@@ -349,7 +349,7 @@ async def test_garbage_in_a_stream_ends_the_engines_work_and_is_a_fault(rig: Rig
     assert (
         json.loads(error.removeprefix("data: "))["error"]["message"] == "The deployment returned a malformed response"
     )
-    blue = rig.router.state.health._breakers.of("blue")
+    blue = rig.router.state.health.breakers.of("blue")
     await wait_until_async(lambda: blue.faults == 1)
     assert "switchyard_errors_total{" in metrics(rig)
 

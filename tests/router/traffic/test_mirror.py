@@ -272,7 +272,7 @@ def test_a_bad_shadow_is_a_row_and_nothing_else(mirrored: Rig, kind: str) -> Non
     assert {(it.error, it.item.status, it.skipped) for it in pairs} == {(failure, status, Skip.NONE)}
     until_counted(mirrored, "failed", 4)
     assert mirrored.router.state.health.open() == []
-    assert mirrored.router.state.health._breakers.of("green").faults == 0
+    assert mirrored.router.state.health.breakers.of("green").faults == 0
 
 
 async def test_an_unreachable_or_failing_shadow_is_a_row_and_nothing_else(mirrored: Rig) -> None:
@@ -371,7 +371,7 @@ def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
     stop = Stop("s-1", "chat", "green", "blue")
     for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):
         mirrored.keeper.stops = stops
-        wait_until(lambda stops=stops: mirrored.router.state.mirrors._is_stopped("chat", "green") == bool(stops))  # type: ignore[misc]
+        wait_until(lambda stops=stops: mirrored.router.state.mirrors.is_stopped("chat", "green") == bool(stops))  # type: ignore[misc]
         assert post(mirrored).status_code == 200
         assert mirrored.keeper.wait_for_pairs(number)[-1].skipped is skipped
 
@@ -386,7 +386,7 @@ def test_large_requests_and_answers_are_not_copied(mirrored: Rig) -> None:
     assert [it.skipped for it in pairs] == [Skip.REQUEST_TOO_LARGE, Skip.ANSWER_TOO_LARGE]
     assert mirrored.green.requests == []
     state = mirrored.router.state.mirrors
-    assert (state._bodies.used, state._answers.used) == (0, 0)
+    assert (state.bodies.used, state.answers.used) == (0, 0)
 
 
 def test_long_streams_are_compared_in_a_thread_and_forgotten(mirrored: Rig) -> None:
@@ -396,7 +396,7 @@ def test_long_streams_are_compared_in_a_thread_and_forgotten(mirrored: Rig) -> N
     assert post(mirrored, body={**SAY, "stream": True}).status_code == 200
     assert the_pair(mirrored).item.equal == 1
     until_counted(mirrored, "compared", 1)
-    assert (mirrored.router.state.mirrors._bodies.used, mirrored.router.state.mirrors._answers.used) == (0, 0)
+    assert (mirrored.router.state.mirrors.bodies.used, mirrored.router.state.mirrors.answers.used) == (0, 0)
 
 
 def test_the_budget_is_kept(mirrored: Rig) -> None:

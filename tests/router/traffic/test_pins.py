@@ -24,6 +24,7 @@ from tests.router.traffic.test_stops import EXPERIMENT
 from tests.support.engine.fake_engine import refuse
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.servers import ServerPool
+from tests.support.telemetry.counters import counted
 from tests.support.waiting import wait_until
 
 ALL_BLUE, ALL_GREEN = {"blue": 100, "green": 0}, {"blue": 0, "green": 100}
@@ -100,8 +101,7 @@ class ChatRouters:
             wait_until(lambda router=router: router.state.pins.sizes().get("chat", 0) >= pins)  # type: ignore[misc]
 
     def misses(self, cause: str, router: int = 0) -> float:
-        value: float = self.routers[router].state.telemetry.pin_misses.labels("chat", cause)._value.get()
-        return value
+        return counted(self.routers[router].state.telemetry.pin_misses.labels("chat", cause))
 
 
 @pytest.fixture

@@ -372,7 +372,7 @@ def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: PlanRig) ->
         planned.ask(f"user-{number}", messages=[{"role": "user", "content": f"Question {number}"}])
     begun = planned.routers[0].state.pins.by_deployment("chat")
     assert list(begun) == ["green"], "only keys that the change moved"
-    planned.routers[0]._stop([Stop("1", "chat", "green", "blue")])
+    planned.routers[0].stop([Stop("1", "chat", "green", "blue")])
     document = {"weights": {"blue": 80, "green": 20}}
     shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
     assert shown["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]

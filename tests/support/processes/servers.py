@@ -11,7 +11,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deployments.local.processes import claim, is_free
+from deployments.local.processes import CLAIMS, claim, is_free
 from tests.support.waiting import wait_until
 
 _PORTS = range(10_000, 20_000)
@@ -25,7 +25,7 @@ _KEEP_ALIVE_S = 3600
 def free_port() -> int:
     """A free TCP port that no other process of the tests gets."""
     while True:
-        if is_free(port := random.choice(_PORTS)) and claim(port):
+        if is_free(port := random.choice(_PORTS)) and claim(port, CLAIMS):
             return port
 
 

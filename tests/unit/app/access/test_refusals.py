@@ -65,12 +65,12 @@ def test_any_number_of_sources_takes_bounded_memory_and_the_last_ones_are_thrott
     more = [refusals.of(WRONG, f"more-{number}") for number in range(10 * MOST_SOURCES)]
     assert [it is WRONG for it in more[: MOST_A_MINUTE + 1]] == [True] * MOST_A_MINUTE + [False]
     assert all(isinstance(it, TooManyRefusals) for it in more[MOST_A_MINUTE:])
-    assert len(refusals._windows) <= MOST_SOURCES + 1
-    assert len(refusals._sources) <= MOST_SOURCES + 1
+    assert len(refusals.windows) <= MOST_SOURCES + 1
+    assert len(refusals.sources) <= MOST_SOURCES + 1
     assert refusals.of(WRONG, "0") is WRONG, "a source that was seen before has its own count"
     clock.now += 60
     assert refusals.of(WRONG, "more-0") is WRONG
-    assert len(refusals._windows) == 1, "windows that are over make room"
+    assert len(refusals.windows) == 1, "windows that are over make room"
 
 
 def test_the_log_has_one_bounded_line_for_any_number_of_refusals(

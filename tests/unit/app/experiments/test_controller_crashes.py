@@ -92,7 +92,7 @@ class Crashes(RuleBasedStateMachine):
             clock=lambda: self.now,
             open_store=lambda url, base: self.disk,
         )
-        controller._keeper.waiting = Waiting(self.max_waiting)
+        controller.storage.waiting = Waiting(self.max_waiting)
         self.analyses[controller] = analyses
         try:
             controller.configure(self.config)

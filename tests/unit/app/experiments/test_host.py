@@ -89,7 +89,7 @@ async def test_before_the_first_configuration_batches_are_refused(tmp_path: Path
         with pytest.raises(Unavailable):
             await hosted.send(one_request())
         source.is_absent, source.config = False, configuration()
-        await wait_until_async(lambda: hosted._controller is not None)
+        await wait_until_async(lambda: hosted.controller is not None)
         assert decode_acknowledgement(await hosted.send(one_request())).received == 1
 
 
@@ -115,14 +115,14 @@ async def test_a_configuration_with_another_directory_gets_another_controller(tm
     async with hosted:
         await hosted.send(one_request())
         first, source.config = (
-            hosted._controller,
+            hosted.controller,
             configuration().model_copy(
                 update={"ledger": configuration().ledger.model_copy(update={"url": "elsewhere"})}
             ),
         )
         assert first is not None
         first.wants_configuration = True
-        await wait_until_async(lambda: hosted._controller is not first)
+        await wait_until_async(lambda: hosted.controller is not first)
         assert progress(await hosted.send(one_request(2))) == (0, 0)
     assert len(segments.committed(LocalStore(tmp_path / ".run/ledger"))) == 1
 

@@ -22,7 +22,6 @@ from app.errors import TimedOut, Unavailable
 from app.exposures.exposure import Arrival
 from app.exposures.log import Ledger, RequestEnd
 from app.exposures.wire import Acknowledgement, Failure, Pair, Skip, decode_batch
-from app.mirror import mirrors as module
 from app.mirror.mirrors import MOST_WAITING, PERIOD_S, Charge, Mirrors, ServedRequest, TokenBudget, is_drawn
 from app.mirror.original import Original
 from app.routing.resilience import FAULTS_IN_A_ROW, OPEN_S
@@ -93,10 +92,13 @@ class CountedOutcomes:
         self.waiting = waiting
 
 
+NO_LIMITS: Mapping[str, int] = {}
+
+
 class Bench:
     """Mirrors of an endpoint `chat`, served by blue."""
 
-    def __init__(self, **mirror: Any) -> None:
+    def __init__(self, limits: Mapping[str, int] = NO_LIMITS, **mirror: Any) -> None:
         self.now = 1000.0
         self.stopped = False
         self.upstream, self.counted = FakeUpstream(), CountedOutcomes()
@@ -107,6 +109,7 @@ class Bench:
             self.counted,
             is_stopped=lambda endpoint, deployment: self.stopped,
             clock=lambda: self.now,
+            **limits,
         )
         self.config = self.configure(**mirror)
 
@@ -158,7 +161,7 @@ class Bench:
     @property
     def room(self) -> tuple[int, int]:
         """The bytes of requests and of answers that are held."""
-        return self.mirrors._bodies.used, self.mirrors._answers.used
+        return self.mirrors.bodies.used, self.mirrors.answers.used
 
 
 async def settle() -> None:
@@ -188,7 +191,7 @@ async def test_a_requests_content_is_kept_once_as_it_is_sent() -> None:
         bench.upstream.go.clear()
         bench.request()
         bench.request()
-        (lane,) = bench.mirrors._lanes.values()
+        (lane,) = bench.mirrors.lanes.values()
         copy, _ = lane.waiting[0]
         assert (copy.original.body, copy.original.exposure.arrival.body) == ({}, {})
         assert json.loads(copy.body) == {**BODY, "model": "m"}
@@ -205,15 +208,14 @@ async def test_above_64_waiting_copies_are_skipped() -> None:
     assert bench.counted.outcomes.count("skipped_shutdown") == 1 + MOST_WAITING
 
 
-@pytest.mark.parametrize("limit", ["BODY_BYTES", "ANSWER_BYTES"])
-async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(module, limit, 3 * len(ANSWER))
-    bench = Bench(max_concurrent=1)
+@pytest.mark.parametrize("limit", ["body_bytes", "answer_bytes"])
+async def test_memory_is_bounded(limit: str) -> None:
+    bench = Bench({limit: 3 * len(ANSWER)}, max_concurrent=1)
     async with bench.mirrors.running():
         bench.upstream.go.clear()
         for _ in range(10):
             bench.request()
-        assert max(bench.room) <= 3 * len(ANSWER) or limit == "BODY_BYTES"
+        assert max(bench.room) <= 3 * len(ANSWER) or limit == "body_bytes"
         assert {it.skipped for it in bench.pairs()} == {Skip.QUEUE_FULL}
     assert bench.room == (0, 0)
 

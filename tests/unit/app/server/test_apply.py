@@ -11,6 +11,7 @@ from app.config.base import ConfigError
 from app.exchange.snapshot import Snapshot
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.support.telemetry.counters import counted
 from tests.unit.app.config.test_loading import document
 
 
@@ -96,5 +97,5 @@ async def test_an_invalid_configuration_leaves_the_last_valid_one() -> None:
         await it.apply({**document(20), "access": {"keys_file": "/nowhere"}})
     assert it.state.snapshot is before
     await it.apply(document(20))
-    counted = it.state.telemetry.reloads
-    assert (counted.labels("applied")._value.get(), counted.labels("refused")._value.get()) == (2, 3)
+    reloads = it.state.telemetry.reloads
+    assert [counted(reloads.labels(outcome)) for outcome in ("applied", "refused")] == [2, 3]

@@ -240,7 +240,7 @@ async def test_a_client_that_falls_behind_gets_the_buffered_events_and_ends(rig:
     client.can_send.clear()
     for number in range(2 * MAX_WAITING):
         live.happens(str(number))
-    (listener,) = live.feed._listeners
+    (listener,) = live.feed.listeners
     async with asyncio.timeout(10):
         while not listener.is_lagging:
             await _a_round()
@@ -290,7 +290,7 @@ def alarm(controller: FakeController, text: str) -> None:
 def texts(listener: Listener) -> Iterator[str]:
     """The waiting items: events as their texts, '…' for a mark, '!' for a controller that is away."""
     while not listener.is_empty:
-        item = listener._waiting.get_nowait()
+        item = listener.waiting.get_nowait()
         if item is None:
             yield "!"
         else:

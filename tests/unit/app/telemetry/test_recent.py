@@ -102,7 +102,7 @@ def test_old_readings_are_forgotten() -> None:
     recent = Recent(Telemetry(), 0.0)
     for second in range(0, 10_000, 10):
         recent.sample(second)
-    assert len(recent._readings) <= 8
+    assert len(recent.readings) <= 8
 
 
 def test_requests_in_flight_are_those_of_all_dialects() -> None:

@@ -1,6 +1,7 @@
 """The source of the configuration: a file, otherwise what Serve has deployed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from deployments.doctor import finding as module
-from deployments.doctor.finding import DASHBOARD_PORT, Level, installation
+from deployments.doctor.finding import Installation, Level, installation
 from deployments.doctor.host_checks import configuration
 from deployments.invocation import command
 from tests.support.processes.installations import default, levels, the_problem
@@ -22,19 +22,28 @@ from tests.support.processes.servers import free_port, serve
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
+@dataclass
+class Pod:
+    """Where a pod finds the node's logs, and the port of Ray's dashboard."""
+
+    directory: Path
+    port: int
+
+    def installation(self, file: Path | None, environment: Mapping[str, str] = IN_A_POD) -> Installation:
+        return installation(file, environment, cluster_logs=self.directory / "logs", dashboard_port=self.port)
+
+
 @pytest.fixture
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     """A container's working directory, without a configuration, on a node that Ray was started on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWITCHYARD_RUN_DIR", str(tmp_path / "run"))
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(module, "CLUSTER_LOGS", tmp_path / "logs")
-    monkeypatch.setattr(module, "DASHBOARD_PORT", free_port())
-    return tmp_path
+    return Pod(tmp_path, free_port())
 
 
 @pytest.fixture
-def head(pod: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def head(pod: Pod) -> Iterator[dict[str, Any]]:
     """Serve's answer, as the head gives it: each application with the configuration that was deployed."""
     document = yaml.safe_load((ROOT / "k8s/overlays/cpu-demo/serve_config.yaml").read_text())
 
@@ -43,49 +52,47 @@ def head(pod: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]
         return JSONResponse({"http_options": document["http_options"], "applications": applications})
 
     with serve(Starlette(routes=[Route("/api/serve/applications/", handle)])) as url:
-        monkeypatch.setattr(module, "DASHBOARD_PORT", int(url.rpartition(":")[2]))
+        pod.port = int(url.rpartition(":")[2])
         yield document
 
 
-def test_without_a_file_the_deployed_configuration_is_checked(head: dict[str, Any]) -> None:
-    found = installation(None, IN_A_POD)
+def test_without_a_file_the_deployed_configuration_is_checked(pod: Pod, head: dict[str, Any]) -> None:
+    found = pod.installation(None)
     (finding,) = configuration(found)
     assert (finding.level, finding.message) == (Level.OK, "the deployed configuration is valid")
     assert found.document == head
     assert str(found.config.access.keys_file if found.config else None) == "/etc/switchyard/keys.yaml"
     head["applications"][0]["deployments"][0]["user_config"]["endpoints"]["chat"]["traffic"] = {"nobody": 100}
-    broken = the_problem(configuration(installation(None, {**IN_A_POD, "RAY_ADDRESS": "127.0.0.1:6379"})))
+    broken = the_problem(configuration(pod.installation(None, {**IN_A_POD, "RAY_ADDRESS": "127.0.0.1:6379"})))
     assert broken.startswith("the deployed configuration: applications[0].deployments[0].user_config.endpoints.chat")
 
 
-def test_a_file_comes_before_the_deployed_configuration(pod: Path, head: dict[str, Any]) -> None:
-    (pod / "serve_config.yaml").write_text(yaml.safe_dump(default()))
-    (finding,) = configuration(installation(None, IN_A_POD))
+def test_a_file_comes_before_the_deployed_configuration(pod: Pod, head: dict[str, Any]) -> None:
+    (pod.directory / "serve_config.yaml").write_text(yaml.safe_dump(default()))
+    (finding,) = configuration(pod.installation(None))
     assert (finding.level, finding.message) == (Level.OK, "serve_config.yaml is valid")
-    assert "other.yaml" in the_problem(configuration(installation(Path("other.yaml"), IN_A_POD)))
+    assert "other.yaml" in the_problem(configuration(pod.installation(Path("other.yaml"))))
 
 
 @pytest.mark.parametrize("text", [None, "endpoints: [", "- 1", "endpoints: {}"])
-def test_a_problem_of_a_file_names_it_once(pod: Path, text: str | None) -> None:
+def test_a_problem_of_a_file_names_it_once(pod: Pod, text: str | None) -> None:
     if text is not None:
-        (pod / "other.yaml").write_text(text)
-    for finding in configuration(installation(Path("other.yaml"), {})):
+        (pod.directory / "other.yaml").write_text(text)
+    for finding in configuration(pod.installation(Path("other.yaml"), {})):
         assert finding.message.count("other.yaml") == 1
         fix = f"correct it; `{command('check other.yaml')}` checks it"
         assert finding.fix == (fix if text is not None else f"name the file: {command('doctor FILE')}")
 
 
-def test_neither_a_file_nor_serve_is_one_problem(pod: Path) -> None:
+def test_neither_a_file_nor_serve_is_one_problem(pod: Pod) -> None:
     for environment in (IN_A_POD, {}):
-        found = list(configuration(installation(None, environment)))
+        found = list(configuration(pod.installation(None, environment)))
         assert levels(found) == [Level.PROBLEM]
         assert found[0].message.startswith("serve_config.yaml is missing and no running Serve answers")
         assert found[0].fix == f"name the file: {command('doctor FILE')}"
 
 
-def test_other_nodes_ask_the_dashboard_of_the_head(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DASHBOARD_PORT", DASHBOARD_PORT)
-    monkeypatch.setattr(module, "_deployed", lambda run: {})
-    worker = installation(None, {**IN_A_POD, "RAY_ADDRESS": "head.switchyard.svc.cluster.local:6379"})
+def test_other_nodes_ask_the_dashboard_of_the_head(pod: Pod) -> None:
+    worker = pod.installation(None, {**IN_A_POD, "RAY_ADDRESS": "head.invalid:6379"})
     assert worker.run is not None
-    assert worker.run.dashboard == "http://head.switchyard.svc.cluster.local:8265"
+    assert worker.run.dashboard == f"http://head.invalid:{pod.port}"

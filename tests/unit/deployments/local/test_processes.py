@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 
 from deployments import haproxy
-from deployments.local import processes as module
 from deployments.local.processes import (
     _REPLICA_RANGES,
     REPLICA_PORTS,
@@ -39,10 +38,10 @@ def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -
     assert starts[-1] + _REPLICA_RANGES.step <= 32768
 
 
-def test_a_run_takes_its_ports_from_one_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_claims", claims := list[int]())
+def test_a_run_takes_its_ports_from_one_range() -> None:
+    claims: list[int] = []
     try:
-        ports = free_ports(8000)
+        ports = free_ports(8000, claims)
     finally:
         for descriptor in claims:
             os.close(descriptor)

@@ -1,5 +1,6 @@
 """Databricks' error object, as its SDK reads it."""
 
+import io
 import json
 from typing import Any
 
@@ -79,7 +80,7 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
 
 def read_by_the_sdk(body: bytes, status: int) -> Any:
     response = requests.Response()
-    response.status_code, response._content = status, body
+    response.status_code, response.raw = status, io.BytesIO(body)
     response.request = requests.Request("GET", "http://x/api/2.0/serving-endpoints/x").prepare()
     return _Parser().get_api_error(response)
 

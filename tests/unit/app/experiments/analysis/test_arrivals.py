@@ -3,11 +3,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis import arrivals
 from app.experiments.analysis.arms import ArmAssignment
 from app.experiments.analysis.arrivals import HORIZON_S, Arrivals
 from app.experiments.storage.columns import DTYPES, RowColumns, StartColumns
@@ -76,22 +74,20 @@ def test_a_start_that_comes_after_its_row_is_not_running() -> None:
     assert tested.running.sum() == 0
 
 
-def test_memory_is_bounded_and_what_was_never_heard_of_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_LEAST_KEPT", 100)
-    tested = Arrivals(2)
+def test_memory_is_bounded_and_what_was_never_heard_of_stays_unknown() -> None:
+    tested = Arrivals(2, least_kept=100)
     for hour in range(40):
         numbers = list(range(1000 * hour, 1000 * hour + 100))
         tested.start(columns(StartColumns, numbers, [3600 * hour] * 100), placed([True] * 100))
         tested.end(columns(RowColumns, numbers[1:], [3600 * hour] * 99), placed([True] * 99))
         tested.release()
-    assert len(tested._index) <= 500
+    assert len(tested.index) <= 500
     assert tested.running.tolist() == [0, 40]
     assert tested.unknown.tolist() == [0, 39]
 
 
-def test_too_many_waiting_requests_are_released_and_the_running_one_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "MAX_WAITING", 50)
-    tested = Arrivals(2)
+def test_too_many_waiting_requests_are_released_and_the_running_one_is_unknown() -> None:
+    tested = Arrivals(2, max_waiting=50)
     numbers = list(range(100))
     tested.start(columns(StartColumns, numbers, numbers), placed([False] * 100))
     tested.end(columns(RowColumns, numbers[1:41], numbers[1:41]), placed([False] * 40))

@@ -336,4 +336,4 @@ def test_units_that_no_start_counts_are_forgotten_without_a_difference() -> None
         found.add(at.astype(np.uint64), at, hit, np.full(5000, 0.5))
         expected.add(hit, 0.5)
     assert found.ln_e == pytest.approx(expected.ln_e)
-    assert len(found._units) < 200_000
+    assert len(found.units) < 200_000

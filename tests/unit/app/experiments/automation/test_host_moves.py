@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from app.config.experiments import LedgerSettings
 from app.config.schema import Config, parse
 from app.control_plane import Delivery, Replicas
 from app.errors import Unavailable
-from app.experiments import host as hosts
 from app.experiments.controller import Controller
-from app.experiments.host import ControllerHost, host_controller
+from app.experiments.host import ControllerHost
+from app.experiments.storage.keeper import Submit
 from app.exposures.wire import Plan, Stop, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
@@ -26,10 +27,13 @@ class Rig:
 
     def __init__(self, directory: Path) -> None:
         self.control = MemoryControl(plain(50), lambda config: None)
-        self.host: ControllerHost = host_controller(self._read, directory, self.control)
-        self.number = 0
+        self.directory, self.number = directory, 0
+        self.host = ControllerHost(self.read, self.controller, self.control, tick_s=0.02)
 
-    async def _read(self) -> Config | None:
+    def controller(self, ledger: LedgerSettings, submit: Submit) -> Controller:
+        return Controller(ledger, base=self.directory, has_control_plane=True, submit=submit)
+
+    async def read(self) -> Config | None:
         return (await self.control.applied()).parsed()
 
     @property
@@ -57,8 +61,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(hosts, "TICK_S", 0.02)
+def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
 
 
@@ -125,12 +128,19 @@ async def test_a_managers_change_in_between_is_kept(rig: Rig) -> None:
         assert (plan.by, plan.generation) == ("experiment trial", 5)
 
 
-async def test_the_controller_is_given_the_replicas_that_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_controller_is_given_the_replicas_that_run(rig: Rig) -> None:
     observed: list[Mapping[str, int] | None] = []
-    monkeypatch.setattr(Controller, "observe_replicas", lambda _, replicas: observed.append(replicas))
-    monkeypatch.setattr(hosts, "CONFIGURATION_S", 0.0)
+
+    class Observed(Controller):
+        def observe_replicas(self, running: Mapping[str, int] | None) -> None:
+            observed.append(running)
+
+    def controller(ledger: LedgerSettings, submit: Submit) -> Controller:
+        return Observed(ledger, base=rig.directory, has_control_plane=True, submit=submit)
+
+    host = ControllerHost(rig.read, controller, rig.control, tick_s=0.02, configuration_s=0.0)
     rig.control.running = Replicas({"blue": {"STARTING": 1, "RUNNING": 2}, "green": {"STARTING": 1}}, {"RUNNING": 1})
-    async with rig.host:
+    async with host:
         await wait_until_async(lambda: {"blue": 2, "green": 0} in observed)
         rig.control.failure = Unavailable("down", retry_after=1)
         await wait_until_async(lambda: observed[-1] is None)

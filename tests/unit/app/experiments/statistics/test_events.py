@@ -174,7 +174,7 @@ def test_starts_of_all_ages_live_and_only_few() -> None:
     detector = Detector()
     detector.add(np.arange(40_000) % 2 == 0, 0.5)
     assert detector.oldest > 0
-    ages = (40_000 - detector._begins).tolist()
+    ages = (40_000 - detector.begins).tolist()
     assert len(ages) < 60
     assert all(older < 3 * younger for older, younger in itertools.pairwise(ages[:-4]))
 

@@ -217,7 +217,7 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     ahead = WriteAhead(tmp_path)
-    hangs = ahead._thread.submit(pipe.read_bytes)
+    hangs = ahead.thread.submit(pipe.read_bytes)
     write(ahead, numbered(1), numbered(2), numbered(3))
     assert not files(tmp_path)
     pipe.write_bytes(b"")

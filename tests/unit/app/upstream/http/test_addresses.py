@@ -7,7 +7,6 @@ from collections import deque
 import pytest
 from aiohappyeyeballs import AddrInfoType
 
-from app.upstream.http import client
 from app.upstream.http.client import Addresses
 
 
@@ -32,10 +31,8 @@ class Names:
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Names:
-    names = Names()
-    monkeypatch.setattr(client, "_looked_up", names.look_up)
-    return names
+def names() -> Names:
+    return Names()
 
 
 async def first(known: Addresses) -> str:
@@ -43,7 +40,7 @@ async def first(known: Addresses) -> str:
 
 
 async def test_concurrent_callers_share_a_lookup_and_rotate_addresses(names: Names) -> None:
-    known = Addresses()
+    known = Addresses(look_up=names.look_up)
     asking = [asyncio.create_task(first(known)) for _ in range(3)]
     await asyncio.sleep(0)
     asking[0].cancel()
@@ -56,7 +53,7 @@ async def test_concurrent_callers_share_a_lookup_and_rotate_addresses(names: Nam
 
 
 async def test_a_name_is_looked_up_again_after_a_while(names: Names) -> None:
-    known = Addresses(fresh_s=-1)
+    known = Addresses(fresh_s=-1, look_up=names.look_up)
     names.go.set()
     for _ in range(2):
         await first(known)
@@ -64,7 +61,7 @@ async def test_a_name_is_looked_up_again_after_a_while(names: Names) -> None:
 
 
 async def test_a_failure_is_not_kept(names: Names) -> None:
-    known = Addresses()
+    known = Addresses(look_up=names.look_up)
     names.go.set()
     names.error = socket.gaierror("no such name")
     with pytest.raises(OSError, match="no such name"):

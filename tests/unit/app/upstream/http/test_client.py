@@ -235,9 +235,9 @@ async def test_another_server_gets_no_credentials(client: HttpClient) -> None:
 
 @pytest.fixture
 def no_authorities() -> Iterator[None]:
-    pool._tls.cache_clear()
+    pool.tls_context.cache_clear()
     yield
-    pool._tls.cache_clear()
+    pool.tls_context.cache_clear()
 
 
 @pytest.mark.usefixtures("no_authorities")
@@ -250,7 +250,7 @@ async def test_tls_verifies_the_servers_name(
         with pytest.raises(NotConnected):
             await post(client, server.url)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        pool._tls.cache_clear()
+        pool.tls_context.cache_clear()
         for _ in range(2):
             assert await whole(await post(client, server.url, LONG[:600_000])) == b"{}"
         with pytest.raises(NotConnected):

@@ -185,7 +185,7 @@ VALID = {
 def test_each_processor_supports_the_keys_that_it_is_listed_with(key: str, kind: str) -> None:
     with_its_pair = {"xtc_threshold": 0.1, "xtc_probability": 0.5} if key.startswith("xtc") else {key: VALID[key]}
     params = SamplingParams(temperature=2, seed=5, extra_args=with_its_pair)
-    heeds = {f"{each.__module__}:{each.__name__}": bool(each._processors(params, None)) for each in BOTH}
+    heeds = {f"{each.__module__}:{each.__name__}": bool(each.processors_for(params, None)) for each in BOTH}
     assert heeds == {name: name == kind for name in PROCESSORS}
 
 
