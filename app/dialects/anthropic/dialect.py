@@ -65,9 +65,12 @@ def error_body(error: SwitchyardError, request_id: str) -> dict[str, Any]:
 
 
 def _exceeded(error: ContextExceeded) -> str:
-    """Anthropic's sentences. Clients look for the numbers, and shorten the conversation or the answer."""
+    """Anthropic's sentences. Clients look for the numbers, and shorten the conversation or the answer. vLLM stops
+    counting such a prompt beyond the context; clients' patterns for the first sentence take words before the number.
+    """
     if error.is_prompt_too_long or not error.wanted:
-        return f"prompt is too long: {error.prompt or error.context + 1} tokens > {error.context - 1} maximum"
+        about = "" if error.is_exact else "at least "
+        return f"prompt is too long: {about}{error.prompt or error.context + 1} tokens > {error.context - 1} maximum"
     return (
         f"input length and `max_tokens` exceed context limit: {error.prompt or 0} + {error.wanted} > {error.context}, "
         "decrease input length or `max_tokens` and try again"

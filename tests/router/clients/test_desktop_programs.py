@@ -53,7 +53,7 @@ PROGRAMS: dict[str, list[tuple[str, dict[str, Any] | None]]] = {
         ("/health", None),
         (
             "/v1/chat/completions",
-            {**CHAT, "messages": PARTS, "stream": True}
+            {**CHAT, "messages": PARTS, "max_completion_tokens": 64, "stream": True}
             | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
         ),
         (
