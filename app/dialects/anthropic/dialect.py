@@ -23,7 +23,7 @@ from app.dialects.anthropic.fields import CountTokens, Messages
 from app.dialects.base import Call, ParseContext, Reply, Request, Route, ServingContext, Stream
 from app.dialects.bodies import dump, validated
 from app.dialects.common.fields import REJECTED_BY_NAME
-from app.dialects.common.requests import DirectTranslation, description, drop_unasked, model_names
+from app.dialects.common.requests import DirectTranslation, description, drop_empty_tools, drop_unasked, model_names
 from app.dialects.common.streams import PassthroughStream, StreamFormat
 from app.dialects.mounts import MOUNTS, addressed, is_below
 from app.dialects.nested_fields import UNREAD, request_object
@@ -276,7 +276,9 @@ def _checked(model: type[AnyRequest], body: dict[str, Any]) -> AnyRequest:
 
 def _sent(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
     sent = {name: value for name, value in body.items() if name not in left_out}
-    return {**sent, "messages": fields.in_force(body["messages"])}
+    sent["messages"] = fields.in_force(body["messages"])
+    drop_empty_tools(sent)
+    return sent
 
 
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}

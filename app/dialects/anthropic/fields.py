@@ -59,7 +59,7 @@ class CountTokens(BaseModel):
         "template (`chat_template_kwargs`). `enabled` is rejected: the engine has no reasoning budget",
     )
     tool_choice: Any = None
-    tools: list[Any] | None = None
+    tools: list[Any] | None = Field(default=None, description="vLLM's; an empty list is the same as none")
     user_profile_id: Any = Field(default=None, description=RECORDS)
     workspace_id: Any = Field(default=None, description=RECORDS)
 
@@ -89,6 +89,9 @@ class CountTokens(BaseModel):
                     f"tools[{number}]: '{str(kind)[:64]}' is not supported; this server has only tools of type "
                     "'custom', with an `input_schema`, which the client runs"
                 )
+        choice = self.tool_choice.get("type") if isinstance(self.tool_choice, dict) else None
+        if choice in ("any", "tool") and not self.tools:
+            raise ValueError("tool_choice: only allowed with tools")
         edits = (self.context_management or {}).get("edits")
         for number, edit in enumerate(edits if isinstance(edits, list) else []):
             kind = edit.get("type") if isinstance(edit, dict) else None

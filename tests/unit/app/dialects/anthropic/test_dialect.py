@@ -163,6 +163,7 @@ def test_an_agents_request_is_accepted() -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
         ({"tools": [{"name": "f", "input_schema": {}}, {"type": "bash_20250124", "name": "bash"}]}, "tools[1]"),
         ({"tools": [{"type": "custm", "name": "f", "input_schema": {}}]}, "tools[0]"),
+        ({"tool_choice": {"type": "any"}, "tools": []}, "tool_choice"),
         ({"context_management": []}, "context_management"),  # as at Anthropic: an object, or null
         ({"messages": [{"role": "user", "content": "hi", "clear_at": "never"}]}, "messages[0].clear_at"),
         ({"messages": [{"role": "system", "content": "hi", "clear_at": "later"}]}, "messages[0].clear_at"),
@@ -178,6 +179,11 @@ def test_an_invalid_field_is_rejected_by_name(fields: dict[str, Any], param: str
         parse(**fields)
     assert raised.value.param == param
     assert raised.value.message.startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": {"type": "auto"}}, {"tool_choice": {"type": "none"}}])
+def test_no_tools_are_the_same_as_none(choice: dict[str, Any]) -> None:
+    assert parse(tools=[], **choice).body.keys() == parse().body.keys()
 
 
 def test_a_system_message_for_one_turn_is_gone_after_the_next() -> None:
