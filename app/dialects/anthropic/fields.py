@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from app.dialects.common.fields import MODEL, RECORDS, check_without_prefix
+from app.dialects.common.fields import MODEL, NEEDS_TOOLS, RECORDS, check_without_prefix
 
 _BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking redacted_thinking".split())
 """The types of content blocks that vLLM models."""
@@ -58,7 +58,7 @@ class CountTokens(BaseModel):
         description="`disabled` and `adaptive` are the same as absent: whether a model thinks depends on its chat "
         "template (`chat_template_kwargs`). `enabled` is rejected: the engine has no reasoning budget",
     )
-    tool_choice: Any = None
+    tool_choice: Any = Field(default=None, description=NEEDS_TOOLS)
     tools: list[Any] | None = Field(default=None, description="vLLM's; an empty list is the same as none")
     user_profile_id: Any = Field(default=None, description=RECORDS)
     workspace_id: Any = Field(default=None, description=RECORDS)

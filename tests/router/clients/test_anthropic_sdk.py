@@ -102,3 +102,12 @@ def test_the_models_are_the_endpoints_and_the_deployments(rig: Rig, client: anth
         client.models.retrieve("gone")
     with pytest.raises(anthropic.BadRequestError, match="limit"):
         client.models.list(limit=0)
+
+
+def test_the_beta_methods_are_served_at_foundrys_base_too(rig: Rig) -> None:
+    rig.blue.answer = message
+    for base in (rig.url, f"{rig.url}/anthropic"):
+        with anthropic.Anthropic(base_url=base, api_key="k", max_retries=0) as client:
+            answer = client.beta.messages.create(model="chat", max_tokens=5, messages=USER)
+            assert answer.content[0].type == "text"
+            assert {model.id for model in client.beta.models.list()} >= {"chat", "blue"}

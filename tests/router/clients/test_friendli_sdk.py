@@ -546,3 +546,12 @@ def test_the_model_list_has_the_endpoints_and_their_deployments(friendli: Any) -
         "embed:mini": "embedding",
     }
     assert all(model.created for model in models)
+
+
+def test_an_unknown_deployment_is_named_in_the_field_that_names_it(engine: Rig) -> None:
+    body = {"model": "chat:nope", "messages": [{"role": "user", "content": "hi"}]}
+    answer = httpx.post(f"{engine.url}/dedicated/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (404, "model")
+    assert "'nope'" in error["message"]
+    assert "header" not in error["message"]
