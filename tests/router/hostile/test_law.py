@@ -90,9 +90,9 @@ def test_no_body_costs_more_where_images_are_taken(router_for_images: MeasuredRo
 
 
 def by_turns(names: Iterable[str], others: Sequence[Other]) -> list[tuple[str, Other]]:
-    """All pairs in nightly runs; else each name with one of the others, in turn."""
+    """All pairs in nightly runs; else each name with one of the others, in turn. The others may repeat."""
     turns = zip(names, cycle(others), strict=False)
-    return list(product(names, others)) if NIGHTLY else list(turns)
+    return list(product(names, dict.fromkeys(others))) if NIGHTLY else list(turns)
 
 
 def _legitimate(name: str, largest: int) -> Bomb:
@@ -101,7 +101,7 @@ def _legitimate(name: str, largest: int) -> Bomb:
     return Bomb("POST", path, sent, ((b"content-type", b"application/json"),), len(sent), name)
 
 
-@pytest.mark.parametrize(("name", "with_images"), by_turns(LEGITIMATE, (True, False)))
+@pytest.mark.parametrize(("name", "with_images"), by_turns(LEGITIMATE, (True, False, False)))
 def test_large_bodies_of_honest_clients_are_served(
     router: MeasuredRouter, router_for_images: MeasuredRouter, name: str, with_images: bool
 ) -> None:
