@@ -3,7 +3,8 @@
 A compilation of xgrammar cannot be interrupted: some schemas, expressions and grammars of a few bytes take minutes and
 gigabytes, and some end the process. vLLM reads a constraint on the event loop of its server and compiles it in a thread
 of its engine. Here a child does both first, with bounded CPU time and memory, and follows the compiled constraint for
-some tokens. What the child does not survive is refused for a while; the rest costs the engine about the same again.
+some tokens: from its beginning, and from wherever an answer may come to (`everywhere`). What the child does not survive
+is refused for a while; the rest costs the engine about the same again.
 
 The children are forks of one small process with xgrammar and the vocabulary. It is sent a socket for each trial; a
 child hears the constraint there, says `STARTED`, and `DONE` in the end. If the other side hangs up, the child ends.
@@ -17,6 +18,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -25,14 +27,21 @@ import sys
 import tempfile
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from operator import itemgetter
+from re import _parser  # type: ignore[attr-defined, unused-ignore]
 from threading import Timer
 from typing import Any
 
-STEPS = 32
-"""Tokens of the answer with which a trial ends. Forced text in between does not count."""
+STEPS, STEPS_EVERYWHERE = 32, 4
+"""Tokens that a trial follows from the beginning, where forced text in between does not count, and from each other
+place."""
+
+APART = 8
+"""Elements of a sequence between two places from which it is followed."""
 
 SHORT_S, NICENESS = 0.5, 10
 """What takes longer goes on at a low priority."""
@@ -58,7 +67,7 @@ class Bounds:
     compiling_s: int = 60
     """CPU time for reading and compiling it."""
     following_s: int = 1
-    """CPU time for an answer's first `STEPS` tokens. All answers wait while the engine follows one."""
+    """CPU time for following it from one place. All answers wait while the engine follows one."""
     bytes: int = 512 * 1024 * 1024
     """Memory, beside what the process has anyway."""
     elapsed_s: int = 600
@@ -191,9 +200,13 @@ class _Trial:
 
 def _serve(control: socket.socket, vocabulary: str, any_whitespace: bool, bounds: Bounds) -> None:
     """Forks a child for each socket that arrives, until the other side of `control` is closed."""
+    import llguidance  # noqa: F401  before the children need them
+    import numpy as np
+    import outlines_core  # noqa: F401
     import xgrammar
 
     tokens = xgrammar.TokenizerInfo.deserialize_json(vocabulary)
+    longest = np.argsort([-len(token) for token in tokens.decoded_vocab], kind="stable")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no child becomes a zombie
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -203,14 +216,18 @@ def _serve(control: socket.socket, vocabulary: str, any_whitespace: bool, bounds
             if os.fork() == 0:
                 try:
                     control.close()
-                    _try(connection, tokens, any_whitespace, bounds)
+                    _try(connection, tokens, longest, any_whitespace, bounds)
                 finally:
                     connection.close()  # the verdict does not wait until the memory is given back
                     os._exit(0)
 
 
-def _try(connection: socket.socket, tokens: Any, any_whitespace: bool, bounds: Bounds) -> None:
-    """Compiles the constraint that `connection` sends. The kernel ends this process where it leaves the bounds."""
+def _try(connection: socket.socket, tokens: Any, longest: Any, any_whitespace: bool, bounds: Bounds) -> None:
+    """Compiles the constraint that `connection` sends. The kernel ends this process where it leaves the bounds.
+
+    `longest`: the tokens' numbers, the longest first.
+    """
+    import numpy as np
     import xgrammar
 
     os.setpgid(0, 0)
@@ -227,37 +244,120 @@ def _try(connection: socket.socket, tokens: Any, any_whitespace: bool, bounds: B
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
     try:
-        grammar = _read(kind, text, any_whitespace)
+        grammar = _read_as_vllm(kind, text, any_whitespace)
     except Exception as error:  # noqa: BLE001  vLLM gets the same error, and says so
         if not isinstance(error, MemoryError) and "bad_alloc" not in str(error):
             connection.sendall(DONE)
         return
+    compiler = xgrammar.GrammarCompiler(tokens, max_threads=8, cache_enabled=False)
     _limit_cpu_time(bounds.compiling_s)
-    compiled = xgrammar.GrammarCompiler(tokens, max_threads=8, cache_enabled=False).compile_grammar(grammar)
-    _limit_cpu_time(math.ceil(time.process_time()) + bounds.following_s)
-    _follow(compiled, tokens.vocab_size)
-    connection.sendall(DONE)
+    answer = Text(compiler.compile_grammar(grammar), np.arange(len(longest)))
+    _follow(answer, bounds)
+    _limit_cpu_time(bounds.compiling_s, more=True)
+    augmented, first, places = everywhere(str(grammar))
+    grammar = xgrammar.Grammar.from_ebnf(augmented, root_rule_name=first)
+    if _is_cheap_everywhere(Text(compiler.compile_grammar(grammar), longest), places, bounds):
+        connection.sendall(DONE)
 
 
-def _follow(compiled: Any, vocabulary_size: int) -> None:
-    """Makes the beginning of an answer, as an engine does."""
-    import numpy as np
-    from xgrammar import GrammarMatcher, allocate_token_bitmask
-
-    matcher, bitmask = GrammarMatcher(compiled), allocate_token_bitmask(1, vocabulary_size)
+def _follow(answer: "Text", bounds: Bounds) -> None:
+    _limit_cpu_time(bounds.following_s, more=True)
     choose = random.Random(0)
     for _ in range(STEPS):
-        if matcher.is_terminated():
+        answer.add_forced()
+        if not answer.add(choose.choice):
             return
-        matcher.accept_string(matcher.find_jump_forward_string())
-        matcher.fill_next_token_bitmask(bitmask)
-        allowed = np.flatnonzero(np.unpackbits(bitmask.numpy().view(np.uint8), bitorder="little")[:vocabulary_size])
-        if not len(allowed):  # no text satisfies it: `app.engine.constraints` knows some of these
-            return
-        matcher.accept_token(int(allowed[choose.randrange(len(allowed))]))
 
 
-def _read(kind: str, text: str, any_whitespace: bool) -> Any:
+def _is_cheap_everywhere(answer: "Text", places: int, bounds: Bounds) -> bool:
+    """Whether no place of `everywhere` takes too long."""
+    for place in range(places):
+        _limit_cpu_time(bounds.following_s, more=True)
+        begin = time.process_time()
+        answer.begin(f"{place};")
+        for _ in range(STEPS_EVERYWHERE):
+            if not answer.add(itemgetter(0)):  # the longest token
+                break
+        if time.process_time() - begin > bounds.following_s:
+            return False
+    return True
+
+
+class Text:
+    """Grows token by token, as an engine's answer does, and fits the constraint that is compiled."""
+
+    def __init__(self, compiled: Any, order: Any) -> None:
+        """`order`: all tokens' numbers."""
+        from xgrammar import GrammarMatcher, allocate_token_bitmask
+
+        self._matcher, self._order = GrammarMatcher(compiled), order
+        self._bitmask = allocate_token_bitmask(1, len(order))
+
+    def begin(self, text: str) -> None:
+        """Begins anew."""
+        self._matcher.reset()
+        self._matcher.accept_string(text)
+
+    def add_forced(self) -> None:
+        """Adds the text that has no alternative."""
+        if not self._matcher.is_terminated():
+            self._matcher.accept_string(self._matcher.find_jump_forward_string())
+
+    def add(self, choose: Callable[[Any], Any]) -> bool:
+        """Adds one of the tokens that may come next, in their order. False if there is none: the text is complete, or
+        no text satisfies the constraint (`app.engine.constraints` knows some of these).
+        """
+        import numpy as np
+
+        if self._matcher.is_terminated():
+            return False
+        self._matcher.fill_next_token_bitmask(self._bitmask)
+        bits = np.unpackbits(self._bitmask.numpy().view(np.uint8), bitorder="little")
+        allowed = self._order[np.flatnonzero(bits[self._order])]
+        return len(allowed) > 0 and self._matcher.accept_token(int(choose(allowed)))
+
+
+def everywhere(grammar: str) -> tuple[str, str, int]:
+    """A grammar whose texts begin at any place to which one of `grammar`'s may come, after the place's number: `3;`.
+    Returns it, as xgrammar writes grammars, the name of its first rule, and how many places there are: the beginnings
+    of all rules, and each eighth element of a sequence.
+
+    A grammar is costly at once where many rules may begin. This finds such a place, however late an answer comes there.
+    """
+    new = "place"
+    while new in grammar:
+        new += "_"
+    rules, places = [grammar], []
+    for name, body in _RULE.findall(grammar):
+        places.append(name)
+        for sequence in _sequences(body):
+            for start in range(APART, len(sequence), APART):
+                part, place = sequence[start : start + APART], f"{new}{len(places)}"
+                if start + APART < len(sequence):
+                    part.append(f"{new}{len(places) + 1}")
+                rules.append(f"{place} ::= {' '.join(part)}")
+                places.append(place)
+    choices = " | ".join(f'"{number};" {place}' for number, place in enumerate(places))
+    return "\n".join([*rules, f"{new} ::= {choices}"]), new, len(places)
+
+
+_RULE = re.compile(r"^(\S+) ::= (.+)$", re.MULTILINE)
+_ELEMENT = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]\*?|[^\s()|"\[{]+(?:\{[^}]*\})?|[(|)]')
+
+
+def _sequences(body: str) -> Iterator[list[str]]:
+    """The elements of each sequence on a rule's right side."""
+    sequence: list[str] = []
+    if body.startswith("("):  # and not what only a structural tag has
+        for element in _ELEMENT.findall(body):
+            if element in "(|)":
+                yield sequence
+                sequence = []
+            else:
+                sequence.append(element)
+
+
+def read(kind: str, text: str, any_whitespace: bool) -> Any:
     """The constraint as xgrammar's `Grammar`. Raises what xgrammar raises."""
     from xgrammar import Grammar, StructuralTagItem
 
@@ -278,8 +378,48 @@ def _read(kind: str, text: str, any_whitespace: bool) -> Any:
     return Grammar.from_structural_tag(items, tag["triggers"])
 
 
-def _limit_cpu_time(seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+def _read_as_vllm(kind: str, text: str, any_whitespace: bool) -> Any:
+    """The constraint as xgrammar's `Grammar`. Raises what xgrammar raises. vLLM asks others about what it lacks."""
+    try:
+        grammar = read(kind, text, any_whitespace)
+    except Exception as error:
+        if "bad_alloc" not in str(error):
+            with suppress(Exception):
+                _read_by_others(kind, text)
+        raise
+    if kind == "json" and _LACKING.search(text):
+        with suppress(Exception):
+            _read_by_others(kind, text)
+    return grammar
+
+
+_LACKING = re.compile(
+    r'"(?:multipleOf|uniqueItems|(?:min|max)?[cC]ontains|format|(?:min|max)Length|patternProperties|propertyNames)"'
+)
+"""Of schemas: what may make vLLM ask others, too."""
+
+
+def _read_by_others(kind: str, text: str) -> None:
+    """As vLLM does on its event loop, where xgrammar lacks something. Raises what llguidance and outlines raise."""
+    import llguidance
+    from outlines_core import json_schema
+
+    if kind == "json" and '"patternProperties"' in text:
+        _parser.parse(json_schema.build_regex_from_schema(text))  # it doubles with each array in an array
+        return
+    if kind == "json":
+        rules = llguidance.LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_flexible": True})
+    elif kind == "regex":
+        rules = llguidance.grammar_from("regex", text)
+    else:
+        rules = llguidance.grammar_from("grammar", text)
+    llguidance.LLMatcher.validate_grammar(rules, None)
+
+
+def _limit_cpu_time(seconds: int, *, more: bool = False) -> None:
+    """`more`: than what is used."""
+    used = math.ceil(time.process_time()) if more else 0
+    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _limit_memory(more: int) -> None:

@@ -21,9 +21,15 @@ PATIENCE_S = 10.0
 
 CHAIN = "\n".join(f"a{i} ::= a{i + 1} | a{i + 1} a{i + 1}" for i in range(200)) + "\na200 ::= [a-z]*"
 NESTED = '{"type":"array","items":' * 350 + "{}" + "}" * 350
+OPTIONAL = "\n".join(f"a{i} ::= (a{i + 1}? a{i + 1}?)*" for i in range(30)) + "\na30 ::= [a-z]?"
+ARRAYS = '{"type":"array","items":' * 40 + "{}" + "}" * 40
 COSTLY: Mapping[str, Mapping[str, Any]] = {
     "nested arrays": {"json": NESTED},
+    "arrays in a schema for outlines": {
+        "json": f'{{"type":"object","properties":{{"a":{ARRAYS}}},"patternProperties":{{"^b":{{}}}}}}'
+    },
     "steps": {"grammar": f"root ::= a0\n{CHAIN}"},
+    "ambiguity after a free text": {"grammar": f"root ::= [A-Z]{{90}} a0\n{OPTIONAL}"},
 }
 AMBIGUOUS: Mapping[str, Mapping[str, Any]] = {
     "grammar": {"grammar": 'root ::= root root | "a" | ""'},

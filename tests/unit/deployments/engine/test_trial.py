@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import xgrammar
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from deployments.engine.trial import AT_A_TIME, NICENESS, Bounds, TooCostly, Trials
+from deployments.engine.trial import AT_A_TIME, NICENESS, Bounds, Text, TooCostly, Trials, read
 from tests.support.waiting import wait_until_async
 
 BOUNDS = Bounds(reading_s=1, compiling_s=2, bytes=256 * 1024 * 1024, elapsed_s=300)
@@ -23,6 +27,9 @@ VOCABULARY = (
     + [first + b"e" + second for first, second in product(_PAIRS, _PAIRS[:30])]
     + [b"</s>"]
 )
+TOKENS = xgrammar.TokenizerInfo(VOCABULARY, xgrammar.VocabType.RAW, stop_token_ids=[len(VOCABULARY) - 1])
+STEP_S, TOKENS_FOLLOWED, ALL_S = 2.0, 300, 2.5
+"""CPU time of one token, and of all that an engine follows before it ends the answer (`bounded_grammar`)."""
 
 
 def names(count: int) -> list[str]:
@@ -42,6 +49,7 @@ def nested(depth: int) -> tuple[str, str]:
 
 
 OBJECT = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+FOR_OUTLINES = {"type": "object", "patternProperties": {"^a": {"type": "string"}}}
 TAG = {"begin": "<a>", "schema": OBJECT, "end": "</a>"}
 NOW_TAG = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": OBJECT}}
 _TARGETS = [{"$ref": f"#/$defs/a{number}"} for number in range(26)]
@@ -54,6 +62,8 @@ REFERENCES = {
 
 COMPILES: Mapping[str, tuple[str, str]] = {
     "schema": schema(OBJECT),
+    "schema for llguidance": schema({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}),
+    "schema for outlines": schema({**FOR_OUTLINES, "properties": {"a": {"type": "string"}}}),
     "expression": ("regex", "(a|b)+c{2,5}"),
     "grammar": ("grammar", 'root ::= "a" root | "b"'),
     "old tag": ("structural_tag", json.dumps({"structures": [TAG], "triggers": ["<a"]})),
@@ -70,6 +80,14 @@ TOO_COSTLY: Mapping[str, tuple[str, str]] = {
     "nested arrays": nested(350),
     "steps": ("grammar", CHAIN),
     "steps after a forced text": ("grammar", CHAIN.replace("a0", '"x"{5000} a0', 1)),
+    "arrays for outlines": schema({**FOR_OUTLINES, "properties": {"a": json.loads(nested(30)[1])}}),
+    "ambiguity after a free text": (
+        "grammar",
+        "root ::= [A-Z]{90} a0\n"
+        + "\n".join(f"a{i} ::= (a{i + 1}? a{i + 1}?)*" for i in range(12))
+        + "\na12 ::= [a-z]?",
+    ),
+    "optional letters after a free text": ("regex", "[A-Z]{90}" + "((a|b)?c?)*" * 700),
 }
 EITHER: Mapping[str, tuple[str, str]] = {
     "more nested arrays": nested(20_000),
@@ -90,10 +108,43 @@ EITHER: Mapping[str, tuple[str, str]] = {
 }
 
 
+FREE = ["", "[A-Z]{90}", "[A-Z ]*"]
+"""How a constraint may begin: harmless for as long as the model likes."""
+
+_PARTS = ["@", "@?", "@*", "(@? @?)*", "@ | @ @", "[a-z]?", "[a-z]*", '"a"', "", "root"]
+_EXPRESSIONS = ["(a|b)?", "((a|b)?c?)*", "[a-z]{0,9}", ".?", "(.*x?)*", "(ab|a|b)+"]
+_SCHEMAS = [
+    '{"type":"array","items":@}',
+    '{"anyOf":[@,{"type":"array","items":@}]}',
+    '{"type":"object","properties":{"a":@,"b":{"type":"string"}}}',
+    '{"type":"object","additionalProperties":@}',
+    '{"anyOf":[{"type":"string","pattern":"(a?b?)*"},@]}',
+]
+
+
+@st.composite
+def constraints(draw: st.DrawFn) -> tuple[str, str]:
+    """A constraint that repeats and nests a part, after a free text; cheap or not."""
+    kind, free = draw(st.sampled_from(["grammar", "regex", "json"])), draw(st.sampled_from(FREE))
+    if kind == "regex":
+        parts = draw(st.lists(st.sampled_from(_EXPRESSIONS), min_size=1, max_size=3))
+        return kind, free + "".join(parts) * draw(st.sampled_from([1, 20, 300]))
+    depth = draw(st.sampled_from([3, 8, 40]))
+    if kind == "json":
+        text = json.dumps({"type": "string", "pattern": free})
+        for _ in range(depth):
+            part = draw(st.sampled_from(_SCHEMAS))
+            text = part.replace("@", text) if len(text) < 10_000 else text
+        return kind, text
+    part = " ".join(draw(st.lists(st.sampled_from(_PARTS), min_size=1, max_size=3)))
+    leaf = draw(st.sampled_from(["[a-z]?", "[a-z]*", '"ab"']))
+    rules = [f"a{number} ::= {part.replace('@', f'a{number + 1}')}" for number in range(depth)]
+    return kind, "\n".join([f"root ::= {free} a0", *rules, f"a{depth} ::= {leaf}"])
+
+
 @asynccontextmanager
 async def started(bounds: Bounds) -> AsyncIterator[Trials]:
-    tokens = xgrammar.TokenizerInfo(VOCABULARY, xgrammar.VocabType.RAW, stop_token_ids=[len(VOCABULARY) - 1])
-    trials = Trials(tokens.serialize_json(), bounds=bounds)
+    trials = Trials(TOKENS.serialize_json(), bounds=bounds)
     try:
         await trials.check(*COMPILES["schema"])  # its process runs
         yield trials
@@ -137,6 +188,30 @@ async def test_every_trial_ends_and_bounds_what_vllm_will_do(trials: Trials) -> 
     verdicts = await asyncio.gather(*map(verdict, everything.values()))
     costly = {name for name, verdict in zip(everything, verdicts, strict=True) if verdict}
     assert costly - EITHER.keys() == TOO_COSTLY.keys()
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(constraint=constraints(), seed=st.integers(0, 9))
+async def test_no_constraint_that_passes_holds_an_engine(
+    trials: Trials, constraint: tuple[str, str], seed: int
+) -> None:
+    if await is_costly(trials, constraint):
+        return
+    begin = time.process_time()
+    try:
+        grammar = read(*constraint, any_whitespace=True)
+    except Exception:  # noqa: BLE001  vLLM refuses it
+        return
+    compiled = xgrammar.GrammarCompiler(TOKENS, max_threads=8).compile_grammar(grammar)
+    assert time.process_time() - begin < 2 * BOUNDS.compiling_s
+    text, choose = Text(compiled, np.arange(len(VOCABULARY))), random.Random(seed)
+    total, count, goes_on = 0.0, 0, True
+    while goes_on and count < TOKENS_FOLLOWED and total < ALL_S:
+        begin = time.process_time()
+        goes_on = text.add(choose.choice)
+        took = time.process_time() - begin
+        assert took < STEP_S, count
+        total, count = total + took, count + 1
 
 
 async def test_a_refused_constraint_is_refused_at_once_and_a_tried_one_passes(trials: Trials) -> None:
