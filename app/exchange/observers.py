@@ -276,7 +276,7 @@ _NAMED = ("header", "model")
 def _recorded(exchange: Exchange) -> PendingRequest | None:
     """Starts the recording of the request; None if it is not recorded."""
     recorder, assignment, call, record = exchange.state.recorder, exchange.assignment, exchange.call, exchange.record
-    if (scope := recorder.scope(assignment.endpoint)) is None:
+    if (scope := recorder.scopes.get(assignment.endpoint)) is None:
         return None
     if assignment.reason in _NAMED or not call.translation.generates:
         return None

@@ -195,24 +195,21 @@ class Recorder:
         self.lost: Counter[str] = Counter()
         """Requests that were dropped because too many waited, by endpoint."""
         self._unit_of, self._draw, self._enabled, self._clock = unit_of, draw, enabled, clock
-        self._scopes: Mapping[str, RecordedEndpoint] = {}
+        self.scopes: Mapping[str, RecordedEndpoint] = {}
+        """The endpoints that are recorded, by name."""
         self._pending: list[PendingRequest] = []
         self._size = 0
 
     def configure(self, config: Config) -> None:
         """Applies the recording settings of `config`, from the next request on."""
         recorded = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
-        self._scopes = {
+        self.scopes = {
             name: RecordedEndpoint(name, settings, round(settings.percent / 100 * 2**64))
             for name, settings in recorded.items()
             if settings is not None
         }
-        if self._scopes:
+        if self.scopes:
             self._unit_of("")  # reads the secret now, not with the first request
-
-    def scope(self, endpoint: str) -> RecordedEndpoint | None:
-        """The recording of an endpoint; None if it is not recorded."""
-        return self._scopes.get(endpoint)
 
     def unit(self, scope: RecordedEndpoint, key: str | None) -> int | None:
         """The hash of the unit with this sticky key, or of a request that has none; None if it is not recorded."""

@@ -46,7 +46,7 @@ def recorder(*, enabled: bool = True, **record: Any) -> Recorder:
 
 
 def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
-    scope = of.scope("chat")
+    scope = of.scopes.get("chat")
     assert scope is not None
     unit = of.unit(scope, "ada")
     assert unit is not None
@@ -67,9 +67,8 @@ def recorded(body: Mapping[str, Any], *, size: int = 100, **record: Any) -> tupl
 
 
 def test_only_endpoints_with_record_are_recorded() -> None:
-    assert recorder().scope("chat") is not None
-    assert recorder().scope("other") is None
-    assert recorder(enabled=False).scope("chat") is None
+    assert recorder().scopes.keys() == {"chat"}
+    assert recorder(enabled=False).scopes == {}
 
 
 def test_the_secret_is_read_before_the_first_request() -> None:
@@ -88,14 +87,14 @@ def test_the_secret_is_read_before_the_first_request() -> None:
 
 def test_a_percentage_takes_whole_units_and_about_as_many_as_it_says() -> None:
     it = recorder(percent=20)
-    scope = it.scope("chat")
+    scope = it.scopes.get("chat")
     assert scope is not None
     units = [it.unit(scope, f"user-{number}") for number in range(5000)]
     assert units == [it.unit(scope, f"user-{number}") for number in range(5000)]
     assert 850 < sum(unit is not None for unit in units) < 1150
     assert 850 < sum(it.unit(scope, None) is not None for _ in range(5000)) < 1150
     everybody = recorder(percent=100)
-    scope = everybody.scope("chat")
+    scope = everybody.scopes.get("chat")
     assert scope is not None
     assert all(everybody.unit(scope, f"user-{number}") is not None for number in range(5000))
 
