@@ -53,7 +53,7 @@ from app.errors import (
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames, EventNames, names_of
 from app.exchange.exchange import Exchange
-from app.exchange.observers import Observers
+from app.exchange.observers import Observer
 from app.exchange.request import check_engine_params, check_salt, impossible
 from app.exchange.response import ResponseWriter, StreamAborted
 from app.telemetry.logs import event, where
@@ -79,7 +79,7 @@ _MAX_ROLE_BYTES = 64 * 1024
 _NO_LIMIT = nullcontext()
 
 
-async def forward(exchange: Exchange, observers: Observers) -> None:
+async def forward(exchange: Exchange, observer: Observer) -> None:
     """Calls the assigned deployment, and another one if it fails before the first byte."""
     state, assignment, targets = exchange.state, exchange.assignment, exchange.snapshot.targets
     budget, retried = state.budgets[assignment.endpoint], state.telemetry.routing.retried
@@ -88,7 +88,7 @@ async def forward(exchange: Exchange, observers: Observers) -> None:
     candidates = [assignment.deployment, *assignment.alternatives]
     primary, *others = state.health.order(candidates, exchange.snapshot)
     try:
-        await Attempt(exchange, observers, targets[primary]).run()
+        await Attempt(exchange, observer, targets[primary]).run()
     except DeadlinePassed:
         raise
     except UpstreamError as error:
@@ -103,7 +103,7 @@ async def forward(exchange: Exchange, observers: Observers) -> None:
         if targets[fallback].url == targets[primary].url:
             exchange.place.failed(fallback)  # the fallback's replicas are the same
             await asyncio.sleep(RETRY_SAME_AFTER_S)
-        await Attempt(exchange, observers, targets[fallback]).run()
+        await Attempt(exchange, observer, targets[fallback]).run()
 
 
 def _replacement(
@@ -136,25 +136,25 @@ def _log_retry(exchange: Exchange, fallback: str, error: UpstreamError) -> None:
 class Attempt:
     """One call of a deployment for a client's request, with the lookups that precede the main request."""
 
-    __slots__ = ("_exchange", "_has_looked_up", "_observers", "_target")
+    __slots__ = ("_exchange", "_has_looked_up", "_observer", "_target")
 
-    def __init__(self, exchange: Exchange, observers: Observers, target: Target) -> None:
-        self._exchange, self._observers, self._target = exchange, observers, target
+    def __init__(self, exchange: Exchange, observer: Observer, target: Target) -> None:
+        self._exchange, self._observer, self._target = exchange, observer, target
         self._has_looked_up = False
 
     async def run(self) -> None:
         """Answers the client. Raises the error of a deployment that has failed before the first byte."""
-        observers, name = self._observers, self._target.name
-        observers.called(self._target)
+        observer, name = self._observer, self._target.name
+        observer.called(self._target)
         try:
             await self._reported()
         except (SwitchyardError, asyncio.CancelledError) as error:
-            observers.failed(name, error)
+            observer.failed(name, error)
             raise
         finally:
             if (failure := self._exchange.writer.failure) is not None:
-                observers.failed(name, failure)
-            observers.returned()
+                observer.failed(name, failure)
+            observer.returned()
 
     async def _reported(self) -> None:
         """Counts the attempt, and reports its outcome to the circuit breaker."""
@@ -253,7 +253,7 @@ class Attempt:
         # Whichever dialect has passed the parameter.
         check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
         exchange.record.max_tokens = max_tokens(request.body)
-        self._observers.sent(request, after_lookups=self._has_looked_up)
+        self._observer.sent(request, after_lookups=self._has_looked_up)
         salted = self._salted(request)
         try:
             await (self._streamed if exchange.call.translation.stream else self._unary)(salted, serving)
@@ -340,7 +340,7 @@ class Attempt:
                     await self._check_second_event(chunks)
             await exchange.writer.start_stream(stream.headers)
             cut = cut_calls(request.path, request.body)
-            relay = Relay(stream, names_of(self._target), exchange.writer, self._observers, cut)
+            relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline)
 
     async def _check_second_event(self, chunks: ResponseStream) -> None:
@@ -373,7 +373,7 @@ class Attempt:
                 answer = await (self._shared(request.path, ask) if translation.is_shared else ask())
         received_at = time.perf_counter()
         record.usage = usage_of_answer(answer)
-        self._observers.answered(answer)
+        self._observer.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with malformed_answers():
             reply = translation.reply(answer, serving)
@@ -430,7 +430,7 @@ class Attempt:
             request_id=self._exchange.writer.upstream_id(),
             timeouts=self._timeouts,
             context=self._context(),
-            on_head=self._observers.on_head if is_main else None,
+            on_head=self._observer.on_head if is_main else None,
             encode=self._encode,
         )
 
@@ -442,7 +442,7 @@ class Attempt:
             request_id=self._exchange.writer.upstream_id(),
             timeouts=self._exchange.snapshot.config.timeouts,
             context=self._context(),
-            on_head=self._observers.on_head,
+            on_head=self._observer.on_head,
             encode=self._encode,
         )
 
@@ -479,13 +479,13 @@ class Relay:
         stream: Stream,
         names: DeploymentNames,
         writer: ResponseWriter,
-        observers: Observers,
+        observer: Observer,
         cut: CutCalls | None,
     ) -> None:
         """`cut` corrects the deployment's stream before anything else reads it."""
         self._stream, self._writer, self._cut = stream, writer, cut
         self._names = EventNames(names, stream.check)
-        self._observers, self._takers = observers, observers.takers()
+        self._observer, self._takers = observer, observer.takers
         self._clock = asyncio.get_running_loop().time
         self._rest = b""
 
@@ -505,7 +505,7 @@ class Relay:
             end = self._stream.fail(error)
             self._writer.fail(error)
         finally:
-            self._observers.streamed(self._clock(), in_order=in_order)
+            self._observer.streamed(self._clock(), in_order=in_order)
         self._writer.record.usage = self._stream.usage
         if self._writer.failure is not None and self._stream.aborts:
             if self._rest:
@@ -521,7 +521,7 @@ class Relay:
         return run_until_blocked(self._writer.send_chunk(data)) if data else None
 
     def _translated(self, chunk: bytes) -> bytes:
-        """Translates a chunk for the client, and passes it to the request's observers."""
+        """Translates a chunk for the client, and passes it to the request's observer."""
         if self._cut is not None:
             chunk = self._cut.feed(chunk)
         data = self._stream.feed(chunk)

@@ -23,7 +23,7 @@ from app.errors import ClientError, SwitchyardError
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.exchange import Candidates, Exchange
 from app.exchange.forward import forward
-from app.exchange.observers import NO_OBSERVERS, observers_of
+from app.exchange.observers import UNOBSERVED, observer_of
 from app.exchange.response import Send, errors_rendered
 from app.exchange.state import RouterState
 
@@ -38,7 +38,7 @@ async def handle(
     refusal: SwitchyardError | None = None,
 ) -> None:
     """Serves one HTTP request (ASGI). With a `refusal` it only answers that, in the dialect's form."""
-    exchange, observers = Exchange(state, candidates, scope, receive, send), NO_OBSERVERS
+    exchange, observer = Exchange(state, candidates, scope, receive, send), UNOBSERVED
     try:
         async with errors_rendered(exchange.writer, exchange.render):
             exchange.claim()
@@ -56,10 +56,10 @@ async def handle(
                     await exchange.check()
                     async with await exchange.limits(), exchange.slot():
                         exchange.admitted()
-                        observers = observers_of(exchange)
-                        await forward(exchange, observers)
+                        observer = observer_of(exchange)
+                        await forward(exchange, observer)
             except ClientError as error:
                 raise await exchange.refused(error) from None
     finally:
         exchange.end()
-        observers.ended()
+        observer.ended()

@@ -1,6 +1,6 @@
 """What observes a request from its forwarding to its end: exposures of experiments, mirrors, recordings, traces.
 
-Each observer has the verbs of `Observer`; `Observers` passes every verb on to those that the request has.
+`Observer` has the verbs, each of which does nothing; `Observers` passes them on to several observers.
 """
 
 import asyncio
@@ -26,24 +26,17 @@ Take = Callable[[float, bytes], object]
 """Takes a chunk of the deployment's stream, and the event loop's time at which it was passed on."""
 
 
-def _nothing(now: float, chunk: bytes) -> None:
-    pass
-
-
 class Observer:
-    """Observes one request. A verb that a subclass does not define does nothing."""
+    """Observes one request. A verb that a subclass does not define does nothing.
+
+    `on_head` takes the headers of the deployment's response; None if nobody wants them. `takers` take the chunks of its
+    stream: they are called directly, since they are on the hot path.
+    """
 
     __slots__ = ()
 
-    @property
-    def on_head(self) -> OnHead | None:
-        """Takes the headers of the deployment's response."""
-        return None
-
-    @property
-    def chunk(self) -> Take:
-        """Takes the chunks of the stream. A stream looks it up once: it is on the hot path."""
-        return _nothing
+    on_head: OnHead | None = None
+    takers: Sequence[Take] = ()
 
     def called(self, target: Target) -> None:
         """A deployment is called: the first one, or its replacement."""
@@ -67,21 +60,18 @@ class Observer:
         """The response is over, or the client is gone."""
 
 
-class Observers:
-    """The observers of one request, of which there may be none."""
+UNOBSERVED = Observer()
 
-    __slots__ = ("_observers", "on_head")
+
+class Observers(Observer):
+    """Several observers of one request."""
+
+    __slots__ = ("_observers", "on_head", "takers")
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
-        self.on_head: OnHead | None = None
-        """Takes the headers of the deployment's response; None if nobody wants them."""
-        for observer in observers:
-            self.on_head = observer.on_head or self.on_head
-
-    def takers(self) -> Sequence[Take]:
-        """What takes the chunks of a stream."""
-        return [observer.chunk for observer in self._observers]
+        self.on_head = next((observer.on_head for observer in observers if observer.on_head is not None), None)
+        self.takers = [take for observer in observers for take in observer.takers]
 
     def called(self, target: Target) -> None:
         for observer in self._observers:
@@ -112,11 +102,8 @@ class Observers:
             observer.ended()
 
 
-NO_OBSERVERS = Observers(())
-
-
-def observers_of(exchange: Exchange) -> Observers:
-    """The observers of a request that is about to be forwarded."""
+def observer_of(exchange: Exchange) -> Observer:
+    """Whoever observes a request that is about to be forwarded."""
     observers: list[Observer] = []
     if (exposure := _drawn(exchange)) is not None:
         observers.append(ExposureObserver(exchange, exposure))
@@ -126,24 +113,19 @@ def observers_of(exchange: Exchange) -> Observers:
         observers.append(RecordingObserver(exchange, pending))
     if exchange.trace.span is not None:
         observers.append(TraceObserver(exchange.trace.span))
-    return Observers(observers) if observers else NO_OBSERVERS
+    if len(observers) > 1:
+        return Observers(observers)
+    return observers[0] if observers else UNOBSERVED
 
 
 class ExposureObserver(Observer):
     """Records an experiment's exposure in the ledger."""
 
-    __slots__ = ("_exchange", "_exposure")
+    __slots__ = ("_exchange", "_exposure", "on_head", "takers")
 
     def __init__(self, exchange: Exchange, exposure: Exposure) -> None:
         self._exchange, self._exposure = exchange, exposure
-
-    @property
-    def on_head(self) -> OnHead:
-        return self._exposure.head
-
-    @property
-    def chunk(self) -> Take:
-        return self._exposure.chunk
+        self.on_head, self.takers = exposure.head, (exposure.chunk,)
 
     def called(self, target: Target) -> None:
         if target.name != self._exposure.arrival.assigned:
@@ -205,15 +187,11 @@ def _drawn(exchange: Exchange) -> Exposure | None:
 class MirrorObserver(Observer):
     """Sends a copy to the shadow after the response, if there is an answer to compare it with."""
 
-    __slots__ = ("_exchange", "_original")
+    __slots__ = ("_exchange", "_original", "takers")
 
     def __init__(self, exchange: Exchange, original: Original) -> None:
         self._exchange, self._original = exchange, original
-
-    @property
-    def chunk(self) -> Take:
-        take = self._original.chunk
-        return lambda now, chunk: take(chunk)
+        self.takers = (lambda now, chunk: original.chunk(chunk),)
 
     def sent(self, request: EngineRequest, *, after_lookups: bool) -> None:
         self._original.sent(request.path, request.body, after_lookups=after_lookups)
@@ -298,15 +276,11 @@ def _recorded(exchange: Exchange) -> PendingRequest | None:
 class TraceObserver(Observer):
     """Notes the calls of deployments, and why the answer ended, on the request's span."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "takers")
 
     def __init__(self, span: RequestSpan) -> None:
         self._span = span
-
-    @property
-    def chunk(self) -> Take:
-        take = self._span.chunk
-        return lambda now, chunk: take(chunk)
+        self.takers = (lambda now, chunk: span.chunk(chunk),)
 
     def called(self, target: Target) -> None:
         self._span.calling(target.name, target.url)
