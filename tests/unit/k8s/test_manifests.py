@@ -1,6 +1,8 @@
 """The overlays' configurations, and the nodes they run on."""
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,3 +47,25 @@ def test_ray_listens_as_the_network_policies_say(overlay: str) -> None:
     assert "http_options: {host: 0.0.0.0, port: 8000," in served
     for pod in ray_pods(rendered(overlay)):
         assert {"name": "serve", "containerPort": 8000} in pod.main["ports"]
+
+
+def _containers(value: Any) -> Iterator[dict[str, Any]]:
+    """All containers in a manifest, wherever they are."""
+    if isinstance(value, dict):
+        for kind in ("containers", "initContainers"):
+            yield from value.get(kind) or ()
+        value = list(value.values())
+    for part in value if isinstance(value, list) else ():
+        yield from _containers(part)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_argument_has_a_secret_since_everyone_on_a_node_reads_those(overlay: str) -> None:
+    secrets = 0
+    for container in _containers(rendered(overlay)):
+        texts = json.dumps([container.get("command"), container.get("args"), container.get("lifecycle")])
+        for variable in container.get("env") or ():
+            if "secretKeyRef" in (variable.get("valueFrom") or {}):
+                secrets += 1
+                assert f"$({variable['name']})" not in texts
+    assert secrets > 0
