@@ -71,9 +71,9 @@ def _check_members(body: dict[str, Any]) -> None:
                 if len(value) > _MOST_MEMBERS:
                     message = f"{name}: an object has {len(value)} members, at most {_MOST_MEMBERS} are allowed"
                     raise BadRequest(message, param=name)
-                pending.extend(it for it in value.values() if isinstance(it, dict | list))
+                pending.extend(item for item in value.values() if isinstance(item, dict | list))
             elif isinstance(value, list):
-                pending.extend(it for it in value if isinstance(it, dict | list))
+                pending.extend(item for item in value if isinstance(item, dict | list))
 
 
 def nested_json(text: str) -> Any:
@@ -197,11 +197,11 @@ def first_problem(error: ValidationError) -> Problem:
     """The problem of the first invalid field; in a union, of the branch that got furthest into the value."""
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
-    found = max(of_the_first, key=lambda item: len(_fields(item)))
-    path, message = field_path(_fields(found)), _message(found)
+    deepest = max(of_the_first, key=lambda item: len(_fields(item)))
+    path, message = field_path(_fields(deepest)), _message(deepest)
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
-    kind = found["type"]
+    kind = deepest["type"]
     wrong_type = all(map(_is_wrong_type, of_the_first))
     return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden", wrong_type)
 

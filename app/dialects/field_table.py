@@ -53,12 +53,12 @@ class SupportRow:
 
 def rows(support: FieldSupport, unknown_fields: str, unknown_nested: str) -> Iterator[SupportRow]:
     """First what vLLM does itself, then the other fields by name, then unknown ones, and those of nested objects."""
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for field in sorted({field for sentences in support.values() for field in sentences}):
         for sentence, same_in in _operations(field, support).items():
-            found.setdefault((sentence, tuple(same_in)), []).append(field)
+            grouped.setdefault((sentence, tuple(same_in)), []).append(field)
     # Stable: rows of the same rank stay in the order of their first fields.
-    for (sentence, operations), fields in sorted(found.items(), key=lambda item: item[0][0] != VLLM):
+    for (sentence, operations), fields in sorted(grouped.items(), key=lambda item: item[0][0] != VLLM):
         where = "all" if len(operations) == len(support) else ", ".join(operations)
         yield SupportRow(where, _listed(fields), sentence)
     yield SupportRow("all", "any other", unknown_fields)
@@ -75,11 +75,11 @@ def _listed(fields: Iterable[str]) -> str:
 
 def _operations(field: str, support: FieldSupport) -> dict[str, list[str]]:
     """Each sentence about a field, and the operations where it holds."""
-    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for operation, sentences in support.items():
         if field in sentences:
-            found.setdefault(sentences[field], []).append(operation)
-    return found
+            grouped.setdefault(sentences[field], []).append(operation)
+    return grouped
 
 
 def table(dialect: Dialect) -> str:

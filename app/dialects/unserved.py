@@ -180,7 +180,7 @@ def _expressions(name: str) -> Sequence[tuple[re.Pattern[str], _Missing]]:
 def _base(request: Request) -> tuple[str, str]:
     """The base of the request's path, and the name of the dialect that words its errors."""
     base, name = next(
-        (found[0], name) for expression, name in _BASES if (found := re.match(f"(?:{expression})(?=/|$)", request.path))
+        (match[0], name) for expression, name in _BASES if (match := re.match(f"(?:{expression})(?=/|$)", request.path))
     )
     if name in ("openai", "friendli") and "anthropic-version" in request.headers:
         return base, "anthropic"

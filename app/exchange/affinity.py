@@ -52,10 +52,10 @@ class Place:
         """The affinity header for calls of the deployment, and for a mirrored copy; empty without a key."""
         if target.affinity is None:
             return NO_KEY
-        found = self._found.get(target.name)
-        if found is None:
-            found = self._found[target.name] = self._header(target.affinity)
-        return found
+        header = self._found.get(target.name)
+        if header is None:
+            header = self._found[target.name] = self._header(target.affinity)
+        return header
 
     def _header(self, affinity: Affinity) -> Mapping[str, str]:
         key = self._key(affinity)

@@ -310,8 +310,8 @@ def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint |
 def cache_scope(config: Config, endpoint: str, caller: str) -> str:
     """Names the requests that may share cached prompts with this one, "" for all. `caller` is the caller's id,
     `endpoint` the endpoint's name, or that of a deployment which no endpoint lists."""
-    found = config.endpoints.get(endpoint)
-    isolate = found.isolate_cache if found is not None else None
+    section = config.endpoints.get(endpoint)
+    isolate = section.isolate_cache if section is not None else None
     match isolate or ("caller" if config.access.knows_callers else "none"):
         case "caller":
             return f"caller {caller}"

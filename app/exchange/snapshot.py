@@ -119,9 +119,9 @@ class Preparation:
     def prepare(self, data: object) -> PreparedConfig:
         """Prepares a Config, or plain data. Raises ConfigError. The time is in proportion to its size."""
         config = data if isinstance(data, Config) else self._parser.parse(data)
-        found = PreparedConfig(config, targets(config, self._environment), self._planned(config))
-        self._plans = found.plans
-        return found
+        prepared = PreparedConfig(config, targets(config, self._environment), self._planned(config))
+        self._plans = prepared.plans
+        return prepared
 
     def _planned(self, config: Config) -> Plans:
         known = self._plans
@@ -191,7 +191,7 @@ class SnapshotBuilder:
 
     def stopped(self, stops: Sequence[Stop]) -> Snapshot | None:
         """The snapshot with these stops; None if they change nothing, or before the first configuration."""
-        new = sorted(stops, key=lambda it: it.id)
+        new = sorted(stops, key=lambda stop: stop.id)
         if new == self.stops or self._config is None:
             self.stops = new
             return None
@@ -207,11 +207,11 @@ class SnapshotBuilder:
         if config is None or not self._is_new:
             return None
         reported: dict[str, list[Replaced]] = {}
-        for it in replaced:
-            endpoint = config.endpoints.get(it.endpoint)
-            if endpoint is not None and it.until > now and it.plan == plan_of(it.endpoint, endpoint).id:
-                reported.setdefault(it.endpoint, []).append(it)
-        unknown = {name: found for name, found in reported.items() if not all(map(self._is_known, found))}
+        for former in replaced:
+            endpoint = config.endpoints.get(former.endpoint)
+            if endpoint is not None and former.until > now and former.plan == plan_of(former.endpoint, endpoint).id:
+                reported.setdefault(former.endpoint, []).append(former)
+        unknown = {name: followed for name, followed in reported.items() if not all(map(self._is_known, followed))}
         return self._built(config, unknown) if unknown else None
 
     def behind(self) -> Snapshot | None:
@@ -223,8 +223,8 @@ class SnapshotBuilder:
     def _is_known(self, replaced: Replaced) -> bool:
         """Whether conversations follow the weights, or did until the time was over."""
         return any(
-            same(it.weights, replaced.weights) and replaced.withdrawn.keys() <= it.stops.keys()
-            for it in self._in_force[replaced.endpoint].earlier
+            same(earlier.weights, replaced.weights) and replaced.withdrawn.keys() <= earlier.stops.keys()
+            for earlier in self._in_force[replaced.endpoint].earlier
         )
 
     @property
@@ -233,7 +233,7 @@ class SnapshotBuilder:
 
     def is_stopped(self, endpoint: str, deployment: str) -> bool:
         """Whether the controller has stopped the deployment, in the endpoint's traffic or not."""
-        return any((it.endpoint, it.deployment) == (endpoint, deployment) for it in self.stops)
+        return any((stop.endpoint, stop.deployment) == (endpoint, deployment) for stop in self.stops)
 
     @property
     def is_watched(self) -> bool:
@@ -243,48 +243,52 @@ class SnapshotBuilder:
             return bool(self.stops)
         return (
             bool(self.stops)
-            or any(is_active(it) for it in self._config.experiments.values())
+            or any(is_active(experiment) for experiment in self._config.experiments.values())
             or (
                 (self._is_new or self._pins.has_others)
-                and any(it.sticky is not None and it.pin_s > 0 for it in self._config.endpoints.values())
+                and any(
+                    endpoint.sticky is not None and endpoint.pin_s > 0 for endpoint in self._config.endpoints.values()
+                )
             )
         )
 
     def live_routing(self, endpoint: str) -> LiveRouting:
         """The endpoint's LiveRouting. Takes milliseconds if many conversations are pinned."""
-        found = self._in_force.get(endpoint)
-        if found is None:
+        rules = self._in_force.get(endpoint)
+        if rules is None:
             return LiveRouting()
         now = self._clock()
-        until = max((it.until for it in found.earlier if it.until > now), default=None)
-        return LiveRouting(found.stops, self._pins.by_deployment(endpoint), until)
+        until = max((earlier.until for earlier in rules.earlier if earlier.until > now), default=None)
+        return LiveRouting(rules.stops, self._pins.by_deployment(endpoint), until)
 
     def _built(self, config: Config, replaced: Mapping[str, Sequence[Replaced]] = {}) -> Snapshot:
         now = self._clock()
         stops: _Stops = {
-            name: found
+            name: stopped
             for name, endpoint in (config.endpoints.items() if self.stops else ())
-            if (found := stops_of(name, endpoint.traffic, self.stops))
+            if (stopped := stops_of(name, endpoint.traffic, self.stops))
         }
         self._in_force = {
             name: self._followed(name, endpoint, stops.get(name, NO_STOPS), replaced.get(name, ()), now)
             for name, endpoint in config.endpoints.items()
         }
-        until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
+        until = {name: max(map(_until, rules.earlier)) for name, rules in self._in_force.items() if rules.earlier}
         self._pins.configure(until)
-        plans = {name: self._plan(name, it, stops) for name, it in config.endpoints.items()}
+        plans = {name: self._plan(name, endpoint, stops) for name, endpoint in config.endpoints.items()}
         recorded = self._ledger.configure(config, plans, until, now, settles=self._settles)
 
         @cache
         def able(tasks: tuple[Task, ...]) -> frozenset[str]:
             """The deployments that support all of the tasks."""
-            return frozenset(name for name, it in config.deployments.items() if set(tasks) <= set(it.tasks))
+            return frozenset(
+                name for name, deployment in config.deployments.items() if set(tasks) <= set(deployment.tasks)
+            )
 
         rules = {
-            name: it
+            name: rules
             for name, endpoint in config.endpoints.items()
             if (endpoint.plan.overrides or name in stops or name in until or self._pins.is_behind(name))
-            and (it := self._rules(name, endpoint, stops.get(name, NO_STOPS), able(endpoint.tasks)))
+            and (rules := self._rules(name, endpoint, stops.get(name, NO_STOPS), able(endpoint.tasks)))
         }
         ids = {name: plan.id for name, plan in plans.items()}
         unstopped = {name: _unstopped(name, config.endpoints[name], recorded.get(name)) for name in stops}
@@ -309,9 +313,11 @@ class SnapshotBuilder:
             return before
         # Replaced weights come first: they are all the weights that are followed, and the plan lists only the last
         # ones.
-        listed = [Earlier(it.weights, it.until, it.withdrawn) for it in replaced]
-        listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
-        if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
+        listed = [Earlier(former.weights, former.until, former.withdrawn) for former in replaced]
+        listed += [Earlier(former.weights, former.until, former.withdrawn) for former in endpoint.plan.earlier]
+        if before is not None and (
+            lifted := {stopped: to for stopped, to in before.stops.items() if stopped not in stops}
+        ):
             self._pins.move(name, lifted)
         has_changed = before is not None and not same(before.weights, endpoint.traffic)
         if has_changed and self._pins.has_others and endpoint.pin_s > 0:

@@ -234,4 +234,4 @@ def _without_undocumented(body: dict[str, Any], operation: str, header: str | No
             "Set extra-parameters to 'pass-through' to pass to the model.",
             param=undocumented[0],
         )
-    return body if mode == "pass-through" else {name: it for name, it in body.items() if name in documented}
+    return body if mode == "pass-through" else {name: value for name, value in body.items() if name in documented}

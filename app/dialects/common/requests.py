@@ -300,9 +300,9 @@ class SingleCallFilter:
 
     def drops(self, frame: bytes) -> bool:
         """Whether a frame is about a function call after the first."""
-        if (found := _INDEX.search(frame)) is None:
+        if (match := _INDEX.search(frame)) is None:
             return False
-        index = int(found[1])
+        index = int(match[1])
         if _CALL.search(frame) and index not in self._calls:
             self._calls.append(index)
         return index in self._calls[1:]

@@ -138,4 +138,4 @@ class DatabricksEmbeddingsTranslation(Translation):
 
 def _filled(template: str, **values: str) -> str:
     # In one pass: a value may itself contain a placeholder.
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)

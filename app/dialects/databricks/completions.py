@@ -163,7 +163,9 @@ class DatabricksCompletionsTranslation(Translation):
         completion = from_json(answer)
         if self.best_of is not None:
             completion = self.best_of.select(completion)
-        return json_reply({**completion, "choices": [self._choice(it) for it in completion["choices"]]}, serving)
+        return json_reply(
+            {**completion, "choices": [self._choice(choice) for choice in completion["choices"]]}, serving
+        )
 
     def open_stream(self, serving: ServingContext) -> Stream:
         failure = partial(error_frames, request_id=self.context.request_id)

@@ -97,10 +97,10 @@ class Databricks:
 
 def _tasks_of(name: str, config: Config) -> Sequence[Task]:
     """The Databricks tasks that the endpoint or deployment `name` supports. Raises NotFound if there is neither."""
-    found = config.endpoints.get(name) or config.deployments.get(name)
-    if found is None:
+    section = config.endpoints.get(name) or config.deployments.get(name)
+    if section is None:
         raise NotFound(f"There is no endpoint '{name}'", param="model")  # its caller may not see the others' names
-    return [task for task in found.tasks if task in TASKS]
+    return [task for task in section.tasks if task in TASKS]
 
 
 def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:

@@ -303,7 +303,7 @@ def requested_traffic(name: str, body: bytes, config: Config) -> dict[str, int]:
         if entities is not None:
             named |= _declared_names(field, entities, endpoint, config)
     shares = endpoint.traffic if update.traffic_config is None else _shares(update.traffic_config, endpoint, config)
-    if named and (unnamed := next((it for it in shares if it not in named), None)) is not None:
+    if named and (unnamed := next((name for name in shares if name not in named), None)) is not None:
         raise _wrong("traffic_config.routes", f"'{unnamed}' is not among the served entities of this request")
     known = dict.fromkeys([*endpoint.traffic, *sorted(named)], 0)
     return {**known, **shares}
@@ -366,14 +366,14 @@ def _shares(traffic: _Traffic, endpoint: Endpoint, config: Config) -> dict[str, 
 
 
 def _check_tasks(path: str, name: str, endpoint: Endpoint, config: Config) -> None:
-    able = [known for known, it in config.deployments.items() if set(endpoint.tasks) <= set(it.tasks)]
+    able = [known for known, deployment in config.deployments.items() if set(endpoint.tasks) <= set(deployment.tasks)]
     if name in able:
         return
-    found = config.deployments.get(name)
+    deployment = config.deployments.get(name)
     problem = (
         f"no deployment '{name}' is declared"
-        if found is None
-        else f"'{name}' serves {', '.join(found.tasks)}, but the endpoint serves {', '.join(endpoint.tasks)}"
+        if deployment is None
+        else f"'{name}' serves {', '.join(deployment.tasks)}, but the endpoint serves {', '.join(endpoint.tasks)}"
     )
     raise _wrong(path, f"{problem}; it can be: {', '.join(able)}")
 

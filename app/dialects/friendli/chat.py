@@ -242,7 +242,7 @@ class FriendliTokenizeTranslation(Translation):
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         pieces: list[bytes] = []  # as JSON: a list of integers takes ten times the memory
-        yield from in_steps(serving.known_model, self.prompt, "prompt", lambda it: pieces.append(dump(it.ids)[1:-1]))
+        yield from in_steps(serving.known_model, self.prompt, "prompt", lambda ids: pieces.append(dump(ids.ids)[1:-1]))
         return Reply(b'{"tokens":[%b]}' % b",".join(filter(None, pieces)))
 
 

@@ -48,8 +48,8 @@ def _wrong(field: str, why: str) -> BadRequest:
 def _pattern(schema: str | dict[str, Any] | None) -> str:
     if not isinstance(schema, str) or not schema:
         raise _wrong("schema", "must be a regular expression where the type is regex")
-    if found := next(_unsupported(schema), None):
-        raise _wrong("schema", f"{found} is not supported in a regular expression")
+    if keyword := next(_unsupported(schema), None):
+        raise _wrong("schema", f"{keyword} is not supported in a regular expression")
     return schema
 
 
@@ -137,12 +137,12 @@ def _references(part: Any) -> Iterator[str]:
 
 def _definition(schema: Mapping[str, Any], reference: str) -> Any:
     """The target of a reference inside the schema; None if there is none, which the engine rejects."""
-    found: Any = schema
+    part: Any = schema
     for step in reference.removeprefix("#").strip("/").split("/"):
-        if not isinstance(found, dict):
+        if not isinstance(part, dict):
             return None
-        found = found.get(step)
-    return found
+        part = part.get(step)
+    return part
 
 
 def sampling(fields: GenerationFields, *, several: bool) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class CohereEmbedTranslation(DirectTranslation):
 
     @classmethod
     def of(cls, request: Embed, *, version: str) -> Self:
-        body: dict[str, Any] = {"input": request.texts or [it.text() for it in request.inputs or ()]}
+        body: dict[str, Any] = {"input": request.texts or [part.text() for part in request.inputs or ()]}
         if request.model is not None:
             body["model"] = request.model
         if request.output_dimension is not None:

@@ -116,14 +116,14 @@ class Score(_Scoring):
 
 def pair_in(names: Sequence[str] | Mapping[str, Any]) -> tuple[str, str] | None:
     """The fields with the queries and with the documents; None unless these are all of the fields with texts."""
-    found = {name for pair in _PAIRS for name in pair if name in names}
-    return next((pair for pair in _PAIRS if found == set(pair)), None)
+    present = {name for pair in _PAIRS for name in pair if name in names}
+    return next((pair for pair in _PAIRS if present == set(pair)), None)
 
 
 def texts(value: Any) -> Any:
     """Checked texts as vLLM takes them: objects with `text` become that text."""
     if isinstance(value, list):
-        return [texts(it) for it in value]
+        return [texts(item) for item in value]
     return value["text"] if isinstance(value, dict) and "text" in value else value
 
 

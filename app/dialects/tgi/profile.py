@@ -139,4 +139,7 @@ def _is_served(name: str, request: Request, context: ParseContext) -> bool:
     endpoint = config.endpoints.get(request.params.get("endpoint") or config.defaults.get("completions") or "")
     if endpoint is None:
         return False
-    return name in endpoint.traffic or [config.deployments[it].model for it in endpoint.traffic].count(name) == 1
+    return (
+        name in endpoint.traffic
+        or [config.deployments[deployment].model for deployment in endpoint.traffic].count(name) == 1
+    )

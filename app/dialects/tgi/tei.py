@@ -240,14 +240,14 @@ class PredictTranslation(DirectTranslation):
         return Call("classify", body, translation, field_names=cls.field_names)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        found = [self._classes(item, serving.known_model.labels) for item in _in_order(answer)]
-        return Reply(dump(found if self.batched else found[0]))
+        classes = [self._classes(item, serving.known_model.labels) for item in _in_order(answer)]
+        return Reply(dump(classes if self.batched else classes[0]))
 
     def _classes(self, item: Mapping[str, Any], labels: Sequence[str]) -> list[dict[str, Any]]:
         scores = item["probs"]
         names = labels if len(labels) == len(scores) else [f"LABEL_{number}" for number in range(len(scores))]
-        found = [{"score": score, "label": name} for score, name in zip(scores, names, strict=True)]
-        return sorted(found, key=lambda it: -it["score"])[: self.most]
+        classes = [{"score": score, "label": name} for score, name in zip(scores, names, strict=True)]
+        return sorted(classes, key=lambda scored: -scored["score"])[: self.most]
 
 
 def _in_order(answer: bytes) -> list[dict[str, Any]]:
