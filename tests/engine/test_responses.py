@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_input_messages
@@ -64,6 +66,65 @@ def test_an_image_for_a_model_of_texts_is_the_inputs_fault(client: httpx.Client)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "input[0].content[0]")
     assert "a model for texts only" in error["message"]
+
+
+def test_an_image_beside_a_text_is_named_too(client: httpx.Client) -> None:
+    content = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": "data:image/png;,"}]
+    answer = client.post("/v1/responses", json={"model": "chat", "input": [{"role": "user", "content": content}]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].content[1]")
+
+
+INPUTS = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
+PARTS: Mapping[str, list[dict[str, Any]]] = {
+    "assistant": [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "a"}],
+    "developer": INPUTS,
+    "system": INPUTS,
+    "user": INPUTS,
+}
+"""The parts that each role's message may have."""
+
+MESSAGES = st.sampled_from(sorted(PARTS)).flatmap(
+    lambda role: st.fixed_dictionaries(
+        {
+            "role": st.just(role),
+            "content": st.just("a")
+            | st.lists(
+                st.sampled_from(PARTS[role]).flatmap(
+                    lambda part: st.fixed_dictionaries(
+                        {name: st.just(value) for name, value in part.items()},
+                        optional={
+                            "text": {"annotations": st.just([]), "logprobs": st.just([])},
+                            "image_url": {"detail": st.sampled_from(["auto", "low", "high", "original"])},
+                        }.get(list(part)[1], {}),
+                    )
+                ),
+                min_size=1,
+                max_size=3,
+            ),
+        },
+        optional={
+            "type": st.just("message"),
+            "id": st.just("msg_1"),
+            "status": st.sampled_from(["in_progress", "completed", "incomplete"]),
+            "phase": st.sampled_from(["commentary", "final_answer"]),
+        },
+    )
+)
+"""Messages of OpenAI's SDK, with any of the fields that clients leave out."""
+
+
+@given(MESSAGES)
+def test_vllm_takes_every_message_of_the_sdk_whole(message: dict[str, Any]) -> None:
+    request = Request("POST", "/v1/responses", json.dumps({"model": "chat", "input": [message]}).encode())
+    sent = ResponsesRequest.model_validate(OpenAI().parse("responses", request, CONTEXT).body)
+    (made,) = construct_input_messages(request_input=sent.input)
+    content, parts = made.get("content"), message["content"]
+    assert made["role"] == message["role"]
+    if isinstance(parts, str) or message["role"] == "assistant":
+        assert content == "a" * len(parts)
+    else:
+        assert isinstance(content, list)
+        assert [part["type"] for part in content] == [part["type"] for part in parts]
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -5,7 +5,7 @@
 - The items of a Responses input that vLLM can put into a prompt: messages, calls of functions, results, reasoning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -203,6 +203,12 @@ def _unsupported(path: str, kind: str) -> BadRequest:
 # `entrypoints/openai/responses/utils.py`.
 
 _ROLES = frozenset({"assistant", "developer", "system", "user"})
+_STATUSES = ("in_progress", "completed", "incomplete")
+_DETAILS = ("auto", "low", "high", "original")
+_INPUT_PARTS = ("input_text", "input_image")
+_PARTS_OF_MODELS = ("output_text", "refusal")
+_MODELS_PARTS = (*_PARTS_OF_MODELS, "input_text", "text")
+"""Types of the parts in a message of the model: those of OpenAI, and those that clients confuse with them."""
 
 _CALLS: Mapping[str, tuple[str, str | None]] = {
     "apply_patch_call": ("operation", "apply_patch"),
@@ -239,17 +245,11 @@ def _settled(item: Any, path: str, *, drop: bool) -> dict[str, Any] | None:
     if not isinstance(item, dict):
         raise BadRequest(f"{path}: must be an object", param=path)
     kind = item.get("type", "message" if "role" in item or "id" not in item else "item_reference")
-    if kind == "message":
-        return _message(item, path)
-    if kind == "reasoning":
-        return _reasoning(item)
-    if kind == "function_call":
-        _require(item, path, "call_id", "name", "arguments")
-        return item
-    if kind == "function_call_output":
-        return _with_known_parts(item, "output", path)
     if not isinstance(kind, str):
         raise BadRequest(f"{path}.type: must be a string", param=f"{path}.type")
+    if kind in _PASSED:
+        _check_record(item, path)
+        return _PASSED[kind](item, path)
     if kind in _CALLS:
         return _function_call(item, path, *_CALLS[kind])
     if kind in _RESULTS:
@@ -260,43 +260,106 @@ def _settled(item: Any, path: str, *, drop: bool) -> dict[str, Any] | None:
     raise BadRequest(f"{path}: items of type '{kind[:64]}' are not supported; {instead}", param=path)
 
 
+def _check_record(item: Mapping[str, Any], path: str) -> None:
+    """Raises BadRequest for what vLLM would refuse without naming it, in the fields that items of answers have."""
+    if not isinstance(item.get("id", ""), str):
+        raise BadRequest(f"{path}.id: must be a string", param=f"{path}.id")
+    if item.get("status", "completed") not in _STATUSES:
+        raise BadRequest(f"{path}.status: must be one of {', '.join(_STATUSES)}", param=f"{path}.status")
+
+
 def _message(item: dict[str, Any], path: str) -> dict[str, Any]:
-    """A message; the model's has one text, as vLLM reads only the first one."""
+    """A message; the model's has one text: vLLM reads only the first one, and knows such a list by fields that clients
+    leave out."""
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise BadRequest(f"{path}.role: must be one of {', '.join(sorted(_ROLES))}", param=f"{path}.role")
-    if role != "assistant" or not isinstance(content, list):
-        return _with_known_parts(item, "content", path)
-    texts: list[str] = []
-    for number, part in enumerate(content):
-        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
-        if not isinstance(text, str):
-            where = f"{path}.content[{number}]"
-            raise BadRequest(f"{where}: only texts are supported in a message of the model", param=where)
-        texts.append(text)
-    is_one_text = len(content) == 1 and "text" in content[0]
-    return item if is_one_text else {**item, "content": "".join(texts)}
+    if role != "assistant":
+        # vLLM would continue a user's message that is incomplete, too.
+        return _with_known_parts({name: value for name, value in item.items() if name != "status"}, "content", path)
+    known = {name: value for name, value in item.items() if name != "phase"}
+    if not isinstance(content, list):
+        return _with_known_parts(known, "content", path)
+    return {**known, "content": "".join(_said(part, f"{path}.content[{n}]") for n, part in enumerate(content))}
+
+
+def _said(part: Any, path: str) -> str:
+    """The text of a part of the model's message."""
+    _check_type(part, path, _MODELS_PARTS, _PARTS_OF_MODELS)
+    field = "refusal" if part["type"] == "refusal" else "text"
+    _require(part, path, field)
+    text: str = part[field]
+    return text
 
 
 def _with_known_parts(item: dict[str, Any], field: str, path: str) -> dict[str, Any]:
-    """The item, whose `field` is a text or a list of parts. Raises BadRequest for parts that vLLM would leave out."""
+    """The item, whose `field` is a text or a list of parts, with what vLLM requires. Raises BadRequest for parts that
+    vLLM would leave out, or refuse without naming them."""
     content = item.get(field)
-    if not isinstance(content, str | list):
+    if isinstance(content, str):
+        return item
+    if not isinstance(content, list):
         raise BadRequest(f"{path}.{field}: must be a text or a list", param=f"{path}.{field}")
-    for number, part in enumerate(content if isinstance(content, list) else ()):
-        kind = part.get("type") if isinstance(part, dict) else None
-        where = f"{path}.{field}[{number}]"
-        if kind == "input_file" or (kind == "input_image" and not part.get("image_url")):
-            message = f"{where}: this server stores no files; send the text, or an image's URL as `image_url`"
-            raise BadRequest(message, param=where)
-    return item
+    return {**item, field: [_part(part, f"{path}.{field}[{number}]") for number, part in enumerate(content)]}
 
 
-def _reasoning(item: dict[str, Any]) -> dict[str, Any] | None:
+def _part(part: Any, path: str) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "input_file" or (kind == "input_image" and not part.get("image_url")):
+        message = f"{path}: this server stores no files; send the text, or an image's URL as `image_url`"
+        raise BadRequest(message, param=path)
+    _check_type(part, path, _INPUT_PARTS, _INPUT_PARTS)
+    _require(part, path, "text" if kind == "input_text" else "image_url")
+    if kind == "input_image" and part.get("detail", "auto") not in _DETAILS:
+        raise BadRequest(f"{path}.detail: must be one of {', '.join(_DETAILS)}", param=f"{path}.detail")
+    return {"detail": "auto", **part} if kind == "input_image" else {**part}
+
+
+def _check_type(part: Any, path: str, known: Sequence[str], named: Sequence[str]) -> None:
+    """Raises BadRequest for a part of no `known` type, with those that are `named`, or the one that was meant."""
+    if not isinstance(part, dict):
+        raise BadRequest(f"{path}: must be an object", param=path)
+    if "type" not in part:
+        raise BadRequest(f"{path}.type: Field required", param=f"{path}.type", code="missing_required_parameter")
+    kind = part["type"]
+    if not isinstance(kind, str) or kind not in known:
+        types = " or ".join(f"'{name}'" for name in named)
+        raise BadRequest(f"{path}: parts of type '{str(kind)[:64]}' are not supported here; use {types}", param=path)
+
+
+def _reasoning(item: dict[str, Any], path: str) -> dict[str, Any] | None:
     """Reasoning; None if only OpenAI's servers can decrypt it."""
     if not item.get("content") and not item.get("summary"):
         return None
-    return {name: value for name, value in item.items() if name != "encrypted_content"}
+    settled = {name: value for name, value in item.items() if name != "encrypted_content"}
+    for field, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
+        parts = item.get(field, [])
+        if not isinstance(parts, list):
+            raise BadRequest(f"{path}.{field}: must be a list", param=f"{path}.{field}")
+        for number, part in enumerate(parts):
+            where = f"{path}.{field}[{number}]"
+            _check_type(part, where, [kind], [kind])
+            _require(part, where, "text")
+    return {"summary": [], **settled}
+
+
+def _passed_call(item: dict[str, Any], path: str) -> dict[str, Any]:
+    _require(item, path, "call_id", "name", "arguments")
+    return item
+
+
+def _passed_output(item: dict[str, Any], path: str) -> dict[str, Any]:
+    _require(item, path, "call_id")
+    return _with_known_parts(item, "output", path)
+
+
+_PASSED: Mapping[str, Callable[[dict[str, Any], str], dict[str, Any] | None]] = {
+    "function_call": _passed_call,
+    "function_call_output": _passed_output,
+    "message": _message,
+    "reasoning": _reasoning,
+}
+"""The types of items that vLLM has, to what checks and completes one."""
 
 
 def _function_call(item: Mapping[str, Any], path: str, field: str, name: str | None) -> dict[str, Any]:

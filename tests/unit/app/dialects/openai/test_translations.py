@@ -412,8 +412,23 @@ def test_what_a_servers_tool_was_asked_is_left_out_as_its_definition_is(kind: st
         ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, ".content[0]"),
         ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, ".content[0]"),
         ({"role": "assistant", "content": [{"type": "input_image", "image_url": "u"}]}, ".content[0]"),
+        ({"role": "user", "content": ["hi"]}, ".content[0]"),
+        ({"role": "user", "content": [{"text": "hi"}]}, ".content[0].type"),
+        ({"role": "user", "content": [{"type": "text", "text": "hi"}]}, ".content[0]"),
+        ({"role": "user", "content": [{"type": "output_text", "text": "hi"}]}, ".content[0]"),
+        ({"role": "user", "content": [{"type": "input_text", "text": 5}]}, ".content[0].text"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": "u", "detail": "x"}]}, ".content[0].detail"),
+        ({"role": "user", "content": "hi", "id": 5}, ".id"),
+        ({"role": "user", "content": "hi", "status": "done"}, ".status"),
+        ({"role": "assistant", "content": [{"type": "output_txt", "text": "hi"}]}, ".content[0]"),
+        ({"role": "assistant", "content": [{"type": "output_text"}]}, ".content[0].text"),
+        ({"type": "reasoning", "summary": "hm"}, ".summary"),
+        ({"type": "reasoning", "summary": [{"type": "summary_text"}]}, ".summary[0].text"),
+        ({"type": "reasoning", "content": [{"type": "summary_text", "text": "hm"}]}, ".content[0]"),
         ({"type": "function_call", "call_id": "c", "name": "f"}, ".arguments"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "status": 1}, ".status"),
         ({"type": "function_call_output", "call_id": "c"}, ".output"),
+        ({"type": "function_call_output", "output": "5"}, ".call_id"),
         ({"type": "custom_tool_call", "call_id": "c", "name": "f"}, ".input"),
         ({"type": "custom_tool_call", "call_id": "c", "input": "x"}, ".name"),
     ],
@@ -429,7 +444,29 @@ def test_every_text_of_the_models_message_reaches_the_prompt() -> None:
     message = {"type": "message", "id": "m", "status": "completed", "role": "assistant"}
     assert parsed({**message, "content": texts}) == [{**message, "content": "ab"}]
     assert parsed({**message, "content": texts[1:]}) == [{**message, "content": "b"}]
-    assert parsed({**message, "content": texts[:1]}) == [{**message, "content": texts[:1]}]
+    assert parsed({**message, "content": texts[:1]}) == [{**message, "content": "a"}]
+    assert parsed({"role": "assistant", "content": texts}) == [{"role": "assistant", "content": "ab"}]
+
+
+@pytest.mark.parametrize("kind", ["text", "output_text"])
+def test_a_part_of_the_wrong_type_is_refused_with_the_types_of_its_place(kind: str) -> None:
+    with pytest.raises(BadRequest, match=f"'{kind}' are not supported here; use 'input_text' or 'input_image'"):
+        parsed({"role": "user", "content": [{"type": kind, "text": "hi"}]})
+
+
+def test_an_image_has_the_default_detail() -> None:
+    image = {"type": "input_image", "image_url": "u"}
+    settled = {**image, "detail": "auto"}
+    low = {**image, "detail": "low"}
+    assert parsed({"role": "user", "content": [image, low]}) == [{"role": "user", "content": [settled, low]}]
+    output = {"type": "function_call_output", "call_id": "c", "output": [image]}
+    assert parsed(output) == [{**output, "output": [settled]}]
+
+
+def test_only_the_models_message_can_be_incomplete() -> None:
+    message = {"content": "a", "status": "incomplete"}
+    assert parsed({**message, "role": "assistant"}) == [{**message, "role": "assistant"}]
+    assert parsed({**message, "role": "user"}) == [{"content": "a", "role": "user"}]
 
 
 def test_an_input_without_anything_for_the_model_is_refused() -> None:
