@@ -80,12 +80,14 @@ _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
 # vLLM's names for a text that is too long; no request has such a field.
 _NO_FIELDS = frozenset({"input_text", "input_tokens"})
 _FIRST_OF_LINES = re.compile(r"validation errors? for .*\n(\S+)\n +(.*?)(?: \[type=|$)", re.MULTILINE)
+_FIRST_LOCATION = re.compile(r"'loc': \(((?:'[^']*'|\d+)(?:, (?:'[^']*'|\d+))*),?\)")
 _FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
 
 
 def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     try:
-        error = from_json(body)["error"]
+        # A body with hundreds of problems is longer than what is read of it: its beginning has the first.
+        error = from_json(body, allow_partial="trailing-strings")["error"]
         message, param, code = error.get("message"), error.get("param"), error.get("code")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, None, None
@@ -99,6 +101,8 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     # vLLM prints pydantic's errors in one of two ways: keep the first error's sentence and its field.
     if "validation error" in message:
         if first := _FIRST_OF_LIST.search(message):
+            if param is None and (location := _FIRST_LOCATION.search(message)):
+                param = _path(".".join(part.strip("'") for part in location[1].split(", ")))
             message = (first[1] or first[2]).removeprefix("Value error, ")
         elif first := _FIRST_OF_LINES.search(message):
             place = _path(first[1])
@@ -152,12 +156,25 @@ def media_refused(message: str, body: Mapping[str, Any]) -> str | None:
         return None
     for field in ("messages", "input"):
         for index, item in enumerate(items if isinstance(items := body.get(field), list) else ()):
-            for name in ("content", "output"):
-                parts = item.get(name) if isinstance(item, Mapping) else None
-                for place, part in enumerate(parts if isinstance(parts, list) else ()):
-                    if isinstance(part, Mapping) and part.get("type") not in _TEXTS:
-                        return f"{field}[{index}].{name}[{place}]"
+            if (path := next(_media(item, f"{field}[{index}]"), None)) is not None:
+                return path
     return None
+
+
+def _media(holder: Any, path: str) -> Iterator[str]:
+    """The paths of the parts that are no text in a message, an item, or a tool's result."""
+    for name in ("content", "output"):
+        parts = holder.get(name) if isinstance(holder, Mapping) else None
+        for place, part in enumerate(parts if isinstance(parts, list) else ()):
+            inner = f"{path}.{name}[{place}]"
+            if isinstance(part, Mapping) and part.get("type") not in _TEXTS:
+                yield inner
+            yield from _media(part, inner)
+
+
+def with_public_name(message: str, model: str, name: str) -> str:
+    """The engine's message with the public `name` of its `model`."""
+    return re.sub(rf"(?<![\w./-]){re.escape(model)}(?![\w/-])", lambda _: name, message) if model else message
 
 
 def _urls(value: Any, path: str, host: str) -> Iterator[str]:

@@ -36,6 +36,7 @@ from app.engine.errors import (
     error_in_first_chunk,
     field_named_in,
     media_refused,
+    with_public_name,
 )
 from app.engine.usage import counted, max_tokens, usage_of_answer
 from app.errors import (
@@ -185,12 +186,14 @@ class Attempt:
                 state.health.succeeded(name)
 
     def _name_field(self, error: Rejected) -> None:
-        """Finds the field that the engine rejects, and gives it the client's name."""
+        """Finds the field that the engine rejects, and gives it and the model the names that the client knows."""
         call = self._exchange.call
         if (part := media_refused(error.message, call.body)) is not None:
             error.message = f"{part}: endpoint '{self._exchange.record.endpoint}' has a model for texts only"
             error.param = part
         param = error.param or field_named_in(error.message, call.body)
+        public = call.model or self._exchange.record.endpoint
+        error.message = with_public_name(error.message, self._target.model, public)
         error.param, error.value = param, value_at(call.body, param)
         if param is None:
             return

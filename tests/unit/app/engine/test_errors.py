@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.errors import engine_error, field_named_in, media_refused
+from app.engine.errors import engine_error, field_named_in, media_refused, with_public_name
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, Rejected
 
@@ -157,6 +157,10 @@ TEXT = {"type": "text", "text": "hi"}
     [
         ({"messages": [{"content": "hi"}, {"content": [TEXT, IMAGE]}]}, "messages[1].content[1]"),
         ({"messages": [{"content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"content": [{"type": "tool_result", "content": [TEXT, {"type": "image"}]}]}]},
+            "messages[0].content[0].content[1]",
+        ),
         ({"input": [{"content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call_output", "output": [{"type": "input_image"}]}]}, "input[0].output[0]"),
         ({"input": "hi"}, None),
@@ -165,3 +169,24 @@ TEXT = {"type": "text", "text": "hi"}
 def test_the_part_that_a_model_of_texts_cannot_read_is_found(body: dict[str, Any], path: str | None) -> None:
     assert media_refused("m is not a multimodal model", body) == path
     assert media_refused("out of luck", body) is None
+
+
+def test_an_error_that_is_longer_than_what_is_read_of_it_has_its_first_problem() -> None:
+    problem = "{'type': 'string_type', 'loc': ('body', 'input', 0, 'Message', 'role'), 'msg': 'Input should be a text'}"
+    message = f"999 validation errors:\n  {problem}\n" + "  {'type': 'x'}\n" * 1000
+    found = engine_error(error(message, 400, None)[:5000], 400)
+    assert (found.param, found.message) == ("input[0].role", "input[0].role: Input should be a text")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ('Model "org/m-1" has no vectors of 5', 'Model "chat" has no vectors of 5'),
+        ("org/m-1 is none", "chat is none"),
+        ("org/m-1.", "chat."),
+        ("org/m-12 and org/m-1-b, xorg/m-1", "org/m-12 and org/m-1-b, xorg/m-1"),
+    ],
+)
+def test_an_error_has_the_public_name_of_the_model(message: str, expected: str) -> None:
+    assert with_public_name(message, "org/m-1", "chat") == expected
+    assert with_public_name(message, "", "chat") == message
