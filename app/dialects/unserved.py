@@ -52,6 +52,10 @@ _OPENAI: Mapping[str, _Missing] = {
         "`POST /v1/embeddings`, `POST /pooling`, `POST /embed`, `POST /embed_all` or `POST /v2/embed`",
     ),
     "embed_sparse": _Missing("sparse vectors: vLLM makes none", "`POST /embed`, or `POST /rerank` to rank texts"),
+    "fim/completions": _Missing(
+        "completion of text before a suffix",
+        "`POST /v1/completions` with the model's own tokens for it",
+    ),
     "evals": _Missing("evaluations", "experiments (`GET /api/experiments`)"),
     "files|uploads": _FILES,
     "fine_tuning|fine-tunes": _Missing("fine-tuning", "a tuned model, or its LoRA adapter, as a deployment"),
@@ -150,6 +154,10 @@ def refusal(request: Request, allowed: Sequence[str] = ()) -> tuple[Dialect, Swi
     dialect = _of_route(request) or _BY_NAME[name]
     rest = request.path[len(base) :].strip("/")
     methods = taken(request.path, allowed, request.method) if allowed else ""
+    if base.endswith("/v1") and re.match(r"v1(?:/|$)", rest):
+        return dialect, UnsupportedRoute(
+            "path with two versions", "a base URL without `/v1`: the client adds it", methods
+        )
     for expression, missing in _expressions(dialect.name):
         if expression.match(rest):
             return dialect, UnsupportedRoute(missing.what, missing.instead, methods)

@@ -22,6 +22,7 @@ from app.config.schema import Config, Endpoint
 from app.control_plane import Replicas
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
+from app.dialects.common.requests import model_names
 from app.errors import NotFound
 from app.exposures.plans import plan_of
 from app.misspellings import question
@@ -194,16 +195,19 @@ class OverviewApi:
         return self._services.views().of(context.caller)
 
     async def _load(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """vLLM's GET /load: the requests that deployments work on for this router, of `?model=` or of all endpoints."""
+        """vLLM's GET /load: the requests that deployments work on for this router, of `?model=` (an endpoint or a
+        deployment) or of all endpoints."""
         seen = self._seen(context)
         name = request.query_params.get("model")
-        if name is not None and name not in seen.endpoints:
-            raise NotFound(f"There is no endpoint '{name}'{question(name, seen.endpoints)}", param="model")
-        names = seen.endpoints if name is None else [name]
+        if name is not None and name not in (known := model_names(seen)):
+            raise NotFound(f"There is no endpoint or deployment '{name}'{question(name, known)}", param="model")
         working = in_flight(self._services.telemetry)
-        return Reply(
-            dump({"server_load": sum(count for (endpoint, *_), count in working.items() if endpoint in names)})
+        counts = (
+            count
+            for (endpoint, deployment), count in working.items()
+            if endpoint in seen.endpoints and name in (None, endpoint, deployment)
         )
+        return Reply(dump({"server_load": sum(counts)}))
 
     def _document(
         self, seen: Config, operated: Collection[str], is_manager: bool, replicas: Replicas | None

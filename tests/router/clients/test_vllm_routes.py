@@ -336,6 +336,7 @@ def test_the_load_is_the_number_of_requests_under_way(embedding: Rig) -> None:
     with httpx.stream("POST", f"{embedding.url}/v1/chat/completions", json=body):
         wait_until(lambda: load() == {"server_load": 1})
         assert load(model="chat") == {"server_load": 1}
+        assert load(model="blue")["server_load"] + load(model="green")["server_load"] == 1
         assert load(model="embed") == {"server_load": 0}
     wait_until(lambda: load() == {"server_load": 0})
     assert httpx.get(f"{embedding.url}/load", params={"model": "nope"}).status_code == 404
