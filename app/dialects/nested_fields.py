@@ -59,6 +59,7 @@ REQUEST: Mapping[str, str] = {
     "instances": "instance",
     "messages": "message",
     "output_config": "output_config",
+    "output_format": "format",
     "parameters": "parameters",
     "reasoning": "reasoning",
     "response_format": "format",

@@ -83,37 +83,35 @@ PARTS: Mapping[str, list[dict[str, Any]]] = {
 }
 """The parts that each role's message may have."""
 
-MESSAGES = st.sampled_from(sorted(PARTS)).flatmap(
-    lambda role: st.fixed_dictionaries(
-        {
-            "role": st.just(role),
-            "content": st.just("a")
-            | st.lists(
-                st.sampled_from(PARTS[role]).flatmap(
-                    lambda part: st.fixed_dictionaries(
-                        {name: st.just(value) for name, value in part.items()},
-                        optional={
-                            "text": {"annotations": st.just([]), "logprobs": st.just([])},
-                            "image_url": {"detail": st.sampled_from(["auto", "low", "high", "original"])},
-                        }.get(list(part)[1], {}),
-                    )
-                ),
-                min_size=1,
-                max_size=3,
-            ),
-        },
-        optional={
-            "type": st.just("message"),
-            "id": st.just("msg_1"),
-            "status": st.sampled_from(["in_progress", "completed", "incomplete"]),
-            "phase": st.sampled_from(["commentary", "final_answer"]),
-        },
-    )
-)
-"""Messages of OpenAI's SDK, with any of the fields that clients leave out."""
+OPTIONAL: Mapping[str, Mapping[str, list[Any]]] = {
+    "message": {
+        "type": ["message"],
+        "id": ["msg_1"],
+        "status": ["in_progress", "completed", "incomplete"],
+        "phase": ["commentary", "final_answer"],
+    },
+    "output_text": {"annotations": [[]], "logprobs": [[]]},
+    "input_image": {"detail": ["auto", "low", "high", "original"]},
+}
+"""The fields that clients leave out, and their values."""
 
 
-@given(MESSAGES)
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, Any]:
+    """A message of OpenAI's SDK."""
+
+    def completed(value: dict[str, Any], kind: str) -> dict[str, Any]:
+        optional = OPTIONAL.get(kind, {})
+        names = draw(st.sets(st.sampled_from(sorted(optional)))) if optional else set()
+        return {**value, **{name: draw(st.sampled_from(optional[name])) for name in sorted(names)}}
+
+    role = draw(st.sampled_from(sorted(PARTS)))
+    parts = draw(st.lists(st.sampled_from(PARTS[role]), max_size=3))
+    content = [completed(part, part["type"]) for part in parts] or "a"
+    return completed({"role": role, "content": content}, "message")
+
+
+@given(messages())
 def test_vllm_takes_every_message_of_the_sdk_whole(message: dict[str, Any]) -> None:
     request = Request("POST", "/v1/responses", json.dumps({"model": "chat", "input": [message]}).encode())
     sent = ResponsesRequest.model_validate(OpenAI().parse("responses", request, CONTEXT).body)

@@ -23,7 +23,14 @@ from app.dialects.anthropic.fields import CountTokens, Messages
 from app.dialects.base import Call, ParseContext, Reply, Request, Route, ServingContext, Stream
 from app.dialects.bodies import dump, validated
 from app.dialects.common.fields import REJECTED_BY_NAME
-from app.dialects.common.requests import DirectTranslation, description, drop_empty_tools, drop_unasked, model_names
+from app.dialects.common.requests import (
+    DirectTranslation,
+    description,
+    drop_unasked,
+    model_names,
+    settle_functions,
+    with_parameters,
+)
 from app.dialects.common.streams import PassthroughStream, StreamFormat
 from app.dialects.mounts import MOUNTS, addressed, is_below
 from app.dialects.nested_fields import UNREAD, request_object
@@ -263,7 +270,9 @@ PARSERS: Mapping[str, Callable[[dict[str, Any], Request], Call]] = {
 
 
 def _checked(model: type[AnyRequest], body: dict[str, Any]) -> AnyRequest:
-    """Raises BadRequest, naming the field. Removes fields that ask for nothing of what is refused."""
+    """Raises BadRequest, naming the field. Removes fields that ask for nothing of what is refused, and gives a format
+    its present name.
+    """
     drop_unasked(body, model.refused)
     for name in body.keys() & model.refused.keys():
         code = UNTHREADED if name == "thread" else None
@@ -271,14 +280,21 @@ def _checked(model: type[AnyRequest], body: dict[str, Any]) -> AnyRequest:
     for name in body.keys() - model.model_fields.keys():
         message = f"{name}: Extra inputs are not permitted{nearest(name, model.model_fields)}"
         raise BadRequest(message, param=name)
-    return validated(model, body, lambda problem: BadRequest(problem.message, param=problem.path))
+    request = validated(model, body, lambda problem: BadRequest(problem.message, param=problem.path))
+    if request.output_format is not None:
+        body["output_config"] = {**(request.output_config or {}), "format": request.output_format}
+    return request
 
 
 def _sent(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
     sent = {name: value for name, value in body.items() if name not in left_out}
     sent["messages"] = fields.in_force(body["messages"])
-    drop_empty_tools(sent)
+    settle_functions(sent, _completed_tool)
     return sent
+
+
+def _completed_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    return with_parameters(tool, "input_schema") if "input_schema" in tool else tool
 
 
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from app.config.base import nearest
 from app.dialects.common.fields import MODEL, NEEDS_TOOLS, RECORDS, check_without_prefix
 
 _BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking redacted_thinking".split())
@@ -17,6 +18,30 @@ _CLEARING = "clear_"
 """Edits of the context that remove what is no longer needed: a server that removes nothing answers the same request."""
 
 _STORED = "this server stores no files and runs no tools"
+
+
+class _Thinking(BaseModel):
+    # A model may think less than its budget, and thinking that is adaptive is the model's own decision.
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    block_binding: Any = None
+    display: Any = None
+
+
+class _Disabled(_Thinking):
+    type: Literal["disabled"]
+
+
+class _Adaptive(_Thinking):
+    type: Literal["adaptive"]
+
+
+class _Enabled(_Thinking):
+    type: Literal["enabled"]
+    budget_tokens: int = Field(ge=1024)
+
+
+Thinking = Annotated[_Disabled | _Adaptive | _Enabled, Field(discriminator="type")] | None
 
 
 class CountTokens(BaseModel):
@@ -47,51 +72,67 @@ class CountTokens(BaseModel):
     billing_policy: Any = Field(default=None, description=RECORDS)
     betas: Any = Field(default=None, description=RECORDS)
     output_config: Any = Field(default=None, description="accepted; changes nothing: vLLM has no tokens of a format")
+    output_format: dict[str, Any] | None = Field(default=None, description="the former name of `output_config.format`")
     speed: Literal["standard", "fast"] | None = Field(
         default=None, description="accepted; changes nothing: engines are as fast as they can be"
     )
     system: str | list[Any] | None = None
-    thinking: Annotated[
-        Any, WithJsonSchema({"enum": [{"type": "disabled"}, {"type": "adaptive"}, None], "type": ["object", "null"]})
-    ] = Field(
+    thinking: Thinking = Field(
         default=None,
-        description="`disabled` and `adaptive` are the same as absent: whether a model thinks depends on its chat "
-        "template (`chat_template_kwargs`). `enabled` is rejected: the engine has no reasoning budget",
+        description="accepted; changes nothing: whether a model thinks depends on its chat template "
+        "(`chat_template_kwargs`). A `budget_tokens` is checked, and does not end the thinking earlier",
     )
     tool_choice: Any = Field(default=None, description=NEEDS_TOOLS)
     tools: list[Any] | None = Field(default=None, description="vLLM's; an empty list is the same as none")
     user_profile_id: Any = Field(default=None, description=RECORDS)
     workspace_id: Any = Field(default=None, description=RECORDS)
 
-    @field_validator("thinking")
-    @classmethod
-    def _without_a_budget(cls, value: Any) -> Any:
-        # Adaptive thinking leaves it to the model whether and how long it thinks, and so does vLLM.
-        adaptive = isinstance(value, dict) and value.get("type") == "adaptive" and value.keys() <= {"type", "display"}
-        if value != {"type": "disabled"} and not adaptive:
-            raise ValueError(
-                'only {"type": "disabled"} and {"type": "adaptive"} are supported; whether a model thinks is up to '
-                "its chat template (`chat_template_kwargs`)"
-            )
-        return value
+    @model_validator(mode="after")
+    def _has_one_format(self) -> Self:
+        if self.output_format is not None and not isinstance(self.output_config or {}, dict):
+            raise ValueError("output_config: must be an object")
+        if self.output_format is not None and "format" in (self.output_config or {}):
+            raise ValueError("output_format: not together with `output_config.format`")
+        return self
+
+    @model_validator(mode="after")
+    def _chooses_among_its_tools(self) -> Self:
+        choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
+        if (kind := choice.get("type")) not in ("any", "tool"):
+            return self
+        if not self.tools:
+            raise ValueError(f"tool_choice: tool_choice.{kind} may only be specified while providing tools")
+        name = choice.get("name")
+        if kind == "tool" and isinstance(name, str):
+            offered = {str(tool.get("name")) for tool in self.tools if isinstance(tool, dict)}
+            if name not in offered:
+                hint = nearest(name, offered)
+                raise ValueError(f"tool_choice: Tool '{name[:64]}' not found in provided tools{hint}")
+        return self
 
     @model_validator(mode="after")
     def _has_what_this_server_has(self) -> Self:
         # vLLM names another place for these, or leaves them out.
         check_without_prefix(self.messages)
+        _check_blocks({"content": self.system}, "system", frozenset({"text"}))
+        last = len(self.messages) - 1
         for number, message in enumerate(self.messages):
+            is_said = not isinstance(message, dict) or message.get("content") not in ("", [])
+            if not is_said and (number < last or message.get("role") != "assistant"):
+                raise ValueError(
+                    f"messages[{number}]: all messages must have non-empty content except for the optional final "
+                    "assistant message"
+                )
             _check_blocks(message, f"messages[{number}].content", _BLOCKS)
             _check_clear_at(message, f"messages[{number}].clear_at")
         for number, tool in enumerate(self.tools or []):
-            kind = tool.get("type") if isinstance(tool, dict) else None
-            if kind not in (None, "custom"):
+            if not isinstance(tool, dict):
+                raise ValueError(f"tools[{number}]: must be an object")
+            if (kind := tool.get("type")) not in (None, "custom"):
                 raise ValueError(
                     f"tools[{number}]: '{str(kind)[:64]}' is not supported; this server has only tools of type "
                     "'custom', with an `input_schema`, which the client runs"
                 )
-        choice = self.tool_choice.get("type") if isinstance(self.tool_choice, dict) else None
-        if choice in ("any", "tool") and not self.tools:
-            raise ValueError("tool_choice: only allowed with tools")
         edits = (self.context_management or {}).get("edits")
         for number, edit in enumerate(edits if isinstance(edits, list) else []):
             kind = edit.get("type") if isinstance(edit, dict) else None
@@ -130,6 +171,12 @@ class Messages(CountTokens):
     vllm_xargs: Any = None
 
     @model_validator(mode="after")
+    def _answers_after_thinking(self) -> Self:
+        if isinstance(self.thinking, _Enabled) and self.thinking.budget_tokens >= self.max_tokens:
+            raise ValueError("max_tokens: must be greater than `thinking.budget_tokens`")
+        return self
+
+    @model_validator(mode="after")
     def _ends_with_the_user(self) -> Self:
         # vLLM would begin a new message behind it.
         last = self.messages[-1]
@@ -148,6 +195,8 @@ def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
     for number, block in enumerate(content if isinstance(content, list) else ()):
         kind = block.get("type") if isinstance(block, dict) else None
         where = f"{path}[{number}]"
+        if kind == "text" and block.get("text") == "" and known is not _RESULTS:
+            raise ValueError(f"{where}: text content blocks must be non-empty")
         if isinstance(kind, str) and kind not in known:
             raise ValueError(f"{where}: blocks of type '{kind[:64]}' are not supported; send text or images")
         source = block.get("source") if kind == "image" else None
@@ -181,7 +230,7 @@ def _role(message: Any) -> Any:
 
 NOT_SENT = frozenset(
     "betas billing_policy cache_control context_management diagnostics fallback_credit_token fallbacks inference_geo "
-    "service_tier speed thinking user_profile_id workspace_id".split()
+    "output_format service_tier speed thinking user_profile_id workspace_id".split()
 )
 """Anthropic's fields that vLLM does not have, and that change nothing."""
 

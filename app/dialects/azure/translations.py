@@ -15,9 +15,9 @@ from app.dialects.bodies import dump
 from app.dialects.common.requests import (
     DirectTranslation,
     ask_for_usage,
-    drop_empty_tools,
     encoded,
     greedy,
+    settle_functions,
     settle_messages,
     tokenize,
 )
@@ -37,7 +37,7 @@ class AzureChatTranslation(DirectTranslation):
         sent = _without(body, "modalities", "model")
         sent["messages"] = [message.openai() for message in request.messages]
         settle_messages(sent)
-        drop_empty_tools(sent)
+        settle_functions(sent)
         greedy(sent)
         ask_for_usage(sent)
         return Call("chat", sent, cls("/v1/chat/completions", sent, request.stream), request.model)

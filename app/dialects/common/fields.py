@@ -4,10 +4,12 @@
 - Sentences about how fields are supported, where several dialects share them (`app.dialects.schemas`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+
+from app.config.base import nearest
 
 # Null is absent here too. The rules are alternatives rather than `if` and `not`, which generators of requests can
 # hardly satisfy.
@@ -182,6 +184,39 @@ def check_tool_choice(
         raise ValueError("tool_choice: only allowed with tools")
     if isinstance(choice, ToolChoice) and choice.function.name not in names:
         raise ValueError(f"tool_choice: no tool is named '{choice.function.name}'")
+
+
+_PARTS = frozenset(
+    "audio_embeds audio_url image_embeds image_pil image_url input_audio prompt_embeds refusal text thinking "
+    "tool_reference video_embeds video_url".split()
+)
+"""The types of parts of a chat's messages that vLLM knows."""
+
+_OTHER_PARTS: Mapping[str, str] = {
+    "image": "image_url",
+    "input_image": "image_url",
+    "input_text": "text",
+    "output_text": "text",
+}
+"""Types of Responses' and Anthropic's parts, to those of chats."""
+
+
+class AnyPart(BaseModel):
+    """A part of a chat message's content, whose members vLLM checks."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str | None = None
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        if self.type in ("file", "input_file"):
+            raise ValueError("this server has no files; send the text as 'text', or an image as 'image_url'")
+        if self.type is not None and self.type not in _PARTS:
+            other = _OTHER_PARTS.get(self.type)
+            hint = f"; use '{other}'" if other else nearest(self.type, _PARTS)
+            raise ValueError(f"there are no parts of type '{self.type[:64]}' here{hint}")
+        return self
 
 
 def check_without_prefix(messages: Iterable[Any]) -> None:

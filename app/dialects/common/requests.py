@@ -19,6 +19,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Self, TypeVar
 
+from app.config.base import nearest
 from app.config.schema import Config
 from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, no_lookups
 from app.dialects.bodies import dump
@@ -91,17 +92,45 @@ def ask_for_usage(body: dict[str, Any]) -> bool:
     return bool(options.get("include_usage"))
 
 
-def drop_empty_tools(body: dict[str, Any]) -> None:
-    """Removes `tools` and `tool_choice` if there are no tools: vLLM rejects an empty list, and a choice without one."""
-    if not body.get("tools"):
+def settle_functions(body: dict[str, Any], complete: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
+    """Completes the tools of a checked chat body (`with_parameters`), or of another that has `complete` for one.
+
+    Removes `tools` and `tool_choice` if there are no tools: vLLM rejects an empty list, and a choice without one.
+    """
+    if not (tools := body.get("tools")):
         body.pop("tools", None)
         body.pop("tool_choice", None)
+        return
+    body["tools"] = [(complete or _completed_tool)(tool) for tool in tools]
+
+
+def _completed_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    return {**tool, "function": with_parameters(tool["function"])}
+
+
+_OBJECT: Mapping[str, Any] = {"type": "object", "properties": {}}
+_COMBINED = frozenset("$ref allOf anyOf const enum if not oneOf type".split())
+"""Words of a schema that may say what its values are."""
+
+
+def with_parameters(function: Mapping[str, Any], field: str = "parameters") -> dict[str, Any]:
+    """A function's definition whose arguments are an object: it takes none if it says nothing about them (OpenAI:
+    "Omitting `parameters` defines a function with an empty parameter list"). A call that vLLM forces could be any JSON.
+    """
+    parameters = function.get(field, {})
+    if not isinstance(parameters, Mapping) or parameters.keys() & _COMBINED:
+        return {**function}
+    return {**function, field: {**_OBJECT, **parameters}}
 
 
 def drop_unasked(body: dict[str, Any], refused: Container[str]) -> None:
     """Removes fields of what is refused that are empty lists: they ask for nothing."""
     for name in [name for name, value in body.items() if name in refused and value == []]:
         del body[name]
+
+
+CONTINUED: Mapping[str, bool] = {"continue_final_message": True, "add_generation_prompt": False}
+"""The fields of a chat whose answer continues its last message."""
 
 
 def settle_messages(body: dict[str, Any]) -> None:
@@ -111,10 +140,35 @@ def settle_messages(body: dict[str, Any]) -> None:
     answer continues that message. The model's `refusal` is a part of its message.
     """
     messages = body["messages"]
+    for number, message in enumerate(messages):
+        if "tool_calls" in message:
+            _check_calls(message["tool_calls"], f"messages[{number}].tool_calls")
     if continues := prefix_of(messages):
-        body |= {"continue_final_message": True, "add_generation_prompt": False}
+        body |= CONTINUED
     if continues or any("prefix" in message or "refusal" in message for message in messages):
         body["messages"] = [_settled(message) for message in messages]
+
+
+def _check_calls(calls: Any, path: str) -> None:
+    """Raises BadRequest for calls of which vLLM says what is wrong without saying where."""
+    if not isinstance(calls, list):
+        raise BadRequest(f"{path}: must be a list", param=path)
+    for number, call in enumerate(calls):
+        where = f"{path}[{number}]"
+        _check_strings(call, where, "id", "type")
+        if call["type"] != "function":
+            raise BadRequest(f"{where}.type: must be 'function'", param=f"{where}.type")
+        _check_strings(call.get("function"), f"{where}.function", "name", "arguments")
+
+
+def _check_strings(value: Any, path: str, *names: str) -> None:
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"{path}: must be an object", param=path)
+    for name in names:
+        if name not in value:
+            raise required(f"{path}.{name}")
+        if not isinstance(value[name], str):
+            raise BadRequest(f"{path}.{name}: must be a string", param=f"{path}.{name}")
 
 
 def prefix_of(messages: Sequence[Any]) -> str | None:
@@ -143,18 +197,47 @@ def _settled(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def settle_format(wanted: Any, path: str, *, is_flat: bool = False) -> Any:
     """A `response_format` (`is_flat`: of Responses) whose schema is enforced, also with the type `json_object`, where
-    vLLM would ignore it. Raises BadRequest for a schema that belongs to no type.
+    vLLM would ignore it. Raises BadRequest for another type, a schema that belongs to no type, and one without a name.
     """
     if not isinstance(wanted, Mapping):
-        return wanted
+        raise BadRequest(f"{path}: must be an object", param=path)
     kind, schema = wanted.get("type"), wanted.get("schema")
+    if kind is None:
+        raise required(f"{path}.type")
+    known = [name for name in _FORMATS if not is_flat or name != "structural_tag"]
+    if kind not in known:
+        hint = nearest(str(kind), known)
+        raise BadRequest(f"{path}.type: there are no formats of type '{str(kind)[:64]}'{hint}", param=f"{path}.type")
     if kind == "json_object" and isinstance(schema, Mapping):
         inner = {"name": "schema", "schema": schema}
         return {"type": "json_schema", **(inner if is_flat else {"json_schema": inner})}
     for name, owner in (("schema", "json_schema" if is_flat else "json_object"), ("json_schema", "json_schema")):
-        if name in wanted and kind != owner and isinstance(kind, str):
+        if name in wanted and kind != owner:
             raise BadRequest(f"{path}.{name}: only with the type '{owner}'", param=f"{path}.{name}")
+    if kind == "json_schema":
+        described, where = (wanted, path) if is_flat else (wanted.get("json_schema"), f"{path}.json_schema")
+        _check_described(described, where, needs_schema=is_flat)
     return wanted
+
+
+_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+"""Types of formats that vLLM has; the last one in chats only."""
+
+
+def _check_described(described: Any, path: str, *, needs_schema: bool) -> None:
+    if not isinstance(described, Mapping):
+        raise BadRequest(f"{path}: must be an object", param=path)
+    for name, kind in (("name", str), ("schema", Mapping)):
+        if name not in described and (name == "name" or needs_schema):
+            raise required(f"{path}.{name}")
+        if name in described and not isinstance(described[name], kind):
+            must = "a string" if kind is str else "an object"
+            raise BadRequest(f"{path}.{name}: must be {must}", param=f"{path}.{name}")
+
+
+def required(path: str) -> BadRequest:
+    """The error for a field that is absent."""
+    return BadRequest(f"{path}: Field required", param=path, code="missing_required_parameter")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation, no_lookups
 from app.dialects.bodies import dump, dump_members, items, members
-from app.dialects.common.requests import DirectTranslation, ask_for_usage, drop_empty_tools, greedy
+from app.dialects.common.requests import DirectTranslation, ask_for_usage, greedy, settle_functions
 from app.dialects.common.streams import LastChoiceUsageStream
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import Chat, Embeddings, checked, without_records
@@ -88,7 +88,7 @@ class DatabricksChatTranslation(DirectTranslation):
                 **sent["response_format"],
                 "json_schema": {"name": request.response_format.json_schema.name, **schema},
             }
-        drop_empty_tools(sent)
+        settle_functions(sent)
         greedy(sent)
         usage_apart = ask_for_usage(sent)
         return Call("chat", sent, cls("/v1/chat/completions", sent, context, usage_apart, request.stream))

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from app.dialects.base import Call, Reply, ServingContext, Stream
 from app.dialects.bodies import dump
-from app.dialects.common.requests import DirectTranslation, SingleCallFilter, with_single_call
+from app.dialects.common.requests import DirectTranslation, SingleCallFilter, with_parameters, with_single_call
 from app.dialects.common.streams import FrameStream, StreamedItems
 from app.dialects.databricks import response_fields
 from app.dialects.databricks.chat import RequestContext, json_reply, with_served_model
@@ -142,6 +142,8 @@ class DatabricksResponsesTranslation(DirectTranslation):
         request = checked(response_fields.Responses, flat)
         sent = {name: flat[name] for name in _SENT if name in flat}
         sent |= {"input": _input(request.input), "store": False}
+        if request.tools:
+            sent["tools"] = [with_parameters(tool) for tool in flat["tools"]]
         if request.top_logprobs:
             sent["include"] = list(dict.fromkeys([*sent.get("include", []), _LOGPROBS]))
         if request.reasoning is not None and request.reasoning.effort is not None:

@@ -24,7 +24,7 @@ from app.dialects.base import (
     no_lookups,
 )
 from app.dialects.bodies import dump
-from app.dialects.common.requests import check_copies, engine_extensions, in_steps, settle_messages
+from app.dialects.common.requests import check_copies, engine_extensions, in_steps, settle_functions, settle_messages
 from app.dialects.common.streams import PassthroughStream, StreamFormat
 from app.dialects.friendli.completion_request import check_extensions
 from app.dialects.friendli.embeddings import Embeddings
@@ -132,10 +132,7 @@ def _engine_body(fields: Chat, body: Mapping[str, Any]) -> dict[str, Any]:
     """vLLM's chat request; `body` is what `fields` were read from. Raises BadRequest."""
     engine_body = {name: value for name, value in body.items() if name in _PASSED_ON}
     settle_messages(engine_body)
-    if not fields.tools:
-        # The previous SDK sends both with every request.
-        engine_body.pop("tools", None)
-        engine_body.pop("tool_choice", None)
+    settle_functions(engine_body)  # the previous SDK sends an empty list, and a choice, with every request
     engine_body |= sampling(fields, several=fields.n > 1 and fields.is_one_request)
     if fields.n > 1:
         engine_body["n"] = fields.n
@@ -272,8 +269,9 @@ class FriendliDetokenizeTranslation(Translation):
 def parse_render(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
     """Raises BadRequest or Unprocessable."""
     checked(body, Render)
-    engine_body = {name: value for name, value in body.items() if name != "model" and value != []}
+    engine_body = {name: value for name, value in body.items() if name != "model"}
     settle_messages(engine_body)
+    settle_functions(engine_body)
     return Call("chat", engine_body, RenderTranslation(engine_body))
 
 

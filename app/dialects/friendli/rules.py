@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.common.fields import SOME_TOOLS, Schema, absent, both, either, given, is_true, values
+from app.dialects.common.fields import SOME_TOOLS, AnyPart, Schema, absent, both, either, given, is_true, values
 from app.dialects.friendli.detection import Form
 from app.dialects.friendli.fields import (
     EXCLUDED_STOP,
@@ -373,7 +373,7 @@ class Message(_PartlyChecked):
     """One chat message."""
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[AnyPart] | None = None
 
 
 class Function(_PartlyChecked):

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from app.config.base import nearest
 from app.dialects.common import fields
 from app.dialects.common.fields import (
     BEST_OF,
@@ -27,6 +26,7 @@ from app.dialects.common.fields import (
     TOP_LOGPROBS_WITH_LOGPROBS,
     USAGE_IN_LAST_EVENT,
     USER,
+    AnyPart,
     ChosenFunction,
     Function,
     NonEmpty,
@@ -94,22 +94,7 @@ class _Sampling(SamplingFields, Recorded):
     max_tokens: int | None = Field(default=None, ge=0)
 
 
-_PARTS = frozenset(
-    "audio_embeds audio_url file image_embeds image_pil image_url input_audio prompt_embeds refusal text thinking "
-    "tool_reference video_embeds video_url".split()
-)
-"""The types of parts that vLLM knows."""
-
-_OTHER_PARTS: Mapping[str, str] = {
-    "image": "image_url",
-    "input_image": "image_url",
-    "input_text": "text",
-    "output_text": "text",
-}
-"""Types of Responses' and Anthropic's parts, to those of chats."""
-
-
-class Part(BaseModel):
+class Part(AnyPart):
     """One part of a message's content; which types it may have depends on the model."""
 
     model_config = ConfigDict(
@@ -120,15 +105,6 @@ class Part(BaseModel):
 
     type: str
     text: str | None = None
-
-    @field_validator("type")
-    @classmethod
-    def _is_known(cls, value: str) -> str:
-        if value not in _PARTS:
-            other = _OTHER_PARTS.get(value)
-            hint = f"; use '{other}'" if other else nearest(value, _PARTS)
-            raise ValueError(f"there are no parts of type '{value[:64]}' here{hint}")
-        return value
 
     @model_validator(mode="after")
     def _text_has_text(self) -> Self:

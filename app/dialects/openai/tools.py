@@ -5,7 +5,7 @@
 - The items of a Responses input that vLLM can put into a prompt: messages, calls of functions, results, reasoning.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from app.config.base import nearest
 from app.dialects.bodies import dump
+from app.dialects.common.requests import required, settle_functions, with_parameters
 from app.dialects.common.streams import read_chunk
 from app.errors import BadRequest
 from app.sse import encode
@@ -104,34 +105,79 @@ def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
     `drop`: tools that it does not have are left out if the request has functions too, and its `tool_choice` does not
     demand one of them. Raises BadRequest otherwise.
     """
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if isinstance(tools, list):
+    tools, choice = body.get("tools", []), body.get("tool_choice")
+    if not isinstance(tools, list):
+        raise BadRequest("tools: must be a list", param="tools")
+    if tools:
         _check_types(tools, "tools", _RUN_BY_CLIENTS | _OTHERS)
         own = [tool for tool in tools if _type(tool) in _RUN_BY_CLIENTS]
         if len(own) < len(tools) and not (drop and own):
             number = next(number for number, tool in enumerate(tools) if _type(tool) not in _RUN_BY_CLIENTS)
             raise _unsupported(f"tools[{number}]", _type(tools[number]))
-        body["tools"] = own
+        body["tools"] = [_with_parameters(tool) for tool in own]
     if isinstance(choice, Mapping):
         kind = choice.get("type")
         if kind == "allowed_tools":
             _allow(body, choice, drop=drop)
+        elif kind is None:
+            raise required("tool_choice.type")
         elif kind != "function":
             raise _unsupported("tool_choice", str(kind))
+        else:
+            _check_choice(body, choice.get("name"), "tool_choice.name")
 
 
 def settle_chat_tools(body: dict[str, Any]) -> None:
-    """The same for a chat body, whose functions vLLM checks, and where an empty list is no tools. Raises BadRequest."""
-    if body.get("tools") == []:
-        del body["tools"]
-        body.pop("tool_choice", None)  # "auto" or "none"
+    """The same for a chat body, where an empty list is no tools. Raises BadRequest."""
     _check_types(body.get("tools") or (), "tools", {"function"} | _OTHERS)
     for number, tool in enumerate(body.get("tools") or ()):
         if _type(tool) != "function":
             raise _unsupported(f"tools[{number}]", _type(tool))
+        path = f"tools[{number}].function"
+        if not isinstance(function := tool.get("function"), Mapping):
+            raise BadRequest(f"{path}: must be an object", param=path)
+        _require(function, path, "name")
+    settle_functions(body)  # without tools the choice is "auto" or "none"
     choice = body.get("tool_choice")
-    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+    if not isinstance(choice, Mapping):
+        return
+    if (kind := choice.get("type")) == "allowed_tools":
         _allow(body, choice, drop=False)
+    elif kind not in (None, "function"):
+        raise _unsupported("tool_choice", str(kind))
+    else:
+        chosen = choice.get("function")
+        _check_choice(body, chosen.get("name") if isinstance(chosen, Mapping) else None, "tool_choice.function.name")
+
+
+def _check_choice(body: Mapping[str, Any], name: Any, path: str) -> None:
+    """Raises BadRequest for a `tool_choice` of a function that `tools` has not."""
+    if not isinstance(name, str):
+        raise required(path)
+    offered = {inner for tool in body.get("tools") or () for inner in _names(tool)}
+    if name not in offered:
+        raise BadRequest(f"tool_choice: no tool is named '{name[:64]}'{nearest(name, offered)}", param="tool_choice")
+
+
+def _names(tool: Any) -> Iterator[str]:
+    """The names of a tool's functions, by which `tool_choice` may call them."""
+    inner = tool.get("tools") if _type(tool) == "namespace" else None
+    if isinstance(inner, list):
+        for function in inner:
+            if (name := _name(function)) is not None:
+                yield from (name, f"{_name(tool)}__{name}")
+    elif (name := _name(tool)) is not None:
+        yield name
+
+
+def _with_parameters(tool: dict[str, Any]) -> dict[str, Any]:
+    """A function of Responses, or a namespace, whose functions' arguments are objects."""
+    inner = tool.get("tools")
+    if _type(tool) != "namespace":
+        return with_parameters(tool)
+    if not isinstance(inner, list):
+        return tool
+    return {**tool, "tools": [_with_parameters(one) if isinstance(one, dict) else one for one in inner]}
 
 
 def _allow(body: dict[str, Any], choice: Mapping[str, Any], *, drop: bool) -> None:
@@ -170,7 +216,7 @@ def _check_types(tools: Sequence[Any], path: str, known: AbstractSet[str], *, de
             raise BadRequest(f"{path}[{number}]: must be an object", param=f"{path}[{number}]")
         where, kind = f"{path}[{number}].type", tool.get("type", default)
         if kind is None:
-            raise BadRequest(f"{where}: Field required", param=where, code="missing_required_parameter")
+            raise required(where)
         if not isinstance(kind, str) or kind not in known:
             name = str(kind)[:64]
             raise BadRequest(f"{where}: there are no tools of type '{name}'{nearest(name, known)}", param=where)
@@ -269,15 +315,16 @@ def _check_record(item: Mapping[str, Any], path: str) -> None:
 
 
 def _message(item: dict[str, Any], path: str) -> dict[str, Any]:
-    """A message; the model's has one text: vLLM reads only the first one, and knows such a list by fields that clients
-    leave out."""
+    """A message; the model's has one text, and no id: vLLM reads only the first text of a list, which it knows by
+    fields that clients leave out, and takes a text with an id for such a list.
+    """
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise BadRequest(f"{path}.role: must be one of {', '.join(sorted(_ROLES))}", param=f"{path}.role")
     if role != "assistant":
         # vLLM would continue a user's message that is incomplete, too.
         return _with_known_parts({name: value for name, value in item.items() if name != "status"}, "content", path)
-    known = {name: value for name, value in item.items() if name != "phase"}
+    known = {name: value for name, value in item.items() if name not in ("id", "phase")}
     if not isinstance(content, list):
         return _with_known_parts(known, "content", path)
     return {**known, "content": "".join(_said(part, f"{path}.content[{n}]") for n, part in enumerate(content))}
@@ -320,7 +367,7 @@ def _check_type(part: Any, path: str, known: Sequence[str], named: Sequence[str]
     if not isinstance(part, dict):
         raise BadRequest(f"{path}: must be an object", param=path)
     if "type" not in part:
-        raise BadRequest(f"{path}.type: Field required", param=f"{path}.type", code="missing_required_parameter")
+        raise required(f"{path}.type")
     kind = part["type"]
     if not isinstance(kind, str) or kind not in known:
         types = " or ".join(f"'{name}'" for name in named)
@@ -349,7 +396,8 @@ def _passed_call(item: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _passed_output(item: dict[str, Any], path: str) -> dict[str, Any]:
-    _require(item, path, "call_id")
+    if "call_id" in item:
+        _require(item, path, "call_id")
     return _with_known_parts(item, "output", path)
 
 
@@ -365,7 +413,7 @@ _PASSED: Mapping[str, Callable[[dict[str, Any], str], dict[str, Any] | None]] = 
 def _function_call(item: Mapping[str, Any], path: str, field: str, name: str | None) -> dict[str, Any]:
     _require(item, path, "call_id", *(() if name else ("name",)))
     if field not in item:
-        raise BadRequest(f"{path}.{field}: Field required", param=f"{path}.{field}")
+        raise required(f"{path}.{field}")
     arguments = dump({field: item[field]}).decode()
     return {
         "type": "function_call",

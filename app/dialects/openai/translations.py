@@ -50,15 +50,23 @@ from app.sse import encode
 # a stream's last event, and ends every stream with `response.completed`. Contract: OpenAI's API reference, Responses.
 
 _EDITED = re.compile(rb"^event: response\.(?:created|in_progress|completed|output_item\.(?:added|done))$", re.MULTILINE)
-_TEXT = {"format": {"type": "text"}}
 
 
-def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[str, Any]:
-    """vLLM's response object as OpenAI's; `single_tool_call`: without function calls after the first."""
+def whole_response(response: dict[str, Any], *, tool_choice: Any, single_tool_call: bool) -> dict[str, Any]:
+    """vLLM's response object as OpenAI's. `tool_choice`: the request's, which vLLM changes if there are no tools;
+    `single_tool_call`: without function calls after the first.
+    """
     output = with_single_call(response["output"]) if single_tool_call else response["output"]
     if response["status"] == "incomplete":
         output = [*output[:-1], *({**item, "status": "incomplete"} for item in output[-1:])]
-    return {**response, "error": None, "store": False, "text": response.get("text") or _TEXT, "output": output}
+    told = {"error": None, "store": False, "text": _text(response), "tool_choice": tool_choice, "output": output}
+    return {**response, **told}
+
+
+def _text(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The `text` of a request or response, with the default format if it has none."""
+    text = fields.get("text") or {}
+    return {**text, "format": text.get("format") or {"type": "text"}}
 
 
 def failed_stream(fields: Mapping[str, Any], error: Mapping[str, Any], id: str, created_at: int) -> bytes:
@@ -78,7 +86,7 @@ def failed_stream(fields: Mapping[str, Any], error: Mapping[str, Any], id: str, 
         "parallel_tool_calls": fields.get("parallel_tool_calls", True),
         "store": False,
         "temperature": fields.get("temperature"),
-        "text": fields.get("text") or _TEXT,
+        "text": _text(fields),
         "tool_choice": fields.get("tool_choice") or "auto",
         "tools": fields.get("tools") or [],
         "top_p": fields.get("top_p"),
@@ -99,8 +107,9 @@ class EditedResponseStream(PassthroughStream):
     off.
     """
 
-    def __init__(self, format: StreamFormat, *, single_tool_call: bool) -> None:
+    def __init__(self, format: StreamFormat, *, tool_choice: Any, single_tool_call: bool) -> None:
         super().__init__(format)
+        self._tool_choice = tool_choice
         self._one_call = SingleCallFilter() if single_tool_call else None
         self._items = StreamedItems()
         self._done: bytes = b""
@@ -131,7 +140,7 @@ class EditedResponseStream(PassthroughStream):
 
     def _response(self, name: str, event: dict[str, Any], done: bytes) -> bytes:
         streamed = {**event["response"], "output": self._items.output(event["response"])}
-        response = whole_response(streamed, single_tool_call=self._one_call is not None)
+        response = whole_response(streamed, tool_choice=self._tool_choice, single_tool_call=self._one_call is not None)
         if response["status"] == "incomplete":
             name, done = "response.incomplete", _cut(done)
         return done + encode(dump({**event, "type": name, "response": response}), type=name)
@@ -323,10 +332,14 @@ class ResponsesTranslation(DirectTranslation):
         return EngineRequest("/tokenize", tokenized(request.body))
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        return Reply(dump(whole_response(from_json(answer), single_tool_call=self.single_tool_call)))
+        return Reply(dump(whole_response(from_json(answer), **self._told)))
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        return EditedResponseStream(EVENTS, single_tool_call=self.single_tool_call)
+        return EditedResponseStream(EVENTS, **self._told)
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        return {"tool_choice": self.body.get("tool_choice", "auto"), "single_tool_call": self.single_tool_call}
 
 
 def _parse_input_tokens(body: dict[str, Any], *, drop_tools: bool) -> Call:
@@ -349,6 +362,7 @@ class TokenizeTranslation(DirectTranslation):
         task: Task = "completions" if request.messages is None else "chat"
         if request.messages is not None:
             settle_messages(body)
+            settle_chat_tools(body)
         return Call(task, body, cls("/tokenize", body), request.model)
 
 

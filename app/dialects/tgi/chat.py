@@ -25,12 +25,13 @@ from app.dialects.base import (
     no_lookups,
 )
 from app.dialects.bodies import Problem, dump, validated, value_at
-from app.dialects.common.fields import GREEDY_TOP_P, NEEDS_TOOLS, Function, Penalty, StreamOptions
+from app.dialects.common.fields import GREEDY_TOP_P, NEEDS_TOOLS, AnyPart, Function, Penalty, StreamOptions
 from app.dialects.common.requests import (
+    CONTINUED,
     ask_for_usage,
-    drop_empty_tools,
     engine_extensions,
     greedy,
+    settle_functions,
     settle_messages,
     temperature,
     tokenize,
@@ -59,7 +60,7 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[AnyPart] | None = None
 
 
 class _Tool(_Strict):
@@ -282,6 +283,9 @@ def chat_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """vLLM's chat request, and whether its usage is hidden. Raises Unprocessable."""
     fields, hide_usage = engine_fields(body, Chat)
     settle_messages(fields)
+    last = fields["messages"][-1]
+    if last["role"] == "assistant" and last.get("content"):  # as TGI, which continues it
+        fields |= CONTINUED
     _apply_template_fields(fields)
     _apply_tool_choice(fields)
     if not fields.get("logprobs"):
@@ -305,7 +309,7 @@ def _apply_template_fields(fields: dict[str, Any]) -> None:
 
 def _apply_tool_choice(fields: dict[str, Any]) -> None:
     """`tool_choice` may be a function's bare name; without tools it is left out."""
-    drop_empty_tools(fields)
+    settle_functions(fields)
     choice = fields.get("tool_choice")
     if isinstance(choice, str) and choice not in ("auto", "none", "required"):
         if choice not in [tool["function"]["name"] for tool in fields["tools"]]:

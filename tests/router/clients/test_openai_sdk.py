@@ -226,7 +226,7 @@ def test_the_anthropic_sdk_gets_anthropics_errors(rig: Rig) -> None:
             model="chat",
             max_tokens=5,
             messages=[{"role": "user", "content": "hi"}],
-            thinking={"type": "enabled", "budget_tokens": 1024},
+            thinking={"type": "enabled", "budget_tokens": 1},
         )
 
 

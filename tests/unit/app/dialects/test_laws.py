@@ -109,8 +109,13 @@ def databricks_response(name: str, **fields: object) -> bytes:
     return begun + b"," + compact(REQUEST_FIELDS).encode()[1:-1] + b"}}\n\n"
 
 
-OPENAIS: dict[str, object] = {"error": None, "store": False, "text": {"format": {"type": "text"}}}
-"""Fields that vLLM's response objects lack."""
+OPENAIS: dict[str, object] = {
+    "error": None,
+    "store": False,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+}
+"""Fields that vLLM's response objects lack, or have changed."""
 
 
 def openai_response(name: str, **fields: object) -> bytes:

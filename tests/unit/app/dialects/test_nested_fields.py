@@ -271,6 +271,77 @@ def test_an_answer_continues_the_last_message_or_its_prefix_is_refused(
             parsed(dialect, route, least(route, field, messages))
 
 
+@pytest.mark.parametrize(("dialect", "route", "field"), routes("messages"))
+@pytest.mark.parametrize("content", ["The", [{"type": "text", "text": "The"}]])
+def test_only_tgi_continues_the_models_last_message_unasked(
+    dialect: Dialect, route: Route, field: str, content: Any
+) -> None:
+    if dialect.name == "anthropic" and route.operation == "messages":
+        return  # refused
+    body = parsed(dialect, route, least(route, field, [USER, {**ASSISTANT, "content": content}])).body
+    continues = dialect.name == "tgi"
+    assert (body.get("continue_final_message", False), body.get("add_generation_prompt", True)) == (
+        continues,
+        not continues,
+    )
+    for last in (USER, {"role": "assistant", "content": ""}):
+        assert "continue_final_message" not in parsed(dialect, route, least(route, field, [ASSISTANT, last])).body
+
+
+TAKES_NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
+PROPERTIES: dict[str, Any] = {"properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(("dialect", "route", "field"), routes("messages", "input"))
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, TAKES_NOTHING),
+        ({}, TAKES_NOTHING),
+        (PROPERTIES, {"type": "object", **PROPERTIES}),
+        ({"type": "object"}, {"type": "object"}),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, {"$ref": "#/$defs/a", "$defs": {"a": {}}}),
+    ],
+)
+def test_the_arguments_of_every_function_are_an_object(
+    dialect: Dialect, route: Route, field: str, given: Any, expected: Any
+) -> None:
+    if not any("tools" in body.model.model_fields for body in dialect.bodies[route.operation]):
+        return
+    name = "input_schema" if dialect.name == "anthropic" else "parameters"
+    function = {"name": "f", name: {} if given is None and dialect.name == "anthropic" else given}
+    is_flat = dialect.name == "anthropic" or field == "input"
+    tool = {"type": "custom" if dialect.name == "anthropic" else "function"}
+    tools = [{**tool, **function} if is_flat else {**tool, "function": function}]
+    (engine_tool,) = parsed(dialect, route, {**least(route, field, [USER]), "tools": tools}).body["tools"]
+    assert (engine_tool if is_flat else engine_tool["function"])[name] == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ({"id": None}, "[0].id"),
+        ({"type": None}, "[0].type"),
+        ({"type": "custom"}, "[0].type"),
+        ({"function": None}, "[0].function"),
+        ({"function": {"arguments": "{}"}}, "[0].function.name"),
+        ({"function": {"name": "f", "arguments": 5}}, "[0].function.arguments"),
+        (..., ""),
+    ],
+)
+@pytest.mark.parametrize(("dialect", "route", "field"), routes("messages"))
+def test_a_wrong_call_of_a_tool_is_refused_by_its_place(
+    dialect: Dialect, route: Route, field: str, wrong: Any, place: str
+) -> None:
+    if dialect.name == "anthropic" or route.operation in ("classify", "embeddings", "pooling"):
+        return  # they have none
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calls = 5 if wrong is ... else [{**call, **wrong}]
+    with pytest.raises(ClientError) as raised:
+        parsed(dialect, route, least(route, field, [USER, {"role": "assistant", "content": "", "tool_calls": calls}]))
+    assert str(raised.value.param).startswith(f"messages[1].tool_calls{place}")
+
+
 VENDORS: dict[str, list[Any]] = {
     "anthropic": [BetaMessage],
     "azure": [AzureChat],

@@ -21,6 +21,9 @@ LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role":
 
 COUNTED = {"model": LEAST["model"], "messages": LEAST["messages"]}
 
+TOOL: dict[str, Any] = {"name": "f", "input_schema": {"type": "object"}}
+FORMAT: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object"}}
+
 
 def parse(operation: str = "messages", /, **fields: Any) -> Call:
     path = "/v1/messages" if operation == "messages" else "/v1/messages/count_tokens"
@@ -108,6 +111,31 @@ def test_what_a_server_may_ignore_is_accepted_and_not_sent(operation: str, field
     assert parse(operation, **fields).body == parse(operation).body
 
 
+def test_a_thinking_budget_within_the_vendors_bounds_is_accepted_and_not_sent() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    assert parse(thinking=thinking, max_tokens=1025).body == parse(max_tokens=1025).body
+    assert parse("count_tokens", thinking=thinking).body == parse("count_tokens").body
+
+
+def test_the_former_field_of_an_outputs_format_is_the_present_one() -> None:
+    body = parse(output_format=FORMAT, output_config={"effort": "low"}).body
+    assert body == parse(output_config={"effort": "low", "format": FORMAT}).body
+    assert parse("count_tokens", output_format=FORMAT).body == parse("count_tokens").body
+
+
+def test_a_tools_result_may_be_empty() -> None:
+    for content in ("", [], [{"type": "text", "text": ""}]):
+        result = {"type": "tool_result", "tool_use_id": "t", "content": content}
+        assert parse(messages=[{"role": "user", "content": [result]}]).body["messages"][0]["content"] == [result]
+
+
+def test_a_choice_of_no_tool_is_worded_as_the_vendor_does() -> None:
+    with pytest.raises(BadRequest, match=r"tool_choice\.any may only be specified while providing tools"):
+        parse(tool_choice={"type": "any"})
+    with pytest.raises(BadRequest, match="not found in provided tools; did you mean weather"):
+        parse(tools=[{**TOOL, "name": "weather"}], tool_choice={"type": "tool", "name": "wether"})
+
+
 def test_an_agents_request_is_accepted() -> None:
     """The fields and shapes of Claude Code's first request after a tool has run."""
     cached = {"type": "ephemeral"}
@@ -149,10 +177,24 @@ def test_an_agents_request_is_accepted() -> None:
         ({"messages": "hi"}, "messages"),
         ({"stream": 1}, "stream"),
         ({"metadata": "u"}, "metadata"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-        ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": {"type": "enabled"}}, "thinking.enabled.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.enabled.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5000}, "max_tokens": 5000}, "max_tokens"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking.disabled.budget_tokens"),
         ({"thinking": "disabled"}, "thinking"),
-        ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": {}}, "thinking"),
+        ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "thinking.adaptive.budget_tokens"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "f"}, "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "g"}, "tools": [TOOL]}, "tool_choice"),
+        ({"tools": ["f"]}, "tools[0]"),
+        ({"output_format": "json"}, "output_format"),
+        ({"output_format": FORMAT, "output_config": 5}, "output_config"),
+        ({"output_format": FORMAT, "output_config": {"format": FORMAT}}, "output_format"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": ""}]}]}, "messages[0].content[0]"),
+        ({"system": [{"type": "text", "text": ""}]}, "system[0]"),
         ({"mcp_servers": [{"name": "m"}]}, "mcp_servers"),
         ({"container": "c"}, "container"),
         ({"compaction": {"type": "summary"}}, "compaction"),
@@ -232,7 +274,7 @@ def test_hints_and_lists_that_ask_for_nothing_are_accepted_and_not_sent() -> Non
 
 def test_tokens_of_a_message_of_the_model_can_be_counted() -> None:
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]
-    assert parse("count_tokens", max_tokens=..., messages=messages).body["messages"] == messages
+    assert parse("count_tokens", messages=messages).body["messages"] == messages
 
 
 TEXT = {"type": "text", "text": '"type": "tool_use"'}

@@ -262,6 +262,16 @@ def test_a_response_has_one_call_if_parallel_calls_are_off(fields: dict[str, Any
     assert [item["id"] for item in json.loads(reply.body)["output"]] == ids
 
 
+@pytest.mark.parametrize("choice", [None, "none", "auto"])
+def test_a_response_repeats_the_choice_of_tools_and_its_text_has_a_format(choice: str | None) -> None:
+    # vLLM says "none" where there are no tools.
+    told = {"status": "completed", "output": [], "tool_choice": "none", "text": {"verbosity": "low", "format": None}}
+    call = parse("responses", tool_choice=choice)
+    reply = json.loads(call.translation.reply(json.dumps(told).encode(), SERVED).body)
+    assert reply["tool_choice"] == (choice or "auto")
+    assert reply["text"] == {"verbosity": "low", "format": {"type": "text"}}
+
+
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"{}", b'{"output":5}', b'{"output":[5]}', b'{"output":[{}]}'])
 def test_a_malformed_response_is_the_deployments_failure(bad: bytes) -> None:
     translation = parse("responses", parallel_tool_calls=False, stream=True).translation
@@ -400,6 +410,13 @@ def test_so_it_is_in_responses() -> None:
         ({"type": "text", "schema": SCHEMA}, "response_format.schema"),
         ({"type": "json_schema", "schema": SCHEMA}, "response_format.schema"),
         ({"type": "json_object", "json_schema": {"name": "a", "schema": SCHEMA}}, "response_format.json_schema"),
+        ({}, "response_format.type"),
+        ({"type": "json_schma"}, "response_format.type"),
+        ({"type": ["text"]}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+        ({"type": "json_schema", "json_schema": {"schema": SCHEMA}}, "response_format.json_schema.name"),
+        ({"type": "json_schema", "json_schema": {"name": 5}}, "response_format.json_schema.name"),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": "b"}}, "response_format.json_schema.schema"),
     ],
 )
 def test_a_schema_that_would_be_ignored_is_refused(wanted: dict[str, Any], param: str) -> None:
@@ -409,12 +426,41 @@ def test_a_schema_that_would_be_ignored_is_refused(wanted: dict[str, Any], param
 
 
 @pytest.mark.parametrize(
-    ("kind", "hint"), [("input_text", "use 'text'"), ("input_image", "use 'image_url'"), ("txet", "did you mean text?")]
+    ("wanted", "param"),
+    [
+        ({"type": "json_schma"}, "text.format.type"),
+        ({"type": "structural_tag", "format": {}}, "text.format.type"),
+        ({"type": "json_schema", "schema": SCHEMA}, "text.format.name"),
+        ({"type": "json_schema", "name": "a"}, "text.format.schema"),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, "text.format.name"),
+        ("text", "text.format"),
+    ],
+)
+def test_a_wrong_format_of_a_response_is_refused_by_its_place(wanted: Any, param: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse("responses", text={"format": wanted})
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("input_text", "use 'text'"),
+        ("input_image", "use 'image_url'"),
+        ("txet", "did you mean text?"),
+    ],
 )
 def test_a_part_of_another_api_is_named_with_the_one_to_use(kind: str, hint: str) -> None:
     with pytest.raises(BadRequest, match=hint) as raised:
         parse("chat", messages=[{"role": "user", "content": [{"type": kind, "text": "hi"}]}])
-    assert raised.value.param == "messages[0].content[0].type"
+    assert raised.value.param == "messages[0].content[0]"
+
+
+def test_a_file_is_refused_without_a_list_of_parts() -> None:
+    with pytest.raises(BadRequest, match="this server has no files; send the text") as raised:
+        parse("chat", messages=[{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}])
+    assert raised.value.param == "messages[0].content[0]"
+    assert "video" not in raised.value.message
 
 
 @pytest.mark.parametrize("operation", ["chat", "responses"])

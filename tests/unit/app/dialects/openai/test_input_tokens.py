@@ -83,7 +83,7 @@ def test_the_answer_is_the_number_of_tokens() -> None:
         ({}, "input"),
         ({"input": ""}, "input"),
         ({"input": [5]}, "input[0]"),
-        ({"input": [{"type": "reasoning", "summary": ["a"]}]}, "input"),
+        ({"input": [{"type": "reasoning", "summary": ["a"]}]}, "input[0].summary[0]"),
         ({"input": "hi", "tools": [5]}, "tools[0]"),
         ({"input": "hi", "tools": [{"type": "mcp"}]}, "tools[0]"),
         ({"input": "hi", "previous_response_id": "r"}, "previous_response_id"),

@@ -228,14 +228,14 @@ def test_the_allowed_tools_are_those_that_the_engine_gets(mode: str) -> None:
     choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "g"}]}
     body = parse_tools(tools=[FUNCTION_TOOLS, OTHER], tool_choice=choice).body
     assert (body["tools"], body["tool_choice"]) == ([OTHER], mode)
-    tools = [{"type": "function", "function": {"name": name}} for name in "fg"]
+    tools = [{"type": "function", "function": {**FUNCTION, "name": name}} for name in "fg"]
     allowed = {"mode": mode, "tools": tools[1:]}
     body = chat(tools=tools, tool_choice={"type": "allowed_tools", "allowed_tools": allowed}).body
     assert (body["tools"], body["tool_choice"]) == (tools[1:], mode)
 
 
 def test_the_allowed_tools_have_the_form_of_responses_in_chats_too_and_of_chats_in_responses() -> None:
-    tools = [{"type": "function", "function": {"name": name}} for name in "fg"]
+    tools = [{"type": "function", "function": {**FUNCTION, "name": name}} for name in "fg"]
     nested = {"mode": "auto", "tools": [{"type": "function", "name": "g"}]}
     for choice in ({"type": "allowed_tools", "allowed_tools": nested}, {"type": "allowed_tools", **nested}):
         assert chat(tools=tools, tool_choice=choice).body["tools"] == tools[1:]
@@ -319,6 +319,36 @@ def test_a_type_that_nobody_has_is_refused_beside_functions_too(request_with: An
         request_with(tools=[function, {**function, "type": kind}])
     assert raised.value.param == "tools[1].type"
     assert meant in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("request_with", "choice", "param"),
+    [
+        (parse_tools, {"type": "function", "name": "tiems"}, "tool_choice"),
+        (parse_tools, {"type": "function"}, "tool_choice.name"),
+        (parse_tools, {"name": "times"}, "tool_choice.type"),
+        (chat, {"type": "function", "function": {"name": "tiems"}}, "tool_choice"),
+        (chat, {"type": "function", "function": {}}, "tool_choice.function.name"),
+        (chat, {"type": "function", "name": "times"}, "tool_choice.function.name"),
+        (chat, {"type": "tool", "name": "times"}, "tool_choice"),
+    ],
+)
+def test_a_choice_of_no_tool_is_refused_with_the_one_that_was_meant(
+    request_with: Any, choice: dict[str, Any], param: str
+) -> None:
+    function = {"name": "times"}
+    tool = function if request_with is parse_tools else {"function": function}
+    with pytest.raises(BadRequest) as raised:
+        request_with(tools=[{"type": "function", **tool}], tool_choice=choice)
+    assert raised.value.param == param
+    assert ("did you mean times?" in raised.value.message) == ("tiems" in str(choice))
+
+
+def test_a_function_in_a_namespace_can_be_chosen_and_takes_an_object() -> None:
+    namespace = {**NAMESPACE, "tools": [{"type": "function", "name": "f"}]}
+    for name in ("f", "agents__f"):
+        body = parse_tools(tools=[namespace], tool_choice={"type": "function", "name": name}).body
+        assert body["tools"][0]["tools"][0]["parameters"] == {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize("request_with", [parse_tools, chat])
@@ -428,7 +458,7 @@ def test_what_a_servers_tool_was_asked_is_left_out_as_its_definition_is(kind: st
         ({"type": "function_call", "call_id": "c", "name": "f"}, ".arguments"),
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "status": 1}, ".status"),
         ({"type": "function_call_output", "call_id": "c"}, ".output"),
-        ({"type": "function_call_output", "output": "5"}, ".call_id"),
+        ({"type": "function_call_output", "call_id": 5, "output": "5"}, ".call_id"),
         ({"type": "custom_tool_call", "call_id": "c", "name": "f"}, ".input"),
         ({"type": "custom_tool_call", "call_id": "c", "input": "x"}, ".name"),
     ],
@@ -442,9 +472,11 @@ def test_an_item_that_is_none_is_refused_by_the_place_of_the_fault(item: Any, pa
 def test_every_text_of_the_models_message_reaches_the_prompt() -> None:
     texts = [{"type": "output_text", "text": "a", "annotations": []}, {"type": "refusal", "refusal": "b"}]
     message = {"type": "message", "id": "m", "status": "completed", "role": "assistant"}
-    assert parsed({**message, "content": texts}) == [{**message, "content": "ab"}]
-    assert parsed({**message, "content": texts[1:]}) == [{**message, "content": "b"}]
-    assert parsed({**message, "content": texts[:1]}) == [{**message, "content": "a"}]
+    known = {name: value for name, value in message.items() if name != "id"}
+    assert parsed({**message, "content": texts}) == [{**known, "content": "ab"}]
+    assert parsed({**message, "content": texts[1:]}) == [{**known, "content": "b"}]
+    assert parsed({**message, "content": texts[:1]}) == [{**known, "content": "a"}]
+    assert parsed({**message, "content": "a"}) == [{**known, "content": "a"}]
     assert parsed({"role": "assistant", "content": texts}) == [{"role": "assistant", "content": "ab"}]
 
 
