@@ -82,7 +82,7 @@ class Place:
             session = self._headers.get(SESSION_HEADER)
             return key or (own_key(self._caller, session) if session else None)
         endpoint = self._snapshot.config.endpoints.get(self._assignment.endpoint)
-        # An API key may be a whole service's: its conversations have little in common.
+        # An API key may belong to a whole service, so it does not identify a conversation.
         is_one_caller = endpoint is not None and endpoint.sticky is not None and endpoint.sticky.by == "api_key"
         return None if is_one_caller else key
 

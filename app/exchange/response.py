@@ -98,7 +98,7 @@ class ResponseWriter:
             for start in range(0, len(piece), _SLICE):
                 part = bytes(piece[start : start + _SLICE])
                 await self._send({"type": "http.response.body", "body": part, "more_body": True})
-                await asyncio.sleep(0)  # others' turn; a server's buffer is not full before it has been written
+                await asyncio.sleep(0)  # yield: the transport applies back-pressure only after a write
         await self._send({"type": "http.response.body", "body": b""})
         self.finished = True
 

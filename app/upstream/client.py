@@ -384,5 +384,5 @@ async def _whole(response: Response) -> bytes:
     parts: list[bytes] = []
     while part := await response.read():
         parts.append(part)
-    # A join of megabytes lets go of the interpreter's lock.
+    # `bytes.join` of megabytes releases the interpreter's lock.
     return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_ANSWER else b"".join(parts)

@@ -396,7 +396,7 @@ def _read_as_vllm(kind: str, text: str, any_whitespace: bool) -> Any:
 _LACKING = re.compile(
     r'"(?:multipleOf|uniqueItems|(?:min|max)?[cC]ontains|format|(?:min|max)Length|patternProperties|propertyNames)"'
 )
-"""Of schemas: what may make vLLM ask others, too."""
+"""Keywords of schemas for which vLLM may ask other libraries, too."""
 
 
 def _read_by_others(kind: str, text: str) -> None:
