@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
+MOST_PROBLEMS = 50
+"""Of one validation, that are worded."""
+
 _SPELLING = "remove it or correct its spelling"
 
 _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
@@ -77,9 +80,10 @@ def renamed(section: Any, names: Mapping[str, str]) -> Any:
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:
-    """Every problem that pydantic found in a `root`, one line each. `is_secret`: unknown names and values are not
-    repeated, since one may be an API key in the wrong place."""
-    items = error.errors()
+    """The first problems that pydantic found in a `root`, one line each, and how many more there are. `is_secret`:
+    unknown names and values are not repeated, since one may be an API key in the wrong place."""
+    # Each is compared with the others and with known names, and a caller decides how many there are.
+    items = error.errors(include_url=False)[:MOST_PROBLEMS]
     for item in items:
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
@@ -89,6 +93,8 @@ def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: boo
             if item["type"] == "extra_forbidden" and is_secret:
                 location.pop()
             yield f"{'.'.join(location) or '(top level)'}: {_message(item, root, is_secret=is_secret)}"
+    if (more := error.error_count() - len(items)) > 0:
+        yield f"(more): {more} further problems are not listed; correct these first"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -109,7 +115,7 @@ def _explains(cause: ErrorDetails, item: ErrorDetails) -> bool:
         return cause is not item and cause["loc"][: len(item["loc"])] == item["loc"]
     if item["type"] != "missing" or cause["type"] != "extra_forbidden" or cause["loc"][:-1] != item["loc"][:-1]:
         return False
-    return bool(get_close_matches(str(cause["loc"][-1]), [str(item["loc"][-1])]))
+    return bool(nearest(str(cause["loc"][-1]), [str(item["loc"][-1])]))
 
 
 def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> str:

@@ -35,13 +35,15 @@ _log = logging.getLogger("switchyard")
 
 @dataclass(slots=True)
 class AuditedChange:
-    """What a handler adds to the record of its call. `after`: what was changed."""
+    """What a handler adds to the record of its call. `after`: what was changed. A call that `is_dry` leaves none: only
+    the handler knows that it changes nothing."""
 
     experiment: str = ""
     reason: str | None = None
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     recorded: bool = False
+    is_dry: bool = False
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ from app.dialects.databricks.management import (
 from app.dialects.schemas import Body
 from app.errors import MethodNotAllowed, SwitchyardError, UnsupportedRoute, taken
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiOperation, Handler, OperationContext, Services, read_json
+from app.server.operations import Api, ApiOperation, Handler, OperationContext, Services, check_query, read_json
 from app.server.traffic import authorship, last_generation
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE
@@ -126,6 +126,7 @@ class Management:
         self._services.access.roles.require_operator(context.caller, name, f"change the traffic of '{name}'")
         if self._services.control is None:
             raise not_offered(IN_THE_FILE)
+        check_query(request, ())
         body = await read_json(request, context, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic

@@ -167,6 +167,9 @@ _FORMAT: Schema = {"enum": ["json", "markdown", "text"]}
 _NUMBER: Schema = {"type": "number", "exclusiveMinimum": 0}
 _TEXT: Schema = {}
 _EXPERIMENT = "/api/experiments/{name}"
+
+_MOST_VALUES_OF_A_SECTION = 5000
+"""As `json_size.weight` counts them: an experiment with fifty metrics and as many guardrails has half as many."""
 _log = logging.getLogger("switchyard")
 
 
@@ -251,11 +254,12 @@ class ExperimentsApi:
         return Reply(answer.body, answer.status, answer.media_type, headers)
 
     async def _decide(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        context.change.is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
         name = context.change.experiment = self._experiment(request, context)
         config = self._services.views().config
         self._require_operator(name, "decide about it", context)
         body = await read_json(request, context, config)
-        if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
+        if context.change.is_dry:
             return await self._foresee(name, body, config, context)
         if_match, given = request.headers.get("if-match"), given_decision(body)
         context.change.reason = given["reason"]
@@ -293,8 +297,8 @@ class ExperimentsApi:
     async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """Checks a section for an experiment. Nothing is changed: experiments are declared in the file."""
         views = self._services.views()
-        body = await read_json(request, context, views.config)
-        return Reply(dump(check(body, views.of(context.caller))))
+        body = await read_json(request, context, views.config, _MOST_VALUES_OF_A_SECTION)
+        return Reply(dump(await asyncio.to_thread(check, body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = context.change.experiment = self._experiment(request, context)

@@ -231,7 +231,7 @@ class ApiOperation:
                         await access.count_invalid(caller, "", writer)
                     raise
                 if reply is not None:
-                    if self._is_audited(request):
+                    if self.audited and not change.is_dry:
                         audit.add(request, record, change, reply.status, "")
                         await audit.durable()
                     await writer.send(reply)
@@ -240,13 +240,12 @@ class ApiOperation:
                 room.give_back()
             telemetry.finish(record)
             # Who may not read what it asked for may be looking for more.
-            is_recorded = self._is_audited(request) or (record.status == Forbidden.status and refusal is None)
+            is_recorded = (self.audited and not change.is_dry) or (
+                record.status == Forbidden.status and refusal is None
+            )
             if is_recorded and api.is_audited and not change.recorded:
                 error = refusal.code if refusal is not None and refusal.code else record.error
                 audit.add(request, record, change, record.status, error)
-
-    def _is_audited(self, request: HTTPRequest) -> bool:
-        return self.audited and request.query_params.get("dry_run") != "true"
 
 
 class ApiRoute(NamedTuple):
@@ -291,9 +290,11 @@ _MOST_VALUES = 50_000
 """Of the body of an operation: it changes a plan, or holds some scores. See `json_size.weight`."""
 
 
-async def read_json(request: HTTPRequest, context: OperationContext, config: Config) -> bytes:
-    """The whole body of a call that changes something, which is cheap to parse. Raises UnsupportedMediaType, and what
-    `read_body` raises.
+async def read_json(
+    request: HTTPRequest, context: OperationContext, config: Config, most_values: int = _MOST_VALUES
+) -> bytes:
+    """The whole body of a call that changes something, which is cheap to parse. Raises UnsupportedMediaType, TooLarge
+    for more than `most_values`, and what `read_body` raises.
 
     A page may send text and forms to other servers without asking; JSON it may not (Fetch, 4.8: CORS-preflight).
     """
@@ -305,12 +306,17 @@ async def read_json(request: HTTPRequest, context: OperationContext, config: Con
         )
     limit = min(config.max_body_bytes, _MOST_BYTES)
     body = await read_body(request.receive, request.headers, config.timeouts, limit, context.room)
-    check_size(body, _MOST_VALUES)
+    check_size(body, most_values)
     return body
 
 
 async def _with_known_query(entry: ApiRoute, request: HTTPRequest, context: OperationContext) -> Reply | None:
-    if unknown := [name for name in request.query_params if name not in entry.query]:
-        known = f"known: {', '.join(entry.query)}" if entry.query else "there are none"
-        raise BadRequest(f"{unknown[0]}: unknown parameter; {known}", param=unknown[0])
+    check_query(request, entry.query)
     return await entry.handler(request, context)
+
+
+def check_query(request: HTTPRequest, known: Collection[str]) -> None:
+    """Raises BadRequest for a parameter of the query that is not `known`: it would have no effect."""
+    if unknown := [name for name in request.query_params if name not in known]:
+        listed = f"known: {', '.join(known)}" if known else "there are none"
+        raise BadRequest(f"{unknown[0]}: unknown parameter; {listed}", param=unknown[0])

@@ -138,8 +138,8 @@ class TrafficApi:
         return self._plan_reply(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
 
     async def _put(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        is_dry = context.change.is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
         name, control, body = await self._change(request, context)
-        is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
         if_match = request.headers.get("if-match")
         if not is_dry:
             require_match(if_match)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.requests import Request as HTTPRequest
 
 from app.config.access import ANONYMOUS
@@ -69,8 +69,16 @@ def error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -
 
 
 MAX_TTL_S = 90 * 86400
+MAX_WEIGHTS = 1000
 
 _Reason = Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
+
+
+def _few(weights: Any) -> Any:
+    """pydantic counts an object's members last, after it has made an error for each."""
+    if isinstance(weights, dict) and len(weights) > MAX_WEIGHTS:
+        raise ValueError(f"at most {MAX_WEIGHTS} deployments, not {len(weights)}")
+    return weights
 
 
 class OverrideRequest(BaseModel):
@@ -98,7 +106,7 @@ class TrafficDocument(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    weights: Annotated[dict[str, Percent], Field(min_length=1)] = Field(
+    weights: Annotated[dict[str, Percent], Field(min_length=1, max_length=MAX_WEIGHTS), BeforeValidator(_few)] = Field(
         description="Percentages that sum to 100. A deployment that is left out gets 0."
     )
     overrides: Annotated[list[OverrideRequest], Field(max_length=MAX_OVERRIDES)] = Field(
@@ -196,14 +204,10 @@ def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, A
 
 
 def _weight_problems(weights: Mapping[str, int], endpoint: Endpoint, config: Config) -> Iterator[str]:
+    able = [known for known, other in config.deployments.items() if set(endpoint.tasks) <= set(other.tasks)]
     for name in weights:
         deployment = config.deployments.get(name)
         if deployment is None:
-            able = [
-                known
-                for known, deployment in config.deployments.items()
-                if set(endpoint.tasks) <= set(deployment.tasks)
-            ]
             yield f"weights.{name}: no deployment '{name}' is declared; it can be: {', '.join(able)}"
         elif missing := [task for task in endpoint.tasks if task not in deployment.tasks]:
             yield f"weights.{name}: '{name}' does not do {', '.join(missing)}, which the endpoint does; leave it out"

@@ -90,6 +90,20 @@ _PATHS: tuple[tuple[str, ...], ...] = (
 )
 """Where a bomb may lie in a body."""
 
+EXPERIMENT: dict[str, object] = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.1}],
+    "secondary": [],
+    "feedback": {},
+    "guardrails": [],
+    "ramp": {"steps": [50]},
+    "strata": [],
+    "covariates": [],
+}
+PLAN: dict[str, object] = {"weights": {"blue": 100, "green": 0}, "overrides": []}
+
 _OTHERS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("POST", "/v1/messages/count_tokens", {"model": "chat", "messages": []}),
     ("POST", "/score", {"model": "embed", "queries": "a", "documents": ["b"]}),
@@ -98,8 +112,8 @@ _OTHERS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("POST", "/", {"inputs": "a"}),
     ("POST", "/tgi/chat_tokenize", {"messages": [{"role": "user", "content": "hi"}]}),
     ("POST", "/api/feedback", {"request_id": "a", "metric": "m", "value": 1}),
-    ("POST", "/api/experiments/check", {"endpoint": "chat"}),
-    ("PUT", "/api/endpoints/chat/traffic?dry_run=true", {"weights": {"blue": 100, "green": 0}}),
+    ("POST", "/api/experiments/check", {"name": "e", "experiment": EXPERIMENT}),
+    ("PUT", "/api/endpoints/chat/traffic?dry_run=true", PLAN),
     ("POST", "/api/endpoints/chat/traffic/rollback", {"generation": 0}),
     ("PUT", "/api/2.0/serving-endpoints/chat/config", {"traffic_config": {"routes": []}}),
 )
@@ -224,7 +238,7 @@ def bombs(draw: st.DrawFn, sizes: Sequence[int] = SIZES) -> Bomb:
     method, path, valid = draw(st.sampled_from(TARGETS))
     size = draw(st.sampled_from(sizes))
     what, value = draw(_values(size))
-    own = [(name,) for name in valid]
+    own = [place for name, part in valid.items() for place in [(name,), *((name, inner) for inner in _members(part))]]
     place = draw(st.sampled_from([(), *own, *own, *_PATHS]))
     body = _placed(valid, place, value) if place else value
     headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
@@ -237,9 +251,16 @@ def bombs(draw: st.DrawFn, sizes: Sequence[int] = SIZES) -> Bomb:
     return Bomb(method, path, sent, tuple(headers), len(body), f"{'.'.join(place)}: {what}")
 
 
+def _members(part: object) -> dict[str, object]:
+    return part if isinstance(part, dict) else {}
+
+
 def _placed(valid: dict[str, object], place: tuple[str, ...], value: bytes) -> bytes:
     """The body with the value at a place; what is on the way there is made."""
     first, *rest = place
+    if len(rest) == 1 and (members := _members(valid.get(first))):
+        siblings = compact({name: part for name, part in members.items() if name != rest[0]})[1:-1]
+        value, rest = b"{%b%b%b:%b}" % (siblings, b"," if siblings else b"", compact(rest[0]), value), []
     for name in reversed(rest):
         value = b"[" + value + b"]" if name == "0" else compact(name) + b":" + value
         value = value if name == "0" else b"{" + _companions(name) + value + b"}"

@@ -22,7 +22,19 @@ from starlette.routing import Mount
 
 from app.engine.pieces import MOST_CHARACTERS
 from tests.conftest import NIGHTLY
-from tests.router.hostile.bombs import LARGE_SIZES, LEGITIMATE, SIZES, Bomb, array, bombs, chat, text_of, wide
+from tests.router.hostile.bombs import (
+    EXPERIMENT,
+    LARGE_SIZES,
+    LEGITIMATE,
+    PLAN,
+    SIZES,
+    Bomb,
+    array,
+    bombs,
+    chat,
+    text_of,
+    wide,
+)
 from tests.router.hostile.engine import HostileEngine, compact
 from tests.router.hostile.measured import MeasuredRouter, measured_router
 from tests.support.processes.servers import serve
@@ -176,6 +188,47 @@ KNOWN: dict[str, tuple[str, bytes]] = {
 }
 """What a review has found, and what is worst."""
 
+_ALLOWED_VALUES = 49_000
+"""Of the body of a management call: more are refused before they are parsed."""
+
+_PROBLEMS = {
+    "items": ("treatments", array(b"1", 2 * _ALLOWED_VALUES)),
+    "words": ("strata", array(b'"a"', 4 * 4500)),
+    "metrics": ("primary", array(b'{"metric":"m","x":1}', 21 * 120)),
+    "guardrails": ("guardrails", array(b'{"metric":"m","evemt":1}', 25 * 200)),
+    "names": ("feedback", wide(b"1", 18 * 250)),
+    "steps": ("ramp", b'{"steps":%b}' % array(b'"a"', 4 * 4500)),
+}
+KNOWN_DOCUMENTS: dict[str, tuple[str, str, bytes]] = {
+    **{
+        f"an experiment's {kind}": (
+            "POST",
+            "/api/experiments/check",
+            b'{"name":"e","experiment":%b,"%b":%b}}' % (compact(EXPERIMENT)[:-1], name.encode(), value),
+        )
+        for kind, (name, value) in _PROBLEMS.items()
+    },
+    "an experiment's unknown keys": (
+        "POST",
+        "/api/experiments/check",
+        b'{"name":"e","experiment":%b}' % wide(b"1", 18 * 500),
+    ),
+    **{
+        f"a plan's {kind}": (
+            "PUT",
+            "/api/endpoints/chat/traffic?dry_run=true",
+            b'%b,"%b":%b}' % (compact(PLAN)[:-1], name.encode(), value),
+        )
+        for kind, name, value in (
+            ("numbers as overrides", "overrides", array(b"1", 2 * _ALLOWED_VALUES)),
+            ("overrides", "overrides", array(b'{"unut":1}', 11 * 900)),
+            ("weights", "weights", wide(b'"x"', 14 * 5000)),
+            ("unknown keys", "x", b"1," + wide(b"1", 12 * 5000)[1:-1]),
+        )
+    },
+}
+"""Documents of management calls with many problems. The last of two members of one name counts."""
+
 _HUGE = LARGE_SIZES[-1]
 _WIDE_TEXT = text_of(b"a", _HUGE, "😀".encode())
 
@@ -202,6 +255,13 @@ def test_known_bombs(router: MeasuredRouter, name: str, coding: str) -> None:
     headers = ((b"content-encoding", coding.encode()), (b"extra-parameters", b"drop"))
     sent = gzip.compress(body, 1) if coding == "gzip" else body
     keeps_the_law(router, Bomb("POST", path, sent, headers, len(body), name))
+
+
+@pytest.mark.parametrize("name", KNOWN_DOCUMENTS)
+def test_documents_with_many_problems(router: MeasuredRouter, name: str) -> None:
+    method, path, body = KNOWN_DOCUMENTS[name]
+    headers = ((b"content-type", b"application/json"),)
+    keeps_the_law(router, Bomb(method, path, body, headers, len(body), name))
 
 
 @pytest.mark.parametrize("name", KNOWN_WITH_IMAGES)

@@ -117,6 +117,28 @@ def test_a_refused_call_leaves_one_record(audited: Audited, action: str, why: st
     assert audited.ramped.traffic == before
 
 
+_WITH_DRY_RUNS = ("put_traffic", "decide")
+
+
+@pytest.mark.parametrize("value", ["true", "false", "TRUE"])
+@pytest.mark.parametrize("action", CALLS)
+def test_only_what_changes_nothing_leaves_no_record(audited: Audited, action: str, value: str) -> None:
+    method, path, body = CALLS[action]
+    url = f"{audited.ramped.url}{path}{'&' if '?' in path else '?'}dry_run={value}"
+    before = audited.ramped.traffic
+    key = {"authorization": f"Bearer {audited.keys['boss']}", **ANY}
+    answer = httpx.request(method, url, json=body, headers=key, timeout=30)
+    assert answer.status_code == (200 if action in _WITH_DRY_RUNS and value != "TRUE" else 400), answer.text
+    if answer.status_code == 400:
+        assert audited.one()["status"] == 400
+        assert audited.ramped.traffic == before
+    elif value == "true":
+        assert audited.records() == []
+        assert audited.ramped.traffic == before
+    else:
+        assert audited.one()["action"] == action
+
+
 @pytest.mark.parametrize("method", ["DELETE", "PATCH", "POST", "PUT", "OPTIONS", "TRACE", "PROPFIND"])
 def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audited, method: str) -> None:
     path = "/api/experiments" if method in ("POST", "PUT") else TRAFFIC

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.config.base import ConfigError
+from app.config.base import MOST_PROBLEMS, ConfigError
 from app.config.file_check import check_file
 from app.config.loading import load
 from app.config.reference import schema
@@ -112,6 +114,17 @@ def test_all_problems_are_reported_together() -> None:
     with pytest.raises(ConfigError) as raised:
         parse(document)
     assert len(raised.value.problems) == 3
+
+
+@given(st.integers(MOST_PROBLEMS - 2, MOST_PROBLEMS + 3))
+def test_the_first_problems_are_listed_and_the_others_counted(count: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({f"odd{number}": 1 for number in range(count)} | GOOD)
+    listed, more = caught.value.problems[:MOST_PROBLEMS], caught.value.problems[MOST_PROBLEMS:]
+    assert len(listed) == min(count, MOST_PROBLEMS)
+    assert all(line.startswith(f"odd{number}: unknown key") for number, line in enumerate(listed))
+    rest = count - MOST_PROBLEMS
+    assert more == ([f"(more): {rest} further problems are not listed; correct these first"] if rest > 0 else [])
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 3, {}])
