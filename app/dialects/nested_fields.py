@@ -119,10 +119,9 @@ SHAPES: Mapping[str, Shape] = {
         "file_id file_type file_url filename from id image_embeds image_pil input input_image is_file_update lines "
         "mcp_server_name mm_processor_kwargs name new_lines new_start num_lines old_lines old_start outcome refusal "
         "retrieved_at return_code server_name start_line stderr stdout stop_reason text thinking title to tool "
-        "tool_changes tool_name tool_reference tool_references tool_use_id tools total_lines transformations trigger "
-        "type url uuid",
+        "tool_changes tool_name tool_reference tool_references tool_use_id tools total_lines trigger type url uuid",
         idle="annotations cache_control caller citations detail is_error logprobs prompt_cache_breakpoint signature "
-        "toolset_name",
+        "toolset_name transformations",
         exclusive="audio_url file image_url input_audio text video_url",
         audio_url="url",
         cache_control="cache_control",
