@@ -128,6 +128,10 @@ class Stream(Protocol):
     def usage(self) -> Usage | None:
         """The token counts, once the stream has reported them."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the terminal frame has been returned. A client may hang up once it has that."""
+
     def feed(self, chunk: bytes) -> bytes: ...
 
     def close(self) -> bytes: ...

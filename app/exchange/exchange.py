@@ -213,8 +213,8 @@ class Exchange:
     # Its end
 
     def is_answered(self) -> bool:
-        """Whether the client has the whole response."""
-        return self.writer.finished
+        """Whether the client has all that it waits for."""
+        return self.writer.is_answered
 
     def render(self, error: SwitchyardError) -> Reply:
         """The error in the dialect's form."""

@@ -182,7 +182,7 @@ class Attempt:
                 exchange.served = name
             if isinstance(failure := writer.failure, UpstreamError):
                 self._failed(failure)
-            elif writer.finished and not exchange.call.translation.is_shared:
+            elif writer.is_answered and not exchange.call.translation.is_shared:
                 state.health.succeeded(name)
 
     def _name_field(self, error: Rejected) -> None:
@@ -341,7 +341,7 @@ class Attempt:
             if constrained_field(request.body) is not None:
                 async with until(exchange.deadline):
                     await self._check_second_event(chunks)
-            await exchange.writer.start_stream(stream.headers)
+            await exchange.writer.start_stream(stream.headers, has_ended=lambda: stream.has_ended)
             cut = cut_calls(request.path, request.body)
             relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline)
@@ -494,7 +494,7 @@ class Relay:
 
     async def run(self, chunks: ResponseStream, idle_s: float, deadline: float) -> None:
         """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
-        end, in_order = b"", False
+        end = b""
         try:
             with malformed_answers():
                 async with IdleTimeout(idle_s, deadline) as self._idle:
@@ -503,13 +503,14 @@ class Relay:
                     raise self._stream.failure
                 if end := self._stream.close():
                     self._writer.fail(Incomplete(ENDED_EARLY))
-                in_order = not end
         except SwitchyardError as error:
             end = self._stream.fail(error)
             self._writer.fail(error)
         finally:
-            self._observer.streamed(self._clock(), in_order=in_order)
-        self._writer.record.usage = self._stream.usage
+            # A client may hang up at the terminal event, before the deployment's connection has ended.
+            is_complete = self._stream.has_ended and self._writer.failure is None
+            self._observer.streamed(self._clock(), in_order=is_complete)
+            self._writer.record.usage = self._stream.usage
         if self._writer.failure is not None and self._stream.aborts:
             if self._rest:
                 await self._writer.send_chunk(self._rest)

@@ -65,6 +65,12 @@ class ResponseWriter:
         self.reservation: Reservation | None = None
         self.plans: Mapping[str, str] = {}
         self._events = 0
+        self._has_ended: Callable[[], bool] = lambda: False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has all that it waits for: the whole body, or a stream's terminal event."""
+        return self.finished or self._has_ended()
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
@@ -109,9 +115,18 @@ class ResponseWriter:
             return
         await self.send(replace(reply, headers={**reply.headers, **error_headers(error)}))
 
-    async def start_stream(self, headers: Mapping[str, str], media_type: str = EVENT_STREAM) -> None:
-        """Sends the head of a stream; `media_type`: server-sent events by default."""
+    async def start_stream(
+        self,
+        headers: Mapping[str, str],
+        media_type: str = EVENT_STREAM,
+        has_ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Sends the head of a stream; `media_type`: server-sent events by default.
+
+        `has_ended`: whether the terminal event has been passed on, after which clients hang up.
+        """
         self.record.streamed = True
+        self._has_ended = has_ended
         await self._start(200, media_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     def send_chunk(self, data: bytes) -> Awaitable[None]:
@@ -166,7 +181,8 @@ class errors_rendered:
                 record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
                 return True
             case asyncio.CancelledError():  # how Serve reports that the client disconnected
-                record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
+                if not self._writer.is_answered:
+                    record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
             case SwitchyardError():
                 await self._writer.error(error, self._render(error))
                 return True

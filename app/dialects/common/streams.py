@@ -43,6 +43,10 @@ class TerminatingStream:
         self.aborts = error_frames is None
         self.headers: Mapping[str, str] = {}
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
+
     def close(self) -> bytes:
         if self._ended:
             return b""

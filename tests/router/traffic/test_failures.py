@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -252,6 +253,37 @@ async def test_a_client_that_leaves_ends_the_upstream_call(rig: Rig, moment: str
     assert time.monotonic() - left < 5
     await wait_until_async(lambda: in_flight(rig) == 0)
     assert 'status="499"' in metrics(rig)
+
+
+async def test_a_client_that_hangs_up_at_the_last_event_has_been_answered(rig: Rig) -> None:
+    """Agents do, before the deployment's connection has ended."""
+    hung_up = threading.Event()
+
+    class Lingering(Response):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+            )
+            text = chunk("Hello") + chunk("", finish_reason="stop") + "data: [DONE]\n\n"
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await asyncio.to_thread(hung_up.wait)
+            await asyncio.sleep(0.2)
+            await send({"type": "http.response.body", "body": b""})
+
+    rig.blue.answer = lambda body: Lingering()
+    async with (
+        httpx.AsyncClient() as client,
+        client.stream("POST", f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": True}) as answer,
+    ):
+        received = ""
+        async for text in answer.aiter_text():
+            received += text
+            if received.endswith("data: [DONE]\n\n"):
+                break
+    hung_up.set()
+    await wait_until_async(lambda: in_flight(rig) == 0)
+    assert 'status="200"' in metrics(rig)
+    assert 'status="499"' not in metrics(rig)
 
 
 async def test_nothing_is_in_flight_after_any_failure(rig: Rig) -> None:
