@@ -19,12 +19,14 @@ from ray.serve._private.config import DeploymentConfig
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY, RAY_SERVE_HAPROXY_METRICS_PORT
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import HTTP_PROTOCOLS
 
 from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE, ROUTER_DEPLOYMENT
 from app.server.application import Router
 from app.server.fleet import PreparedMetrics
+from app.server.http_protocol import PROTOCOL
 from app.telemetry.logs import event, log_to_stderr
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
@@ -52,6 +54,7 @@ class RouterDeployment:
 
     def __init__(self) -> None:
         log_to_stderr()
+        HTTP_PROTOCOLS["auto"] = PROTOCOL  # Serve, which starts the server after this, lets none be named
         replica = serve.get_replica_context()
         environment = RuntimeEnvironment.from_environment(
             _serve_url(),

@@ -12,6 +12,7 @@ from app.config.loading import load
 from app.config.schema import Config
 from app.internal_api import KEEP_ALIVE_MARGIN_S, KEEP_ALIVE_S
 from app.server.application import Router
+from app.server.http_protocol import PROTOCOL
 from app.telemetry.logs import log_to_stderr
 from app.upstream.target import RuntimeEnvironment
 
@@ -45,6 +46,7 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
         router.app,
         host=host,
         port=port,
+        http=PROTOCOL,
         log_level="warning",
         access_log=False,
         # By default uvicorn believes every program on this machine that names another address as its own.

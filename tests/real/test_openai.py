@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import socket
 import struct
 from functools import partial
 from typing import Any
@@ -39,6 +40,23 @@ def test_the_streamed_answer_equals_the_whole_one(application: Application, depl
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
     assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_trailers_are_no_headers(application: Application) -> None:
+    """Through the ingress, too. Serve makes the router's server; this fails if that takes another protocol."""
+    body = json.dumps(GREEDY).encode()
+    parts = [
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n",
+        b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"%x\r\n%s\r\n0\r\nazureml-model-deployment: there-is-none\r\n\r\n" % (len(body), body),
+    ]
+    url = httpx.URL(application.url)
+    with socket.create_connection((url.host, url.port or 80), timeout=60) as connection:
+        connection.sendall(b"".join(parts))
+        with connection.makefile("rb") as answer:
+            received = answer.read()
+    assert received.startswith(b"HTTP/1.1 200"), received
+    assert b"azureml-model-deployment: smollm2-" in received.lower()
 
 
 def test_with_include_usage_the_stream_ends_with_usage(application: Application) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.server.application import Router
+from app.server.http_protocol import PROTOCOL
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.hostile.client import Client, Reply
@@ -152,6 +153,6 @@ def hostile_rig() -> Iterator[HostileRig]:
     engine = HostileEngine()
     with serve(Starlette(routes=[Mount("/e", engine.app)])) as engine_url:
         rig = HostileRig(engine, f"{engine_url}/e")
-        with serve(rig.app) as rig.url:
+        with serve(rig.app, http=PROTOCOL) as rig.url:
             yield rig
             rig.client.close()

@@ -110,6 +110,25 @@ def test_a_request_names_one_host(hostile: HostileRig, line: bytes, hosts: bytes
     assert b"Host" in received
 
 
+@pytest.mark.parametrize(
+    "trailer", [b"azureml-model-deployment: green", b"x-request-id: trailing", b"host: evil.example"]
+)
+def test_trailers_are_no_headers(hostile: HostileRig, trailer: bytes) -> None:
+    """They follow the headers that the ingress adds, which count because they are the last ones."""
+    body = b'{"model": "chat", "messages": [{"role": "user", "content": "hi"}]}'
+    chunks = b"%x\r\n%s\r\n0\r\n%s\r\n\r\n" % (len(body), body, trailer)
+    head = b"content-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    received = answers(hostile, _POST + head + chunks, waits_s=HANGS_S)
+    assert received.startswith(b"HTTP/1.1 200"), received
+    assert b"azureml-model-deployment: blue" in received
+    assert b"trailing" not in received
+
+
+def test_a_request_for_the_server_itself_is_refused(hostile: HostileRig) -> None:
+    received = answers(hostile, b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", waits_s=HANGS_S)
+    assert received.startswith(b"HTTP/1.1 4"), received
+
+
 def test_two_pipelined_requests_are_answered(hostile: HostileRig) -> None:
     """The oracle of the tests above: bytes that are not part of a body are a request, and are answered."""
     received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)

@@ -30,13 +30,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(app: Any, *, keep_alive_s: int = 5) -> Iterator[str]:
-    """Serves `app` on a separate server and yields the base URL; afterwards nothing listens there."""
+def serve(app: Any, *, keep_alive_s: int = 5, http: str = "auto") -> Iterator[str]:
+    """Serves `app` on a separate server and yields the base URL; afterwards nothing listens there.
+
+    `http`: the server's protocol, as uvicorn names it.
+    """
     port = free_port()
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=port,
+        http=http,
         log_level="warning",
         timeout_graceful_shutdown=1,
         timeout_keep_alive=keep_alive_s,
