@@ -187,9 +187,8 @@ def _expressions(name: str) -> Sequence[tuple[re.Pattern[str], _Missing]]:
 
 def _base(request: Request) -> tuple[str, str]:
     """The base of the request's path, and the name of the dialect that words its errors."""
-    base, name = next(
-        (match[0], name) for expression, name in _BASES if (match := re.match(f"(?:{expression})(?=/|$)", request.path))
-    )
+    matches = ((re.match(f"(?:{expression})(?=/|$)", request.path), name) for expression, name in _BASES)
+    base, name = next(((match[0], name) for match, name in matches if match), ("", "openai"))  # none: `OPTIONS *`
     if name in ("openai", "friendli") and "anthropic-version" in request.headers:
         return base, "anthropic"
     is_openais_sdk = "x-stainless-lang" in request.headers

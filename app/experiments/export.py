@@ -8,7 +8,6 @@
 import io
 import json
 import logging
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -149,12 +148,10 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
     if (text := query.get(name)) is None:
         return None
     try:
-        value = unix_seconds(text)
+        return unix_seconds(text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise BadRequest(f"{name}: '{text}' is not a valid time: Unix seconds, or ISO 8601 (UTC)", param=name)
-    return value
+        message = f"{name}: '{text}' is not a valid time: Unix seconds, or ISO 8601 (UTC)"
+        raise BadRequest(message, param=name) from None
 
 
 def _run(store: FileStore, experiment: str) -> ExperimentRun:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -38,17 +39,20 @@ def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     return value
 
 
-def number(query: Mapping[str, str], name: str, *, default: float, below: float = math.inf) -> float:
-    """A number above 0 and below `below`."""
+_LEAST = 1e-6
+_MOST = 1e6
+
+
+def number(query: Mapping[str, str], name: str, *, default: float, below: float = _MOST) -> float:
+    """A number of at least a millionth, and below `below`: what is nearer to 0 has no finite sample size."""
     if (text := query.get(name)) is None:
         return default
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < below:
-        bound = f" and below {below:g}" if math.isfinite(below) else ""
-        raise BadRequest(f"{name}: '{text}' must be a number above 0{bound}", param=name)
+    if not _LEAST <= value < below:
+        raise BadRequest(f"{name}: '{text}' must be a number from {_LEAST:g} and below {below:g}", param=name)
     return value
 
 
@@ -67,11 +71,19 @@ def whole_number(body: bytes, name: str, *, highest: int) -> int:
 
 
 def unix_seconds(text: str) -> float:
-    """Parses Unix seconds, a date or a time (ISO 8601, UTC unless it has a zone). Raises ValueError."""
+    """Parses Unix seconds, a date or a time (ISO 8601, UTC unless it has a zone). Raises ValueError.
+
+    It does for seconds that no calendar has, too.
+    """
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         return moments.read(text).timestamp()
+    try:
+        datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError) as error:
+        raise ValueError(text) from error
+    return seconds
 
 
 def decision(body: bytes) -> ManualDecision:
