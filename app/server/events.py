@@ -18,7 +18,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import Caller
-from app.errors import SwitchyardError, Unavailable
+from app.errors import LimitExceeded, SwitchyardError, Unavailable
 from app.exchange.deadlines import while_connected
 from app.exchange.response import StreamAborted
 from app.experiments.contract.journal import FeedEvent, Page, time_of
@@ -31,7 +31,8 @@ EVERY_S = 1.0
 PATIENCE_S = 5.0
 """The longest wait of a question for the controller."""
 
-MAX_LISTENERS = 64
+MAX_LISTENERS, LISTENERS_EACH = 64, 8
+"""Of one router, and of one known caller: nobody takes the places of all."""
 MAX_WAITING = 256
 """Events that wait for a slow listener; a slower one is disconnected, and may come back for the rest."""
 
@@ -56,9 +57,10 @@ Item = Sent | None
 
 
 class Listener:
-    """The queue of one client."""
+    """The queue of one client. `caller`: its id, "" where callers are not known."""
 
-    def __init__(self) -> None:
+    def __init__(self, caller: str = "") -> None:
+        self.caller = caller
         self.waiting: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self.is_lagging = False
         """Whether the client was too slow: events after the queued ones are missing."""
@@ -99,13 +101,20 @@ class EventFeed:
         self._started = asyncio.Event()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Listener]:
-        """A listener that gets everything from now on. Raises Unavailable if there are too many."""
+    async def listening(self, caller: str = "") -> AsyncIterator[Listener]:
+        """A listener that gets everything from now on.
+
+        Raises Unavailable if there are too many, and LimitExceeded if the `caller`, an id, has too many of them.
+        """
         if self._controller is None:
             raise no_controller()
         if len(self.listeners) >= MAX_LISTENERS:
             raise Unavailable(f"{MAX_LISTENERS} clients listen to the events of this router already", retry_after=30)
-        listener = Listener()
+        if caller and sum(listener.caller == caller for listener in self.listeners) >= LISTENERS_EACH:
+            raise LimitExceeded(
+                f"You listen to the events of this router {LISTENERS_EACH} times already", retry_after=30
+            )
+        listener = Listener(caller)
         if self._is_away:
             listener.give(None)
         elif self._latest:
@@ -241,7 +250,7 @@ class EventsApi:
         if since is not None:
             time_of(since, "since")
         writer = context.writer
-        async with self._feed.listening() as listener, while_connected(request.receive):
+        async with self._feed.listening(context.caller.id) as listener, while_connected(request.receive):
             await writer.start_stream({})
             context.record.first_byte = None  # it is no model's first token
             async for data in self._stream(listener, since, context.caller):

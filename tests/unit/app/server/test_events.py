@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.errors import Unavailable
+from app.errors import LimitExceeded, Unavailable
 from app.experiments.contract.journal import JournalEntry
-from app.server.events import MAX_LISTENERS, MAX_WAITING, EventFeed, EventsApi, Listener
+from app.server.events import LISTENERS_EACH, MAX_LISTENERS, MAX_WAITING, EventFeed, EventsApi, Listener
 from app.sse import Decoder
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.rig import Rig, refusal
@@ -416,6 +416,19 @@ async def test_the_number_of_listeners_is_bounded(controller: FakeController) ->
             await stack.enter_async_context(feed.listening())
         assert raised.value.retry_after is not None
     async with feed.listening():
+        pass
+
+
+async def test_no_caller_takes_the_places_of_all(controller: FakeController) -> None:
+    feed = feed_of(controller, Rounds())
+    async with AsyncExitStack() as stack:
+        for _ in range(LISTENERS_EACH):
+            await stack.enter_async_context(feed.listening("alice"))
+        with pytest.raises(LimitExceeded, match="8 times already") as raised:
+            await stack.enter_async_context(feed.listening("alice"))
+        assert raised.value.retry_after is not None
+        await stack.enter_async_context(feed.listening("bob"))
+    async with feed.listening("alice"):
         pass
 
 
