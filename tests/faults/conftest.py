@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
 ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
 KEY = "key"
+FIRST_BYTE_S = 15
 BACK_WITHIN_S = 120
 
 
@@ -112,7 +113,7 @@ def document() -> dict[str, Any]:
     user_config = {
         "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
-        "timeouts": {"first_byte_s": 15, "idle_s": 15},
+        "timeouts": {"first_byte_s": FIRST_BYTE_S, "idle_s": 15},
     }
     tiny = engine(prepare_tiny(default_cache()))
     tiny["deployment_config"]["autoscaling_config"] = None
