@@ -15,7 +15,15 @@ from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotF
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.contract.journal import JournalEntry, history
-from app.experiments.contract.questions import MAX_RUNS, ManualDecision, choice, decision, number, whole_number
+from app.experiments.contract.questions import (
+    MAX_RUNS,
+    ManualDecision,
+    choice,
+    decision,
+    is_dry_run,
+    number,
+    whole_number,
+)
 from app.experiments.contract.report import (
     AutomationStatus,
     Comparison,
@@ -174,7 +182,7 @@ class Answers:
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
         """Answers a decision that was made for another state with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
-        is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
+        is_dry = is_dry_run(query)
         report = self._reading(name, self._judged(name)).report
         try:
             if is_dry:

@@ -34,7 +34,7 @@ from app.exchange.deadlines import while_connected
 from app.exchange.request import headers_of
 from app.exchange.snapshot import LiveRouting
 from app.experiments.contract.journal import EXPOSURE_FORMATS
-from app.experiments.contract.questions import choice
+from app.experiments.contract.questions import is_dry_run
 from app.experiments.contract.report import Summary
 from app.experiments.rendering import document
 from app.experiments.rendering.reports import list_document
@@ -254,7 +254,7 @@ class ExperimentsApi:
         return Reply(answer.body, answer.status, answer.media_type, headers)
 
     async def _decide(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        context.change.is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
+        context.change.is_dry = is_dry_run(request.query_params)
         name = context.change.experiment = self._experiment(request, context)
         config = self._services.views().config
         self._require_operator(name, "decide about it", context)

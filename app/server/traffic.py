@@ -44,7 +44,7 @@ from app.errors import (
     Unavailable,
 )
 from app.experiments.contract.journal import PlanEntry
-from app.experiments.contract.questions import choice
+from app.experiments.contract.questions import is_dry_run
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
 from app.server.openapi import Operation
@@ -138,7 +138,7 @@ class TrafficApi:
         return self._plan_reply(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
 
     async def _put(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        is_dry = context.change.is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
+        is_dry = context.change.is_dry = is_dry_run(request.query_params)
         name, control, body = await self._change(request, context)
         if_match = request.headers.get("if-match")
         if not is_dry:

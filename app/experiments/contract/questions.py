@@ -39,6 +39,11 @@ def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     return value
 
 
+def is_dry_run(query: Mapping[str, str]) -> bool:
+    """Whether the parameter `dry_run` asks what a change would do, without making it."""
+    return choice(query, "dry_run", ["false", "true"]) == "true"
+
+
 _LEAST = 1e-6
 _MOST = 1e6
 
