@@ -18,6 +18,20 @@ const { unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { planChanges } = await load("traffic/moves.js");
 
+const ANSWER = [
+  "text",
+  "pieces",
+  "reasoning",
+  "tools",
+  "finish",
+  "usage",
+  "failure",
+  "tokens",
+  "firstTokenMs",
+  "tokensPerSecond",
+  "hasProbabilities",
+];
+
 /** @type {Record<string, (...args: any[]) => unknown>} */
 const FUNCTIONS = {
   cosine,
@@ -44,32 +58,7 @@ const FUNCTIONS = {
   answer(startedAt, events) {
     const answer = new Answer(startedAt);
     for (const [at, data] of events) answer.read(typeof data === "string" ? data : JSON.stringify(data), at);
-    const {
-      text,
-      pieces,
-      reasoning,
-      tools,
-      finish,
-      usage,
-      failure,
-      tokens,
-      firstTokenMs,
-      tokensPerSecond,
-      hasProbabilities,
-    } = answer;
-    return {
-      text,
-      pieces,
-      reasoning,
-      tools,
-      finish,
-      usage,
-      failure,
-      tokens,
-      firstTokenMs,
-      tokensPerSecond,
-      hasProbabilities,
-    };
+    return Object.fromEntries(ANSWER.map((name) => [name, answer[name]]));
   },
 };
 

@@ -379,30 +379,8 @@ export async function mount(root, context) {
           : h("p", { class: "hint" }, "None is declared."),
       ),
       h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
-      report.warnings.length
-        ? h(
-            "section",
-            { key: "warnings" },
-            h("h2", {}, "Warnings"),
-            h(
-              "ul",
-              {},
-              report.warnings.map((warning) => h("li", {}, warning)),
-            ),
-          )
-        : null,
-      report.service.length
-        ? h(
-            "section",
-            { key: "service" },
-            h("h2", {}, "About the service"),
-            h(
-              "ul",
-              {},
-              report.service.map((sentence) => h("li", {}, sentence)),
-            ),
-          )
-        : null,
+      listed("warnings", "Warnings", report.warnings),
+      listed("service", "About the service", report.service),
     ];
   }
 
@@ -437,6 +415,18 @@ export async function mount(root, context) {
     if (frame !== null) cancelAnimationFrame(frame);
     plot.end();
   };
+}
+
+/**
+ * A section with a list of sentences; null without any.
+ * @param {string} key
+ * @param {string} title
+ * @param {string[]} sentences
+ */
+function listed(key, title, sentences) {
+  if (!sentences.length) return null;
+  const items = sentences.map((sentence) => h("li", {}, sentence));
+  return h("section", { key }, h("h2", {}, title), h("ul", {}, items));
 }
 
 /**
