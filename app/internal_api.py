@@ -40,6 +40,35 @@ EXTENDED_PATH = "/switchyard/completions"
 MODEL_PATH = "/switchyard/model"
 """`GET` returns what `app.engine.model.Model` reads: tokenizer, end-of-sequence ids, context length."""
 
+CONTINUATION_HEADER = "x-switchyard-continuation"
+"""How a stream outlives its engine (`deployments.engine.continuation`).
+
+In a request: `CONTINUATION_NEW` asks for marks. A decimal K >= 0 says that the client has the events of the first K
+output tokens: the last 4 * K bytes of the body are their ids, little-endian uint32, and what precedes them is the body
+itself. The answer has only what follows those events.
+
+In a response: `CONTINUATION_MARKED` if the stream has marks, and may be continued. Without it, there are none.
+"""
+
+CONTINUATION_NEW = "new"
+
+CONTINUATION_MARKED = "marked"
+
+MARK_TOKENS = b":t "
+"""Begins the mark that ends a group of events, those of one output of the engine: `:t 17,5` and an empty line. It names
+the tokens whose events precede it; none in `:t ` (what precedes the first token, or an error). Marks are comments of
+server-sent events. The last group has everything from the end of generation on: finish reason, usage, `[DONE]`.
+"""
+
+MARK_HAND_OVER = b":handover\n\n"
+"""The last mark of a stream that its engine hands over: another continues it from the group before."""
+
+MARK_NONE = b":none\n\n"
+"""The last mark of a stream that cannot be continued from here on. What follows it is unmarked."""
+
+CONTINUES = "continues"
+"""The field of a model's card (`MODEL_PATH`): true if its engine continues streams and marks them."""
+
 REPLICA_AGE_HEADER = "x-switchyard-replica-age-s"
 """The response header in which a replica of a model application reports the seconds since it was ready."""
 
