@@ -121,7 +121,7 @@ k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they ser
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/python -m deployments.package_schema app/config/packages.json
 	@$(BIN)/switchyard schema > serve_config.schema.json
-	@$(BIN)/python -m app.config.reference docs/configuration.md
+	@$(BIN)/python -m app.config.reference docs/reference/configuration.md
 
 test: test-fast test-application  ## set up and run the whole suite
 
@@ -144,13 +144,13 @@ test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: at most
 	@$(BIN)/python -m pytest tests/simulation --timeout 1800
 
 simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=2000 for more than 500 runs
-	@$(BIN)/python -m tests.simulation docs/experiments-measured.md $(RUNS)
+	@$(BIN)/python -m tests.simulation docs/internals/experiments-measured.md $(RUNS)
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults
 
-cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machine: needs root; its figures go to docs/deploying.md
-	@SWITCHYARD_FIGURES=docs/deploying.md $(BIN)/python -m pytest tests/cluster
+cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machine: needs root; its figures go to docs/internals/cluster-measured.md
+	@SWITCHYARD_FIGURES=docs/internals/cluster-measured.md $(BIN)/python -m pytest tests/cluster
 
 test-locks: $(VENV)/.ready  ## the locks hold for every Python: asks the package index, installs nothing
 	@$(BIN)/python -m pytest tests/fresh/test_pythons.py
@@ -205,14 +205,14 @@ monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in 
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
 
-agents: $(TESTING) $(AGENTS)/.ready $(CLIENTS)/clients/.ready $(CLIENTS)/aider/.ready  ## the real Claude Code, Codex and clients of docs/use-with.md (2 GB more)
+agents: $(TESTING) $(AGENTS)/.ready $(CLIENTS)/clients/.ready $(CLIENTS)/aider/.ready  ## the real Claude Code, Codex and clients of docs/use-with/programs.md (2 GB more)
 	@$(BIN)/python -m pytest -q tests/agents --timeout 1800
 
-clients: $(TESTING)  ## the table of the clients' methods in docs/clients.md, from the installed clients
+clients: $(TESTING)  ## the table of the clients' methods in docs/reference/clients.md, from the installed clients
 	@WRITE_CLIENTS=1 $(BIN)/python -m pytest -q tests/router/clients/test_conformance.py
 
-fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
-	@$(BIN)/python -m app.dialects.field_table docs/dialects
+fields: $(VENV)/.ready  ## the tables of fields in docs/use-with, from the code
+	@$(BIN)/python -m app.dialects.field_table docs/use-with
 
 setup: $(if $(filter gpu,$(ACCELERATOR)),$(VENV)/.ready,$(TESTING))  ## everything that the tests need, too; for GPUs only what serves
 
@@ -266,7 +266,7 @@ $(PROMTOOL):
 		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool; \
 		rm -f prometheus_*.deb
 
-# The clients of docs/use-with.md, apart: they need other versions of what this project needs.
+# The clients of docs/use-with/programs.md, apart: they need other versions of what this project needs.
 $(CLIENTS)/%/.ready: requirements/%.lock | $(VENV)/.ready
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	@VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip sync --quiet --require-hashes $<

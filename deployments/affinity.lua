@@ -1,4 +1,4 @@
--- Picks the replica for a request with a key (docs/traffic.md, "Affinity to replicas"). HAProxy loads it once per thread.
+-- Picks the replica for a request with a key (docs/split/affinity.md). HAProxy loads it once per thread.
 --
 -- The header holds the key, 16 hexadecimal digits, and how far above the mean a replica's requests may lie, in square
 -- roots of the mean. A key has its replicas in an order of its own (rendezvous hashing): the same on every node, and a

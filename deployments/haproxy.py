@@ -81,7 +81,7 @@ def cluster_settings(nodes: int) -> Mapping[str, str]:
     """Variables for every node, besides `SETTINGS`, in a cluster of `nodes` nodes. Only nodes with a replica count:
     each of them has an HAProxy that checks every replica of the cluster.
 
-    Ray's own values up to some size, then in proportion to it. The arithmetic is in docs/deploying.md.
+    Ray's own values up to some size, then in proportion to it. The arithmetic is in docs/operate/haproxy.md.
     """
     every_s = max(5, math.ceil(nodes / CHECKS_PER_S))
     down_ms = max(250, math.ceil(1000 * nodes / CHECKS_OF_DOWN_PER_S))

@@ -1,6 +1,6 @@
 """The JSON Schema of `serve_config.yaml`: what Ray Serve and vLLM take, and the router's configuration.
 
-The configuration reference in docs/configuration.md, generated from the JSON Schema.
+The configuration reference in docs/reference/configuration.md, generated from the JSON Schema.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def _condition(import_path: str, name: str, args: Mapping[str, Any]) -> dict[str
     return {"if": known, "then": {"properties": properties}}
 
 
-# python -m app.config.reference docs/configuration.md
+# python -m app.config.reference docs/reference/configuration.md
 
 BEGIN, END = "<!-- keys: begin (made by `make schema`) -->", "<!-- keys: end -->"
 _BOUNDS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))

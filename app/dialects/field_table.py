@@ -1,6 +1,6 @@
-"""The tables in docs/dialects: every field of a dialect's requests and how it is supported, made of its models.
+"""The tables in docs/use-with: every field of a dialect's requests and how it is supported, made of its models.
 
-python -m app.dialects.field_table docs/dialects
+python -m app.dialects.field_table docs/use-with
 """
 
 import argparse

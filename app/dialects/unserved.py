@@ -1,7 +1,7 @@
 """Requests that no route serves: the dialect that words the error, and what a vendor has that this server does not.
 
-The groups are those of the vendors' clients, by the part of the path behind the API's base; `docs/clients.md` lists
-every method of those clients.
+The groups are those of the vendors' clients, by the part of the path behind the API's base;
+`docs/reference/clients.md` lists every method of those clients.
 """
 
 import re

@@ -142,8 +142,8 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-# `k8s/base/rayservice.yaml` and the table in docs/deploying.md have the same, and tests compare. `make serve` has its
-# own for one machine (`deployments.local.environment`).
+# `k8s/base/rayservice.yaml` and the table in docs/reference/environment.md have the same, and tests compare.
+# `make serve` has its own for one machine (`deployments.local.environment`).
 
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 """The time in which a node that gets SIGTERM lets its replicas finish. Ray's own 30 s cut streams."""

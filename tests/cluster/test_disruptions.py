@@ -79,7 +79,7 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
 
 def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, the_lab: Lab, figures: Figures) -> None:
     """One node of engines and one of routers at once. Clients connect through the others: those of a silent node get no
-    answer (docs/deploying.md)."""
+    answer (docs/operate/cluster.md)."""
     engine = at_work(wide)[0]
     router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
     silent = {engine.address, router.address}

@@ -28,7 +28,7 @@ from tests.simulation.pool import processes
 
 INTRODUCTION = """# Experiments, measured
 
-This page shows how the statistics of [experiments](experiments.md) behave on simulated traffic whose truth is known.
+This page shows how the statistics of [experiments](../split/report.md) behave on simulated traffic of a known truth.
 `make simulate RUNS={runs}` wrote it; `make test-simulation` checks its bounds. Seeds are fixed: the same code gives the
 same numbers. Of 500 runs, a share of 5 % is known within 2 points, one of 50 % within 4.5.
 

@@ -108,8 +108,8 @@ class Delay:
 
 
 def documented() -> dict[str, float]:
-    """The medians in the table of docs/experiments.md."""
-    lines = (ROOT / "docs" / "experiments.md").read_text().splitlines()
+    """The medians in the table of docs/split/rollouts.md."""
+    lines = (ROOT / "docs" / "split" / "rollouts.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
     names = {ill.name for ill in ILL}
     return {row[0]: float(row[2].split()[0].replace(",", "")) for row in cells if row[0] in names}

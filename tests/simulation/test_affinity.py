@@ -1,4 +1,4 @@
-"""The statements of docs/performance.md about the policies, in fewer runs: the default keeps conversations on their
+"""What docs/internals/performance.md says about the policies, in fewer runs: the default keeps conversations on their
 replica at any load."""
 
 from dataclasses import replace

@@ -39,12 +39,10 @@ from tests.support.clients.documents import (
     links,
     paragraphs,
     runnable,
-    section,
 )
 from tests.support.processes.project import ROOT
 
 DOCS = ROOT / "docs"
-OPERATING = DOCS / "operating.md"
 LINKED = sorted({*PAGES, *ROOT.glob("*.md")})
 LANGUAGES = {*RUNNABLE, *WITH_CLIENTS, "console", "text", "yaml", "yaml clients"}
 
@@ -121,8 +119,8 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
 
 
 def test_ten_adapters_are_one_gpus_application() -> None:
-    page = DOCS / "traffic.md"
-    shown = section(page, "## Adapters on one engine")
+    page = DOCS / "split" / "adapters.md"
+    shown = page.read_text()
     examples = [yaml.safe_load(it.code) for it in blocks(page) if it.language == "yaml" and it.code in shown]
     ((engine,), config) = examples
     router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
@@ -215,26 +213,28 @@ async def test_every_route_that_a_page_names_exists() -> None:
 
 
 def test_the_configuration_reference_is_the_generated_one() -> None:
-    page = (DOCS / "configuration.md").read_text()
+    page = (DOCS / "reference" / "configuration.md").read_text()
     assert updated(page) == page, "run `make schema`"
 
 
 def test_how_soon_a_bad_treatment_is_stopped_is_as_measured() -> None:
-    page, measured = ((ROOT / "docs" / f"{it}.md").read_text() for it in ("experiments", "experiments-measured"))
+    page = (DOCS / "split" / "rollouts.md").read_text()
+    measured = (DOCS / "internals" / "experiments-measured.md").read_text()
     table = page.partition("### How soon\n")[2].partition("\n| ")[2].partition("\n\n")[0]
     assert len(table.splitlines()) > 5
     assert table in measured
 
 
-def test_operating_lists_every_metric() -> None:
+def test_the_page_of_metrics_lists_every_metric() -> None:
+    page = (DOCS / "operate" / "metrics.md").read_text()
     families = [family for family in Telemetry().registry.collect() if not family.name.startswith("process_")]
     exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     former = {name for name, meaning in METRICS.items() if meaning.startswith("Deprecated")}
-    assert [name for name in former if f"`{name}`" not in section(OPERATING, "## Metrics")] == []
+    assert [name for name in former if f"`{name}`" not in page] == []
     exposed |= (
         METRICS.keys() - former | GAUGES.keys() | {CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS, "switchyard_draining"}
     )
-    listed = [name for name in first_cells(section(OPERATING, "## Metrics")) if "{" not in name]
+    listed = [name for name in first_cells(page) if "{" not in name]
     assert exposed - set(listed) == set()
     assert {name for name in listed if re.match("switchyard|gen_ai|http", name)} - exposed == set()
 
@@ -247,8 +247,9 @@ def kinds(error: type[SwitchyardError]) -> Iterator[str]:
         yield from kinds(below)
 
 
-def test_operating_lists_every_error_kind() -> None:
-    assert sorted(first_cells(section(OPERATING, "## Errors"))) == sorted({*kinds(SwitchyardError), "client_gone"})
+def test_the_page_of_errors_lists_every_kind() -> None:
+    page = (DOCS / "reference" / "errors.md").read_text()
+    assert sorted(first_cells(page)) == sorted({*kinds(SwitchyardError), "client_gone"})
 
 
 def events() -> Iterator[str]:
@@ -261,13 +262,13 @@ def events() -> Iterator[str]:
                 yield str(first.value)
 
 
-def test_operating_lists_every_log_event() -> None:
-    listed = first_cells(section(OPERATING, "## Logs").partition("### Access log")[0])
+def test_the_page_of_logs_lists_every_event() -> None:
+    listed = first_cells((DOCS / "operate" / "logs.md").read_text().partition("### Access log")[0])
     assert sorted(listed) == sorted(set(events()))
 
 
-def test_deploying_lists_the_environment_of_every_node() -> None:
-    listed = section(DOCS / "deploying.md", "## Environment of every node")
+def test_the_page_of_the_environment_lists_that_of_every_node() -> None:
+    listed = (DOCS / "reference" / "environment.md").read_text()
     drain = {generated.DRAIN: str(generated.WORKER_DRAIN_S)}
     for variable, value in {**generated.EVERY_NODE, **drain}.items():
         assert f"| `{variable}` | `{value}`" in listed

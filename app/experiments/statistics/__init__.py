@@ -1,1 +1,1 @@
-"""Inference that holds at every look. Pure functions of numbers; `docs/experiments.md` explains their meaning."""
+"""Inference that holds at every look. Pure functions of numbers; `docs/internals/statistics.md` explains them."""

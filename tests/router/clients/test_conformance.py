@@ -1,5 +1,5 @@
 """Every method of the vendors' Python clients, against the real router: it works, is refused with what to use instead,
-or does not apply. `make clients` writes the table in `docs/clients.md`.
+or does not apply. `make clients` writes the table in `docs/reference/clients.md`.
 
 A method gets the arguments in `ARGUMENTS`, or made-up ones of the right kind: what only the vendor's server has is
 refused before its arguments matter.
@@ -40,7 +40,7 @@ from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import CARD, Answer, FakeEngine, frame, stream
 from tests.support.engine.other_answers import every_route
 
-PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "clients.md"
 BEGIN, END = "<!-- methods: begin (made by `make clients`) -->\n", "<!-- methods: end -->\n"
 
 WORKS = "works"

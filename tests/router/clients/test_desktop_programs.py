@@ -1,4 +1,4 @@
-"""The programs of docs/use-with.md that cannot run in a test, by requests of the form that each sends."""
+"""The programs of docs/use-with/programs.md that cannot run in a test, by requests of the form that each sends."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.support.clients.documents import blocks
 from tests.support.engine.other_answers import every_route
 from tests.support.processes.project import ROOT
 
-PAGE = ROOT / "docs" / "use-with.md"
+PAGE = ROOT / "docs" / "use-with" / "programs.md"
 HI: list[dict[str, Any]] = [{"role": "user", "content": "Say hello."}]
 SYSTEM = [{"role": "system", "content": "You are brief."}]
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "Say hello."}]}]

@@ -16,7 +16,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 """The pages whose commands and snippets are run."""
 
 CHANGING = frozenset(
-    ROOT / name for name in ("README.md", "docs/configuration.md", "docs/experiments.md", "docs/traffic.md")
+    (ROOT / "README.md", ROOT / "docs" / "reference" / "configuration.md", *(ROOT / "docs" / "split").glob("*.md"))
 )
 """The pages whose commands change what the application serves."""
 
@@ -95,10 +95,3 @@ def anchors(page: Path) -> set[str]:
             anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
             found[anchor] = found.get(anchor, -1) + 1
     return {f"{anchor}-{n}" if n else anchor for anchor, last in found.items() for n in range(last + 1)}
-
-
-def section(page: Path, heading: str) -> str:
-    """The source from a heading (`## Metrics`) to the next heading of the same or a higher level."""
-    level = heading.partition(" ")[0]
-    after = page.read_text().partition(f"\n{heading}\n")[2]
-    return re.split(rf"\n#{{1,{len(level)}}} ", after)[0]

@@ -1,4 +1,4 @@
-"""The figures of a run, as the table that docs/deploying.md quotes."""
+"""The figures of a run, as the table that docs/internals/cluster-measured.md quotes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

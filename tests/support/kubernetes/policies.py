@@ -12,7 +12,7 @@ from tests.support.kubernetes.overlays import pods, ray_pods
 from tests.support.kubernetes.room import room_to_drain
 
 SECRETS = {"switchyard", "switchyard-keys", "switchyard-hub"}
-"""The Secrets that docs/deploying.md tells users to create."""
+"""The Secrets that docs/start/kubernetes.md tells users to create."""
 
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 

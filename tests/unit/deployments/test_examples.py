@@ -1,4 +1,4 @@
-"""The autoscaling of every shipped example, explained in docs/deploying.md#autoscaling."""
+"""The autoscaling of every shipped example, explained in docs/operate/models.md#autoscaling."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -51,5 +51,5 @@ def test_an_example_scales_by_our_policy_and_delays(example: Mapping[str, Any]) 
 def test_the_examples_are_those_of_files_and_of_the_documentation() -> None:
     assert {name.rpartition(":")[0].partition(":")[0] for name in EXAMPLES} == {
         *(str(file.relative_to(ROOT)) for file in FILES),
-        "docs/deploying.md",
+        "docs/operate/models.md",
     }

@@ -54,7 +54,7 @@ def test_groups_are_few_and_somebody_may_belong_to_them(access: dict[str, Any], 
 
 
 def test_the_section_in_the_docs_is_valid() -> None:
-    page = (ROOT / "docs/access.md").read_text()
+    page = (ROOT / "docs/operate/access.md").read_text()
     section = page.partition("```yaml\naccess:")[2].partition("```")[0]
     access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
     assert access.limits.of("batch", "embed", None) == Limits(

@@ -1,4 +1,4 @@
-"""The configuration reference in docs/configuration.md."""
+"""The configuration reference in docs/reference/configuration.md."""
 
 from pathlib import Path
 

@@ -199,7 +199,14 @@ def test_the_reader_finds_what_was_wrong_once(denied: str) -> None:
     assert contradictions(denied)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/experiments.md", "docs/traffic.md", "docs/console.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/operate/console.md",
+        *sorted(f"docs/split/{page.name}" for page in (ROOT / "docs" / "split").glob("*.md")),
+    ],
+)
 def test_no_example_in_the_documentation_denies_itself(page: str) -> None:
     blocks = re.findall(r"```text\n(.*?)```|((?:^> .*\n)+)", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     for fenced, quoted in blocks:
