@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes.project import ROOT
 
 TARGETS = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-WITHOUT_PACKAGES = {"help", "stop", "status", "deploy", "clean", "audit", "sbom", "lock"}
+WITHOUT_PACKAGES = {"help", "stop", "status", "deploy", "docs", "clean", "audit", "sbom", "lock"}
 """Targets that do not need the locked packages."""
 
 
