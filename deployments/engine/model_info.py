@@ -8,10 +8,11 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from app.engine.model import labels_of
+from app.internal_api import CONTINUES
 from deployments.engine.logits.registry import supported_xargs
 
 
-def add_model_card(app: FastAPI, path: str) -> None:
+def add_model_card(app: FastAPI, path: str, *, continues: bool) -> None:
     """Adds `GET path` to vLLM's application `app`, whose state holds the engine's client once it runs.
 
     Routers poll it: an unchanged card costs only a 304.
@@ -21,7 +22,7 @@ def add_model_card(app: FastAPI, path: str) -> None:
     @app.get(path, include_in_schema=False)
     def model_card(request: Request) -> Response:
         if not cards:
-            card = json.dumps(_card(request.app.state.engine_client)).encode()
+            card = json.dumps({**_card(request.app.state.engine_client), CONTINUES: continues}).encode()
             cards[f'"{hashlib.sha256(card).hexdigest()}"'] = card
         ((etag, card),) = cards.items()
         headers = {"etag": etag}

@@ -1,4 +1,6 @@
-"""vLLM's schedulers, with bounds for what constraints cost. Importing it imports vLLM.
+"""vLLM's schedulers, with bounds for what constraints cost, and requests that have begun elsewhere.
+
+Importing it imports vLLM.
 
 Before a request with a schema, grammar or regular expression is scheduled, the engine compiles that, in a thread: a
 string with `maxLength: 200` takes two seconds of CPU time with a vocabulary of 49,000 tokens, and others take more.
@@ -6,6 +8,9 @@ Nothing can stop a compilation; `deployments.engine.trial` refuses before what w
 many threads as the machine has cores, in a queue, so that a few long compilations delay every other constraint until
 they are over. Here those that are under way share the cores, at a low priority: a short one is done first, and running
 answers hardly notice. An answer ends when its grammar takes too long to follow.
+
+A request may come with output tokens that another engine has generated (`deployments.engine.continuation`). vLLM knows
+such requests: those that it has preempted. They are computed again from prompt and output, and go on where they were.
 """
 
 import os
@@ -19,6 +24,7 @@ from typing import Any
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
 from deployments.engine.bounded_grammar import BoundedGrammar
@@ -27,6 +33,9 @@ COMPILATIONS = 16
 """At a time. Further ones wait."""
 
 _NICENESS = 10
+
+OUTPUT = "switchyard_output_token_ids"
+"""The key of a request's `SamplingParams.extra_args`: the output tokens that it comes with, a list of ids."""
 
 _logger = init_logger(__name__)
 
@@ -79,11 +88,46 @@ def _fix_backend(manager: Any) -> None:
             manager.backend = XgrammarBackend(config, manager.tokenizer, config.model_config.get_vocab_size())
 
 
-class SyncBoundedScheduler(_WithBounds, Scheduler):  # type: ignore[misc]  # vLLM ships no types
+def output_of(params: Any) -> list[int]:
+    """The output tokens that a request with these `SamplingParams` comes with."""
+    return list(((params and params.extra_args) or {}).get(OUTPUT, ()))
+
+
+class _WithOutput:
+    """Takes requests that come with output tokens as if it had preempted them."""
+
+    structured_output_manager: Any
+    """vLLM's."""
+
+    def add_request(self, request: Any) -> None:
+        if output := output_of(request.sampling_params):
+            request.append_output_token_ids(output)
+            request.num_preemptions = 1  # otherwise vLLM asserts that the prefix cache has no more than its prompt
+        super().add_request(request)  # type: ignore[misc]
+
+    def _try_promote_blocked_waiting_request(self, request: Any) -> bool:
+        waited = request.status
+        promoted: bool = super()._try_promote_blocked_waiting_request(request)  # type: ignore[misc]
+        if not promoted or waited != RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR or self._follows(request):
+            return promoted
+        request.structured_output_request.grammar = ValueError("the grammar does not accept the request's output")
+        request.status = waited
+        return super()._try_promote_blocked_waiting_request(request)  # type: ignore[misc,no-any-return]
+
+    def _follows(self, request: Any) -> bool:
+        """Whether the request's grammar accepts the output that it comes with, as far as that is not reasoning."""
+        output, manager = output_of(request.sampling_params), self.structured_output_manager
+        if not output or not manager.should_advance(request, new_token_ids=output):
+            return True
+        rest = manager.trim_reasoning_for_advance(request, output)
+        return not rest or request.structured_output_request.grammar.accept_tokens(request.request_id, rest)
+
+
+class SyncBoundedScheduler(_WithOutput, _WithBounds, Scheduler):  # type: ignore[misc]  # vLLM ships no types
     """For vLLM without asynchronous scheduling."""
 
 
-class AsyncBoundedScheduler(_WithBounds, AsyncScheduler):  # type: ignore[misc]
+class AsyncBoundedScheduler(_WithOutput, _WithBounds, AsyncScheduler):  # type: ignore[misc]
     """For vLLM with asynchronous scheduling."""
 
 

@@ -5,6 +5,7 @@ behind the internal key.
 
 - Reports a replica's age to the router: a new one answers more slowly, since its caches are empty.
 - A replica exits with its engine.
+- A stream outlives its engine.
 - A client that disconnects ends its generation, streaming or not.
 - Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
 - A replica's report of its load, for the autoscaling policy (`deployments.autoscaling`): vLLM's own metrics.
@@ -31,6 +32,7 @@ from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
 from deployments.engine.completions.route import add_completions
+from deployments.engine.continuation import OpenStreams, continue_streams, obstacle
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.logits.vllm_adapter import BatchProcessor
 from deployments.engine.model_info import add_model_card
@@ -124,7 +126,12 @@ NOT_BOUND = "nobind"
 
 
 class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
-    """Chooses vLLM's executor after Ray, which knows one for CPUs alone, and its scheduler; tries constraints."""
+    """Chooses vLLM's executor after Ray, which knows one for CPUs alone, and its scheduler; extends its workers; tries
+    constraints.
+    """
+
+    obstacle: str | None = None
+    """Why the engine does not continue streams."""
 
     def _start_async_llm_engine(self, vllm_engine_args: Any, vllm_engine_config: Any, placement_group: Any) -> Any:
         parallel = vllm_engine_config.parallel_config
@@ -134,11 +141,17 @@ class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
             vllm_engine_config.device_config.device_type,
             os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""),
         )
+        self.obstacle = obstacle(vllm_engine_config)
+        if self.obstacle is None:
+            parallel.worker_extension_cls = WORKER_EXTENSION
         scheduler = vllm_engine_config.scheduler_config
         scheduler.scheduler_cls = scheduler_class(scheduler.scheduler_cls, is_async=scheduler.async_scheduling)
         client = super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
         try_constraints(client, vllm_engine_config)
         return client
+
+
+WORKER_EXTENSION = "deployments.engine.worker.WorkerExtension"
 
 
 def executor(chosen: str, processes: int, device: str, binding: str) -> str:
@@ -225,8 +238,19 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         log_to_stderr()
         prepare_modules(self._llm_config)
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
+        self._streams, self._continues = OpenStreams(), await self._can_continue()
         self._load = LoadReport(held_by_serve)
         self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
+
+    async def _can_continue(self) -> bool:
+        """Whether this replica continues the streams of others."""
+        why_not = self.engine.obstacle
+        if why_not is None and not all(await self.engine._engine_client.collective_rpc("take_output")):
+            why_not = "an unknown model runner"
+        if why_not is not None:
+            message = "This replica does not continue the streams of others: %s"
+            _log.warning(message, why_not, extra=event("continues_no_streams", reason=why_not))
+        return why_not is None
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """The load, for the autoscaling policy. Serve finds this method by its name and calls it every few seconds."""
@@ -235,8 +259,9 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     async def __serve_build_asgi_app__(self) -> FastAPI:
         app: FastAPI = await super().__serve_build_asgi_app__()
         BatchProcessor.vocabulary_size = app.state.engine_client.model_config.get_vocab_size()
-        add_model_card(app, MODEL_PATH)
+        add_model_card(app, MODEL_PATH, continues=self._continues)
         add_completions(app)
+        continue_streams(app, self._streams, continues=self._continues)
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(ReplicaAgeMiddleware)
         app.add_middleware(InternalKeyMiddleware, keys=accepted(os.environ, Purpose.ENGINE))

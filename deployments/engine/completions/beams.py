@@ -37,7 +37,7 @@ from deployments.engine.model_info import eos_token_ids
 Outputs = AsyncGenerator[RequestOutput, None]
 
 
-class BeamEngine:
+class WrappedEngine:
     """A transparent wrapper: every other attribute is the engine's own."""
 
     def __init__(self, engine: Any) -> None:
@@ -52,7 +52,7 @@ class BeamEngine:
         return outputs
 
 
-class SeededEngine(BeamEngine):
+class SeededEngine(WrappedEngine):
     """One choice per seed, each a separate engine request. Closing the generator ends them all."""
 
     def __init__(self, engine: Any, seeds: Sequence[int]) -> None:
@@ -68,7 +68,7 @@ class SeededEngine(BeamEngine):
         return _joined(merged) if params.output_kind is RequestOutputKind.FINAL_ONLY else merged
 
 
-class EmbeddingsEngine(BeamEngine):
+class EmbeddingsEngine(WrappedEngine):
     """Replaces the embeddings of some of the prompt's tokens.
 
     `values` has hidden_size numbers for each of `indices`, which count the prompt's tokens from 0.
@@ -241,7 +241,7 @@ MAX_FULL_VOCABULARY = 2
 """The most beams that request the log-probabilities of the whole vocabulary at a time."""
 
 
-class BeamSearchEngine(BeamEngine):
+class BeamSearchEngine(WrappedEngine):
     """Answers a prompt with the best `n` beams of a search; `scores` are their values, once the search is over."""
 
     def __init__(self, engine: Any, beam: BeamSearch, n: int) -> None:

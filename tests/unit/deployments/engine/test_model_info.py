@@ -9,13 +9,13 @@ from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast
 
 from app.engine.model import Model
-from app.internal_api import MODEL_PATH
+from app.internal_api import CONTINUES, MODEL_PATH
 from deployments.engine.logits.registry import PROCESSORS
 from deployments.engine.model_info import add_model_card
 from tests.support.clients.samples import EOS, tokenizer
 
 
-def application(logits_processors: Any) -> FastAPI:
+def application(logits_processors: Any, *, continues: bool = True) -> FastAPI:
     """The part of vLLM's application that the card reads."""
     config = SimpleNamespace(
         max_model_len=100,
@@ -29,7 +29,7 @@ def application(logits_processors: Any) -> FastAPI:
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=EOS)
     app = FastAPI()
     app.state.engine_client = SimpleNamespace(model_config=config, get_tokenizer=lambda: made)
-    add_model_card(app, MODEL_PATH)
+    add_model_card(app, MODEL_PATH, continues=continues)
     return app
 
 
@@ -53,6 +53,11 @@ async def test_the_card_has_everything_the_router_reads(logits_processors: Any, 
     assert (model.eos_ids, model.max_len, model.hidden_size, model.vocab_size) == (frozenset({0, 7}), 100, 8, 330)
     assert list(model.labels) == ["glad", "sad"]
     assert model.encode("hello") == tokenizer().encode("hello").ids
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_the_card_says_whether_streams_are_continued(continues: bool) -> None:
+    assert (await answer(application([], continues=continues))).json()[CONTINUES] is continues
 
 
 async def test_a_known_etag_gets_a_304() -> None:
