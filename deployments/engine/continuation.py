@@ -359,20 +359,23 @@ class ContinuingEngine(WrappedEngine):
 async def _reported(stream: Stream, outputs: Outputs) -> Outputs:
     await stream.begin()
     left = len(stream.output or ())
-    async with aclosing(outputs):
-        stream.is_generating = True
-        async for output in outputs:
-            stream.is_generating = False
-            await stream.accept()
-            (choice,) = output.outputs
-            has_failed = choice.finish_reason == "error"
-            if has_failed and stream.output and left == 0:  # the engine's first output
-                raise stream.refuse("The request's constraint does not accept the tokens that it comes with")
-            yield output
-            left -= len(choice.token_ids)
-            if not has_failed:
-                await stream.written(choice.token_ids, is_last=output.finished)
-            stream.is_generating = True
+    stream.is_generating = True
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                stream.is_generating = False
+                await stream.accept()
+                (choice,) = output.outputs
+                has_failed = choice.finish_reason == "error"
+                if has_failed and stream.output and left == 0:  # the engine's first output
+                    raise stream.refuse("The request's constraint does not accept the tokens that it comes with")
+                yield output
+                left -= len(choice.token_ids)
+                if not has_failed:
+                    await stream.written(choice.token_ids, is_last=output.finished)
+                stream.is_generating = True
+    finally:
+        stream.is_generating = False
 
 
 def _fed(add: Callable[..., Any], processor: Any, vocabulary: int, max_len: int) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ process, and the server calls them once, when the engine is ready.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from vllm.v1.sample.ops.topk_topp_sampler import empty_exponential_noise_like
@@ -47,7 +47,7 @@ class _RequestState(CachedRequestState):  # type: ignore[misc]  # vLLM ships no 
         if self.generator is None:
             return
         if self.generator.device.type == "cpu":
-            self.generator = _CpuGenerator(self, noise)
+            self.generator = _CpuGenerator.of(self, noise)
         for _ in self.output_token_ids:
             noise.exponential_(generator=self.generator)
 
@@ -59,10 +59,16 @@ class _CpuGenerator(torch.Generator):  # type: ignore[misc]
     would end the engine. Before a draw, a request has drawn once for each token of its output.
     """
 
-    def __init__(self, state: Any, noise: torch.Tensor) -> None:
-        super().__init__("cpu")
-        self._state, self._noise = state, noise
-        self.manual_seed(state.sampling_params.seed)
+    _state: Any
+    _noise: torch.Tensor
+
+    @classmethod
+    def of(cls, state: Any, noise: torch.Tensor) -> Self:
+        """The generator of a request's `state`; `noise` is what a draw fills."""
+        generator = cls()  # torch's takes no arguments of others
+        generator._state, generator._noise = state, noise
+        generator.manual_seed(state.sampling_params.seed)
+        return generator
 
     def get_offset(self) -> int:
         return 0
