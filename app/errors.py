@@ -23,7 +23,8 @@
     │       └── ContextExceeded     4xx   the model's context is too short for the prompt, or it and the answer
     ├── UpstreamError               5xx   the deployment failed
     │   ├── Unavailable             503   no connection, no replica, or no capacity
-    │   │   └── Unreachable         503   no connection could be made
+    │   │   ├── Unreachable         503   no connection could be made
+    │   │   └── Unanswered          503   the connection ended before an answer
     │   ├── Broken                  502   a failed or incomplete response
     │   │   └── MalformedAnswer     502   status 200, and no answer
     │   └── TimedOut                504   connect, first byte, idle or total
@@ -314,6 +315,10 @@ class Unavailable(UpstreamError):
 
 class Unreachable(Unavailable):
     """No connection could be made: this holds for every request, regardless of its content."""
+
+
+class Unanswered(Unavailable):
+    """The connection ended before an answer: the deployment may have worked on the request, and died."""
 
 
 class Broken(UpstreamError):

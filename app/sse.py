@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which readers ignore."""
 _CR = 0x0D
 _BOUNDARY = b"\n\n"
 

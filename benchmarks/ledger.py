@@ -27,7 +27,7 @@ from app.exposures.controller_client import Answer
 from app.exposures.log import AT_ONCE
 from app.exposures.wire import Acknowledgement, encode_acknowledgement
 from app.server.application import Router
-from app.upstream.client import NO_CONTEXT, Encode, OnHead, ResponseStream
+from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
 from app.upstream.http.connection import Take
 from app.upstream.target import RuntimeEnvironment, Target
 from benchmarks.relay import TOKEN, USAGE
@@ -87,6 +87,7 @@ class Canned:
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
+        groups: Groups | None = None,
     ) -> ResponseStream:
         return _Chunks(body["max_tokens"], on_head)
 

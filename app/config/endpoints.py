@@ -1,5 +1,6 @@
 """The section `affinity`: the choice of the replica that serves a conversation.
 
+- The section `continuation`: streams outlive their engine.
 - Copies of requests: `mirror` sends some to another deployment, `record` writes some down for a replay.
 - Checks of mirrors that need the deployments: problems refuse a configuration, warnings are printed by `switchyard
   check`. Both are lines, ``path: what; the fix``.
@@ -35,6 +36,23 @@ class Affinity(Section):
         description="How many requests more than the mean of all replicas the conversation's replica may have, in "
         "square roots of that mean; half of it for a first turn. Beyond it the conversation's next replica takes the "
         "request.",
+    )
+
+
+class Continuation(Section):
+    """Streams outlive their engine: another replica of the deployment continues them."""
+
+    wait_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Seconds that a stream waits for a replica that can continue it. With one replica, more than Serve "
+        "takes to replace it, such as 180; the request's own time limit counts, too.",
+    )
+    keep_alive_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="Seconds between two signs of life to the client of a stream that waits. Less than the shortest "
+        "time for which proxies and clients bear silence.",
     )
 
 

@@ -18,7 +18,16 @@ from app.config.access import AccessSettings
 from app.config.adapters import parent_problems
 from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
-from app.config.endpoints import Affinity, Mirror, Override, PlanSettings, Recording, Tracing, mirror_problems
+from app.config.endpoints import (
+    Affinity,
+    Continuation,
+    Mirror,
+    Override,
+    PlanSettings,
+    Recording,
+    Tracing,
+    mirror_problems,
+)
 from app.config.experiments import Experiment, LedgerSettings, experiment_problems
 from app.internal_api import APP_PREFIX
 
@@ -71,6 +80,7 @@ class Admission(_Model):
 
 _NO_PLAN = PlanSettings()
 _AFFINITY = Affinity()
+_CONTINUATION = Continuation()
 
 
 class Endpoint(_Model):
@@ -147,11 +157,14 @@ class Price(_Model):
     output_per_million: float = Field(ge=0, description="Tokens of answers.")
 
 
-_ONLY_WITH_URL = {
-    "tokenizer_dir": "provides its own tokenizer",
-    "trace_context": "gets the trace context anyway",
-    "cache_salt": "gets the salt anyway",
+_ONLY_WITH: Mapping[str, tuple[str, object, str]] = {
+    "tokenizer_dir": ("url", None, "an `app` provides its own tokenizer"),
+    "trace_context": ("url", False, "an `app` gets the trace context anyway"),
+    "cache_salt": ("url", False, "an `app` gets the salt anyway"),
+    "affinity": ("app", _AFFINITY, "the load balancer of a `url` does not use keys"),
+    "continuation": ("app", _CONTINUATION, "a server elsewhere does not continue streams"),
 }
+"""Where a deployment must be to have these fields, their default, and why."""
 
 
 class Deployment(_Model):
@@ -196,6 +209,10 @@ class Deployment(_Model):
         default_factory=lambda: _AFFINITY,  # pydantic copies a `default` for each deployment
         description="For an `app` with several replicas: which of them a conversation reaches.",
     )
+    continuation: Continuation = Field(
+        default_factory=lambda: _CONTINUATION,
+        description="For an `app`: how long a stream waits for a replica that continues it when its own one dies.",
+    )
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -203,11 +220,9 @@ class Deployment(_Model):
             raise ValueError("set either `app` (a Serve application of this cluster) or `url` (an external server)")
         if self.url is None and (self.api_key_env or self.api_key_file):
             raise ValueError("`api_key_env` and `api_key_file` need `url`; an `app` uses the internal key")
-        for name, instead in _ONLY_WITH_URL.items():
-            if self.url is None and getattr(self, name):
-                raise ValueError(f"`{name}` needs `url`; an `app` {instead}")
-        if self.app is None and self.affinity != _AFFINITY:
-            raise ValueError("`affinity` needs `app`: the load balancer of a `url` does not use keys")
+        for name, (place, default, why) in _ONLY_WITH.items():
+            if getattr(self, place) is None and getattr(self, name) != default:
+                raise ValueError(f"`{name}` needs `{place}`: {why}")
         if self.api_key_env and self.api_key_file:
             raise ValueError("set either `api_key_env` or `api_key_file`, not both")
         if self.url is not None and not self.url.startswith(("http://", "https://")):

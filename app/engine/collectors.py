@@ -50,6 +50,11 @@ class StreamCollector(ABC):
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise Broken(MALFORMED_RESPONSE) from error
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last event has come."""
+        return self._ended
+
     def complete(self) -> bytes:
         """The complete body. Raises Incomplete if the stream has not ended in order, and Broken if it is malformed."""
         if not self._ended:

@@ -86,6 +86,16 @@ class IdleTimeout(TimeLimit):
                 raise TimedOut(STOPPED) from error
             raise DeadlinePassed(_TOO_LONG) from error
 
+    def pause(self) -> None:
+        """Until `resume`, only the deadline counts."""
+        self.last = self._deadline
+
+    def resume(self) -> None:
+        """Nothing is idle from now on."""
+        self.last = self._loop.time()
+        self._handle.cancel()
+        self._due()
+
     def _due(self) -> None:
         due = min(self.last + self._idle_s, self._deadline)
         if self._loop.time() < due:

@@ -5,6 +5,7 @@ requests is in `RouterState`.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -17,7 +18,16 @@ from app.config.schema import Endpoint, Sticky
 from app.dialects.base import Call, Dialect, ParseContext, Reply, Request, Route
 from app.dialects.bodies import model_in, peek
 from app.dialects.unserved import of_other_methods
-from app.errors import BadRequest, ClientError, LimitExceeded, NotFound, SwitchyardError, Unauthorized, Unavailable
+from app.errors import (
+    BadRequest,
+    ClientError,
+    LimitExceeded,
+    NotFound,
+    SwitchyardError,
+    Unauthorized,
+    Unavailable,
+    Unprocessable,
+)
 from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive
 from app.exchange.request import (
@@ -59,7 +69,8 @@ class Exchange:
 
     From the beginning: `headers` by lower-case name; `dialect` and `route`, the last candidate's before `claim`;
     `request`, without its body before `read`; `record` for metrics and the access log; `writer` of the response;
-    `trace`. `served`: the deployment that has answered or rejected the request, "" while none has.
+    `trace`. `served`: the deployment that has answered or rejected the request, "" while none has. `deaths`: how many
+    engines may have died of it.
 
     Set by a step: `snapshot`, the configuration that the request keeps (`claim`); `caller` (`authenticate`); `call`,
     `size`, the body's bytes, and `deadline`, in the event loop's time (`parse`); `assignment`, and its `endpoint`, None
@@ -75,6 +86,7 @@ class Exchange:
         "call",
         "caller",
         "deadline",
+        "deaths",
         "dialect",
         "endpoint",
         "headers",
@@ -121,6 +133,7 @@ class Exchange:
         self.trace = self._traced()
         self.caller = UNAUTHENTICATED
         self.served = ""
+        self.deaths = 0
         self._room = Room(state.access.bodies, snapshot.config.max_bodies_bytes if snapshot is not None else 0)
         self._is_admitted = False
 
@@ -181,8 +194,16 @@ class Exchange:
         self.endpoint = self.snapshot.config.endpoints.get(assignment.endpoint)
 
     async def check(self) -> None:
-        """Checks the body against the endpoint's bound and content filter. Raises TooLarge and BadRequest."""
+        """Checks the body against the endpoint's bound and content filter, and whether engines have just died of it.
+
+        Raises TooLarge, BadRequest and Unprocessable.
+        """
         self.trace.queued(self.call.task if self.call.translation.generates else "")
+        fuse = self.state.fuse
+        if fuse.refuses and (left := fuse.refused_s(await self.fingerprint())) > 0:
+            refusal = Unprocessable(f"Two engines have died of this request; it is refused for another {left:.0f} s")
+            refusal.retry_after = left
+            raise refusal
         if self.size > self.snapshot.config.max_body_bytes:
             check_body_size(self.size, self.snapshot.config.body_limit(self.assignment.endpoint))
         if self.endpoint is not None and self.endpoint.content_filter is not None:
@@ -211,6 +232,10 @@ class Exchange:
         self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers)
 
     # Its end
+
+    async def fingerprint(self) -> bytes:
+        """The hash of the body as it came."""
+        return await self.state.access.bodies.work(self.size, _hash, self.request.body)
 
     def is_answered(self) -> bool:
         """Whether the client has all that it waits for."""
@@ -387,6 +412,10 @@ class Exchange:
             case "conversation":
                 value = headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
         return unit_key(sticky, caller.id, value) if value is not None else None
+
+
+def _hash(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def _is_short(headers: Mapping[str, str]) -> bool:

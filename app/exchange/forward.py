@@ -48,9 +48,11 @@ from app.errors import (
     Rejected,
     SwitchyardError,
     TimedOut,
+    Unanswered,
     Unavailable,
     UpstreamError,
 )
+from app.exchange.continuation import Continuation, ContinuedStream
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames, EventNames, names_of
 from app.exchange.exchange import Exchange
@@ -93,7 +95,7 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
     except DeadlinePassed:
         raise
     except UpstreamError as error:
-        if exchange.writer.started:
+        if exchange.writer.started or exchange.deaths > 1:
             raise
         fallback = _replacement(targets, primary, others, error)
         if fallback is None or not budget.take(exchange.caller.id):
@@ -137,11 +139,12 @@ def _log_retry(exchange: Exchange, fallback: str, error: UpstreamError) -> None:
 class Attempt:
     """One call of a deployment for a client's request, with the lookups that precede the main request."""
 
-    __slots__ = ("_exchange", "_has_looked_up", "_observer", "_target")
+    __slots__ = ("_blamed", "_exchange", "_has_looked_up", "_observer", "_target")
 
     def __init__(self, exchange: Exchange, observer: Observer, target: Target) -> None:
         self._exchange, self._observer, self._target = exchange, observer, target
         self._has_looked_up = False
+        self._blamed: UpstreamError | None = None
 
     async def run(self) -> None:
         """Answers the client. Raises the error of a deployment that has failed before the first byte."""
@@ -227,8 +230,13 @@ class Attempt:
         self._failed(error)
 
     def _failed(self, error: UpstreamError) -> None:
-        """Reports a failure of the deployment, unless anybody may ask, and would decide who gets traffic."""
+        """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic."""
+        if error is self._blamed:
+            return
+        self._blamed = error
         exchange, state, name = self._exchange, self._exchange.state, self._target.name
+        if isinstance(error, Unanswered | Incomplete):
+            exchange.deaths += 1
         if isinstance(error, MalformedAnswer):
             malformed = event(
                 "malformed_response",
@@ -335,7 +343,7 @@ class Attempt:
     async def _streamed(self, request: EngineRequest, serving: ServingContext) -> None:
         exchange = self._exchange
         stream = exchange.call.translation.open_stream(serving)
-        with closing(self._open(request)) as chunks:
+        with closing(self._opened(request)) as chunks:
             async with self._in_time():
                 await chunks.begin(check=stream.check)
             if constrained_field(request.body) is not None:
@@ -346,7 +354,7 @@ class Attempt:
             relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline)
 
-    async def _check_second_event(self, chunks: ResponseStream) -> None:
+    async def _check_second_event(self, chunks: ContinuedStream) -> None:
         """Waits for the second event and raises the engine's error if it is one. The chunks can still be read.
 
         An engine that cannot follow a schema fails after the event with a chat's role. No status has been sent then.
@@ -385,11 +393,12 @@ class Attempt:
     async def _collect(self, path: str, collector: StreamCollector) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""
         exchange, cut = self._exchange, cut_calls(path, collector.request)
-        with closing(self._open(EngineRequest(path, collector.request))) as chunks:
+        with closing(self._opened(EngineRequest(path, collector.request))) as chunks:
             async with self._in_time():
                 await chunks.begin()
             try:
                 async with IdleTimeout(exchange.snapshot.config.timeouts.idle_s, exchange.deadline) as idle:
+                    chunks.survive(idle, lambda: collector.has_ended)
                     async for chunk in chunks:
                         collector.feed(chunk if cut is None else cut.feed(chunk))
                         idle.last = asyncio.get_running_loop().time()
@@ -437,17 +446,35 @@ class Attempt:
             encode=self._encode,
         )
 
-    def _open(self, request: EngineRequest) -> ResponseStream:
-        return self._exchange.state.upstream.stream(
-            self._target,
-            request.path,
-            request.body,
-            request_id=self._exchange.writer.upstream_id(),
-            timeouts=self._exchange.snapshot.config.timeouts,
-            context=self._context(),
-            on_head=self._observer.on_head,
-            encode=self._encode,
-        )
+    def _opened(self, request: EngineRequest) -> ContinuedStream:
+        """The answer's stream, for which the deployment's replicas are called under one id."""
+        id, target = self._exchange.writer.upstream_id(), self._target
+
+        def call(continuation: Continuation) -> ResponseStream:
+            return self._exchange.state.upstream.stream(
+                target,
+                request.path,
+                request.body,
+                request_id=id,
+                timeouts=self._exchange.snapshot.config.timeouts,
+                context=self._context(),
+                on_head=self._observer.on_head,
+                encode=self._encode,
+                groups=continuation if target.continues else None,
+            )
+
+        return ContinuedStream(self._exchange, target, call, self._lost)
+
+    def _lost(self, failure: UpstreamError | None) -> None:
+        """Records that an engine is lost: its failure, None for a hand-over; another one is called."""
+        observer, name = self._observer, self._target.name
+        if failure is not None:
+            if not isinstance(failure, Unanswered | Incomplete):
+                self._exchange.deaths += 1
+            observer.failed(name, failure)
+            self._failed(failure)
+        observer.returned()
+        observer.called(self._target)
 
     @property
     def _timeouts(self) -> Timeouts:
@@ -492,12 +519,13 @@ class Relay:
         self._clock = asyncio.get_running_loop().time
         self._rest = b""
 
-    async def run(self, chunks: ResponseStream, idle_s: float, deadline: float) -> None:
+    async def run(self, chunks: ContinuedStream, idle_s: float, deadline: float) -> None:
         """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
         end = b""
         try:
             with malformed_answers():
                 async with IdleTimeout(idle_s, deadline) as self._idle:
+                    chunks.survive(self._idle, lambda: self._stream.has_ended, self._keep_alive)
                     self._rest = self._translated(await chunks.each(self._pass_on))
                 if self._stream.failure is not None:
                     raise self._stream.failure
@@ -516,6 +544,9 @@ class Relay:
                 await self._writer.send_chunk(self._rest)
             raise StreamAborted
         await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False))
+
+    async def _keep_alive(self) -> None:
+        await self._writer.keep_alive(self._stream.keep_alive)
 
     def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         data = self._translated(chunk)

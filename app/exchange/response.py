@@ -135,6 +135,10 @@ class ResponseWriter:
         self._events += 1 if is_one else data.count(b"\n\n")
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
+    def keep_alive(self, data: bytes) -> Awaitable[None]:
+        """Sends what shows the client that its stream is alive, and is no part of the answer."""
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
+
     async def end_stream(self, data: bytes = b"", end: bytes = b"") -> None:
         """Sends the last events, then `end`, the router's own ones, and ends the response."""
         self._events += data.count(b"\n\n")

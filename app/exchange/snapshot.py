@@ -22,7 +22,7 @@ from app.exposures.plans import Scope, plan_of
 from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import NO_STOPS, Earlier, GracePeriod, InForce, Overrides, Rules, current_rules, same, stops_of
-from app.upstream.client import NO_CONTEXT, Encode, OnHead, ResponseStream
+from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
 
@@ -55,6 +55,7 @@ class Calls(Protocol):
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
+        groups: Groups | None = None,
     ) -> ResponseStream: ...
 
 

@@ -26,7 +26,7 @@ from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
 from app.routing.admission import AdmissionQueue, UnmetDemand
 from app.routing.conversations import PinnedConversations, RecentKeys
-from app.routing.resilience import Breakers, Fault, RetryBudget
+from app.routing.resilience import Breakers, Fault, Fuse, RetryBudget
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import ActiveTracing
@@ -58,6 +58,7 @@ class DeploymentHealth:
     def __init__(self, upstream: Calls, telemetry: Telemetry, breakers: Breakers) -> None:
         self._upstream, self._telemetry, self.breakers = upstream, telemetry, breakers
         self._checks: set[asyncio.Task[None]] = set()
+        self._confirming: dict[str, asyncio.Task[bool]] = {}
 
     def configured(self, targets: Mapping[str, Target]) -> None:
         """Adopts the deployments of a new configuration."""
@@ -114,11 +115,20 @@ class DeploymentHealth:
             return False
         return True
 
+    async def confirmed(self, name: str, snapshot: Snapshot) -> bool:
+        """`is_healthy`, by one request for all that ask at the same time."""
+        check = self._confirming.get(name)
+        if check is None:
+            check = self._confirming[name] = asyncio.create_task(self.is_healthy(name, snapshot))
+            check.add_done_callback(lambda _: self._confirming.pop(name))
+        return await asyncio.shield(check)
+
     async def close(self) -> None:
         """Ends the checks that are under way."""
-        for check in self._checks:
+        checks = [*self._checks, *self._confirming.values()]
+        for check in checks:
             check.cancel()
-        await asyncio.gather(*self._checks, return_exceptions=True)
+        await asyncio.gather(*checks, return_exceptions=True)
 
     def _check_if_due(self, name: str, snapshot: Snapshot) -> None:
         breaker = self.breakers.of(name)
@@ -185,6 +195,7 @@ class RouterState:
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
     unserved: UnmetDemand = field(default_factory=UnmetDemand)
+    fuse: Fuse = field(default_factory=lambda: Fuse(time.monotonic))
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(init=False)
 

@@ -12,6 +12,8 @@ Deployments that share an engine, as LoRA adapters do, have a breaker each: one 
 connection counts for all of them.
 
 The extra load that retries may cause: a budget per endpoint, after Finagle's RetryBudget, shared by its callers.
+
+The fuse of streams that outlive their engines (`app.exchange.continuation`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -154,6 +156,63 @@ class Breakers:
     def open(self) -> Sequence[str]:
         """The deployments whose breaker is open."""
         return [name for name, breaker in self._of.items() if breaker.is_open]
+
+
+DEATHS_S = 60.0
+"""Seconds after an engine's death in which another one of its deployment makes the deployment suspect, and in which a
+body is refused that may have killed two."""
+
+_AT_ONCE_S = 5.0
+"""Deaths that are no further apart may be one: all streams of an engine end with it, and each tells of its death."""
+
+_MOST_REFUSED = 1024
+
+
+class Fuse:
+    """Keeps a request that kills engines from killing one after the other. `clock` returns seconds."""
+
+    __slots__ = ("_blown", "_clock", "_died", "_refused")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._died: dict[str, float] = {}
+        self._blown: set[str] = set()
+        self._refused: dict[bytes, float] = {}
+
+    def died(self, deployment: str) -> None:
+        """Notes that an engine of the deployment died."""
+        now, before = self._clock(), self._died.get(deployment, -DEATHS_S)
+        if now - before > _AT_ONCE_S:
+            self._died[deployment] = now
+            if now - before <= DEATHS_S:
+                self._blown.add(deployment)
+
+    def is_blown(self, deployment: str) -> bool:
+        """Whether no stream may go on at the deployment before a check has passed."""
+        return deployment in self._blown
+
+    def reset(self, deployment: str) -> None:
+        """Notes that a check of the deployment has passed."""
+        self._blown.discard(deployment)
+
+    def refuse(self, body: bytes) -> None:
+        """Refuses the body with this hash for a minute: an engine that continued its stream died before any token."""
+        if len(self._refused) >= _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[body] = self._clock() + DEATHS_S
+
+    @property
+    def refuses(self) -> bool:
+        """Whether there may be a body that is refused."""
+        return bool(self._refused)
+
+    def refused_s(self, body: bytes) -> float:
+        """For how many more seconds the body is refused; 0 if it is not."""
+        left = self._refused.get(body, 0.0) - self._clock()
+        if left > 0:
+            return left
+        self._refused.pop(body, None)
+        return 0.0
 
 
 # Each request repays a tenth of a retry, so that retries add at most a tenth to the load when everything fails. Nothing

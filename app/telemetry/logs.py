@@ -102,6 +102,10 @@ class Record:
     error: str = ""
     streamed: bool = False
     attempts: int = 0
+    moves: int = 0
+    """How often another engine has continued the stream."""
+    pause_s: float = 0.0
+    """How long the client waited for those, in all."""
     usage: Usage | None = None
     max_tokens: int | None = None
     manages: bool = False

@@ -133,6 +133,21 @@ class RoutingMetrics:
             ("endpoint", "deployment"),
             registry=registry,
         )
+        self._continued = Counter(
+            "switchyard_continued_streams",
+            "Streams that lost their engine: its connection was closed, it failed (error), or it handed them over; and "
+            "what became of them: another replica continued them, they ended with an error, their deadline passed, or "
+            "the client left",
+            ("endpoint", "deployment", "reason", "outcome"),
+            registry=registry,
+        )
+        self._pauses = Histogram(
+            "switchyard_continuation_pause_seconds",
+            "The time from the loss of a stream's engine until another one continued the stream, or it ended",
+            ("endpoint", "deployment"),
+            registry=registry,
+            buckets=_WAIT,
+        )
 
     def retried(self, endpoint: str, deployment: str, error_type: str, outcome: str) -> None:
         """Counts a failure of `deployment` before the first byte. `outcome`: ``same``, ``other`` or ``withheld``."""
@@ -153,6 +168,12 @@ class RoutingMetrics:
     def deployment_refused(self, endpoint: str, deployment: str) -> None:
         """Counts an attempt that `deployment` refused because its replicas' queues were full."""
         self._at_capacity.labels(endpoint, deployment).inc()
+
+    def continued(self, endpoint: str, deployment: str, reason: str, outcome: str, pause_s: float) -> None:
+        """Counts a stream of the deployment that lost its engine: ``closed``, ``error`` or ``handover``; and then was
+        ``continued``, ``ended`` with an error, over its ``deadline``, or had lost its client (``client_gone``)."""
+        self._continued.labels(endpoint, deployment, reason, outcome).inc()
+        self._pauses.labels(endpoint, deployment).observe(pause_s)
 
 
 Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)

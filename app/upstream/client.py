@@ -10,7 +10,7 @@ by the exchange.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from pydantic_core import to_json
 
@@ -26,6 +26,7 @@ from app.errors import (
     Rejected,
     SwitchyardError,
     TimedOut,
+    Unanswered,
     Unavailable,
     Unreachable,
     UpstreamError,
@@ -70,7 +71,7 @@ def failure(error: HttpError | TimeoutError | ValueError, target: Target) -> Ups
         case NotConnected():
             return Unreachable(f"Deployment '{target.name}' is not available")
         case Disconnected():
-            return Unavailable(f"Deployment '{target.name}' is not available")
+            return Unanswered(f"Deployment '{target.name}' is not available")
     return incomplete(target)
 
 
@@ -89,6 +90,9 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body == _BACKPRESSURE:
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
+    if status == 502 and not response.media_type.endswith("json"):
+        # The ingress's: the replica has closed the connection.
+        return Unanswered(f"Deployment '{target.name}' is not available")
     if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.media_type.endswith("json")):
         # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")
@@ -101,13 +105,49 @@ OnHead = Callable[[Mapping[str, str]], None]
 """A callback for a deployment's response headers, by lower-case names."""
 
 
+class EngineLost(Exception):
+    """A stream has lost its engine, and another one can continue it: after a failure, or, without one, a hand-over."""
+
+    def __init__(self, failure: UpstreamError | None) -> None:
+        self.failure = failure
+
+
+class Groups(Protocol):
+    """The groups of events in a stream whose engine marks them: see `app.exchange.continuation.Continuation`."""
+
+    is_marked: bool
+
+    def headers(self) -> Mapping[str, str]: ...
+
+    def tail(self) -> bytes: ...
+
+    def begin(self, headers: Mapping[str, str]) -> None: ...
+
+    def feed(self, chunk: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
 class ResponseStream:
     """`begin`, then iterate over the chunks, or call `each`; `close` in any case.
+
+    Where the deployment marks the stream, chunks are whole `groups` of events without the marks, and the methods that
+    read raise EngineLost where they raise Incomplete otherwise.
 
     A class rather than generators: those are registered with the event loop, which costs as much as sending a request.
     """
 
-    __slots__ = ("_first_byte_s", "_on_head", "_path", "_request", "_response", "_send", "_target")
+    __slots__ = (
+        "_first_byte_s",
+        "_groups",
+        "_on_head",
+        "_path",
+        "_request",
+        "_response",
+        "_send",
+        "_target",
+        "_unread",
+    )
 
     def __init__(
         self,
@@ -117,11 +157,13 @@ class ResponseStream:
         request: Mapping[str, Any] | None,
         first_byte_s: float,
         on_head: OnHead | None,
+        groups: Groups | None = None,
     ) -> None:
         """`request`: the body that `send` sends to `path`, if it is known."""
         self._send, self._target, self._path, self._request = send, target, path, request
-        self._first_byte_s, self._on_head = first_byte_s, on_head
+        self._first_byte_s, self._on_head, self._groups = first_byte_s, on_head, groups
         self._response: Response | None = None
+        self._unread = b""
 
     async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
         """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
@@ -138,25 +180,28 @@ class ResponseStream:
                     raise await failed(response, self._target)
                 if self._on_head is not None:
                     self._on_head(response.headers)
-                first = await (self._first_event(response, check) if events else response.read())
+                if self._groups is not None:
+                    self._groups.begin(response.headers)
+                    self._groups = self._groups if self._groups.is_marked else None
+                first = await (self._first_event(response, check) if events else self._read())
         if not first:
             raise incomplete(self._target)
         if (error := error_in_first_chunk(first)) is not None:
             raise error
-        response.unread(first)
+        self.unread(first)
 
     async def _first_event(self, response: Response, check: EventCheck | None) -> bytes:
         """The first chunks, with a whole event; b"" if the response ends without one."""
         if response.media_type != EVENT_STREAM:
             raise MalformedAnswer(MALFORMED_RESPONSE)
-        chunk = await response.read()
+        chunk = await self._read()
         if check is not None and chunk.startswith(b"data: {") and chunk.endswith(b"\n\n") and check.begins(chunk):
             return chunk  # nearly always
         beginning = Beginning(self._path, self._request)
         while chunk:
             if beginning.feed(chunk):
                 return beginning.received
-            chunk = await response.read()
+            chunk = await self._read()
         return b""
 
     def close(self) -> None:
@@ -168,9 +213,9 @@ class ResponseStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """Raises UpstreamError."""
+        """Raises UpstreamError and EngineLost."""
         try:
-            chunk = await self._opened.read()
+            chunk = await self._read()
         except HttpError as error:
             raise failure(error, self._target) from error
         if not chunk:
@@ -179,17 +224,59 @@ class ResponseStream:
 
     def unread(self, chunks: bytes) -> None:
         """Puts chunks back: they are read again."""
-        self._opened.unread(chunks)
+        if self._groups is None:
+            self._opened.unread(chunks)
+        else:
+            self._unread = chunks + self._unread
 
     async def each(self, take: Take) -> bytes:
         """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
 
-        Raises UpstreamError, and the errors of `take`.
+        Raises UpstreamError and EngineLost, and the errors of `take`.
         """
         try:
-            return await self._opened.each(take)
+            if self._groups is None:
+                return await self._opened.each(take)
+            return await self._each_group(self._groups, take)
         except HttpError as error:
             raise failure(error, self._target) from error
+
+    async def _each_group(self, groups: Groups, take: Take) -> bytes:
+        feed, last = groups.feed, self._unread
+
+        def take_groups(chunk: bytes) -> Awaitable[None] | None:
+            events = feed(chunk)
+            return take(events) if events else None
+
+        try:
+            if last and not self._opened.is_read:
+                self._unread = b""
+                if (unfinished := take(last)) is not None:
+                    await unfinished
+                last = b""
+            last += feed(await self._opened.each(take_groups))
+            return last + groups.end()
+        except HttpError as error:
+            raise EngineLost(incomplete(self._target)) from error
+        except EngineLost:
+            if last and (unfinished := take(last)) is not None:
+                await unfinished
+            raise
+
+    async def _read(self) -> bytes:
+        """The next bytes, or groups; b"" after the end."""
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            return unread
+        if self._groups is None:
+            return await self._opened.read()
+        try:
+            while chunk := await self._opened.read():
+                if events := self._groups.feed(chunk):
+                    return events
+        except HttpError as error:
+            raise EngineLost(incomplete(self._target)) from error
+        return self._groups.end()
 
     @property
     def _opened(self) -> Response:
@@ -278,11 +365,18 @@ class Upstream:
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
+        groups: Groups | None = None,
     ) -> ResponseStream:
-        """The response's chunks as they arrive: see `ResponseStream`. `on_head` as in `unary`."""
-        send = partial(self._post, target, path, body, request_id, timeouts, context, encode)
+        """The response's chunks as they arrive: see `ResponseStream`. `on_head` as in `unary`.
+
+        `groups` asks for marks, with its headers and what follows the body, and takes them out of the stream.
+        """
+        tail = b""
+        if groups is not None:
+            context, tail = {**context, **groups.headers()}, groups.tail()
+        send = partial(self._post, target, path, body, request_id, timeouts, context, encode, tail)
         request = None if isinstance(body, bytes) else body
-        return ResponseStream(send, target, path, request, timeouts.first_byte_s, on_head)
+        return ResponseStream(send, target, path, request, timeouts.first_byte_s, on_head, groups)
 
     async def _post(
         self,
@@ -293,6 +387,7 @@ class Upstream:
         timeouts: Timeouts,
         context: Mapping[str, str],
         encode: Encode | None,
+        tail: bytes = b"",
     ) -> Response:
         headers = {**target.headers, **context, "x-request-id": request_id}
         url, connect_s = target.url + path, timeouts.connect_s
@@ -305,7 +400,7 @@ class Upstream:
             else:
                 data = encoded(body, target) if encode is None else await encode(body, target)
             headers["content-type"] = "application/json"
-            send = partial(self._http.post, url, headers, data, connect_s)
+            send = partial(self._http.post, url, headers, data + tail if tail else data, connect_s)
         patience = _Patience(timeouts.connect_s)
         while True:
             try:

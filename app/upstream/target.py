@@ -25,6 +25,7 @@ class Target:
 
     `takes_trace`: whether it gets requests' trace contexts. `takes_salt`: whether it keeps cached prompts apart by
     `cache_salt`. `affinity`: the assignment of conversations to its replicas, None if the ingress gets no key.
+    `continues`: whether its replicas may continue one another's streams.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Target:
     takes_trace: bool = False
     takes_salt: bool = False
     affinity: Affinity | None = None
+    continues: bool = False
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
@@ -100,7 +102,9 @@ def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) 
         url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
         headers = {INTERNAL_KEY_HEADER: sent(environment.internal_key, Purpose.ENGINE)}
         affinity = deployment.affinity if deployment.affinity.by != "none" else None
-        return Target(name, url, deployment.model, headers, takes_trace=True, takes_salt=True, affinity=affinity)
+        return Target(
+            name, url, deployment.model, headers, takes_trace=True, takes_salt=True, affinity=affinity, continues=True
+        )
     key = None
     if deployment.api_key_env is not None:
         key = os.environ[deployment.api_key_env]

@@ -22,7 +22,7 @@ from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
 from app.engine.tokens import Step, TokenStream
 from app.engine.usage import Usage, find_usage
 from app.errors import Incomplete, MalformedAnswer, SwitchyardError
-from app.sse import DONE, Framer, encode, has_comment, split
+from app.sse import DONE, KEEP_ALIVE, Framer, encode, has_comment, split
 
 ErrorFrames = Callable[[SwitchyardError], bytes]
 
@@ -35,6 +35,7 @@ class TerminatingStream:
     """
 
     check: EventCheck | None = None
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, error_frames: ErrorFrames | None) -> None:
         self._error_frames = error_frames

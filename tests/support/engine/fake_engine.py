@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +15,11 @@ from starlette.routing import Route
 
 from app.engine.expected import choices_of, count_of
 from app.engine.model import Model
-from app.internal_api import MODEL_PATH
+from app.internal_api import CONTINUATION_HEADER, MODEL_PATH
 from app.sse import DONE
 from tests.support.clients.samples import MODEL, PROCESSORS, tokenizer
 from tests.support.engine import engine_answers as completions
+from tests.support.engine.marked import Fate, MarkedResponse, grouped, rest
 
 Answer = Callable[[dict[str, Any]], Response]
 
@@ -155,7 +157,9 @@ class FakeEngine:
     """One deployment. `answer` makes its responses; `requests`, `paths` and `headers` record what it received.
 
     With a `card` it is a model application of this project, which serves that card. With a `tokenizer` it shows those
-    settings.
+    settings. If it `continues`, it is all replicas of such an application: it marks streams, with `pause_s` seconds
+    after each group, and continues them; `fates` befall its streams in turn. `known` are the tokens with which a stream
+    was to be continued, None for a new one.
     """
 
     answer: Answer = chat
@@ -165,6 +169,10 @@ class FakeEngine:
     requests: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    continues: bool = False
+    pause_s: float = 0.0
+    fates: list[Fate | None] = field(default_factory=list)
+    known: list[list[int] | None] = field(default_factory=list)
 
     def reset(self) -> None:
         """Restores the defaults, and forgets all requests."""
@@ -207,11 +215,31 @@ class FakeEngine:
         return JSONResponse(self.tokenizer or {"detail": "Not Found"}, status_code=200 if self.tokenizer else 404)
 
     async def _call(self, request: Request) -> Response:
-        body = await request.json()
+        content, asked = await request.body(), request.headers.get(CONTINUATION_HEADER)
+        known = None
+        if self.continues and asked and asked.isdigit():
+            end = len(content) - 4 * int(asked)
+            content, known = content[:end], list(struct.unpack(f"<{asked}I", content[end:]))
+        body = json.loads(content)
+        self.known.append(known)
         self.requests.append(body)
         self.paths.append(request.scope["path"].removeprefix(request.scope["root_path"]))
         self.headers.append(dict(request.headers))
-        return self.answer(body)
+        response = self.answer(body)
+        if self.continues and asked and isinstance(response, StreamingResponse):
+            return await self._marked(response, known)
+        return response
+
+    async def _marked(self, response: StreamingResponse, known: list[int] | None) -> Response:
+        parts = [part if isinstance(part, bytes) else str(part).encode() async for part in response.body_iterator]
+        groups = grouped(b"".join(parts))
+        ids = [id for group in groups for id in group.ids]
+        fate = self.fates.pop(0) if self.fates else None
+        if fate is not None and fate.how == "busy":
+            return refuse(503, "at capacity")({})
+        if (fate is not None and fate.how == "refused") or (known and known != ids[: len(known)]):
+            return refuse(400, "these are not the tokens")({})
+        return MarkedResponse(groups if known is None else rest(groups, len(known)), fate, self.pause_s)
 
 
 class RawServer:

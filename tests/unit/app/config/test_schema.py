@@ -81,6 +81,8 @@ def test_a_valid_configuration_is_accepted() -> None:
         ("deployments.blue", {"model": "m"}, "deployments.blue: set either `app`"),
         ("deployments.blue", {"app": "a", "url": "http://x", "model": "m"}, "deployments.blue: set either `app`"),
         ("deployments.blue", {"app": "a"}, "deployments.blue.model: Field required"),
+        ("deployments.green.continuation", {"wait_s": 5}, "deployments.green: `continuation` needs `app`: a server"),
+        ("deployments.blue.continuation", {"wait_s": 0}, "blue.continuation.wait_s: expected more than 0, not 0"),
         ("deployments.blue.api_key_env", "K", "deployments.blue: `api_key_env` and `api_key_file` need `url`"),
         ("deployments.green.api_key_file", "k", "deployments.green: set either `api_key_env` or"),
         ("deployments.green.url", "llm.example.com", "deployments.green: url .*must begin with http"),

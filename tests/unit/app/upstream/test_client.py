@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from app.config.schema import Timeouts
-from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unavailable, Unreachable
+from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unanswered, Unavailable, Unreachable
 from app.upstream.client import Upstream
 from app.upstream.target import Target
 from tests.support.processes.raw_server import Server, serving
@@ -91,14 +91,14 @@ async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> 
 @pytest.mark.parametrize(
     ("response", "kind", "words"),
     [
-        (b"", Unavailable, "is not available"),
-        (b"HTTP/1.1 200 OK\r\n", Unavailable, "is not available"),
+        (b"", Unanswered, "is not available"),
+        (b"HTTP/1.1 200 OK\r\n", Unanswered, "is not available"),
         (b"SSH-2.0-OpenSSH\r\n", Incomplete, "before it was complete"),
         (whole(401, b"{}"), Broken, "rejected the router's credentials"),
         (whole(400, REJECTION), Rejected, "too long"),
         (whole(400, REJECTION)[:-1], Incomplete, "before it was complete"),
         (whole(500, b"{}"), Broken, "failed while serving"),
-        (whole(502, b"<html>", media_type="text/html"), Unavailable, "is not available"),
+        (whole(502, b"<html>", media_type="text/html"), Unanswered, "is not available"),
         (whole(503, b"{}"), Unavailable, "at capacity"),
         (whole(503, b"Request dropped due to backpressure", media_type="text/plain"), Unavailable, "at capacity"),
         (whole(503, b"{}", "x-switchyard-no-server: 1"), Unavailable, "is not available"),

@@ -1,0 +1,334 @@
+"""A stream survives its engine: when a replica dies or hands its streams over, another one continues them.
+
+    engine ─► groups of events, each with a mark ─► Continuation.feed ─► whole groups ─► relay, collectors, observers
+    engine lost ─► the same request, and the ids of the tokens that the client has ─► another replica ─► the rest
+
+A replica of a model application closes the events of each of its engine's outputs with a mark, which names the tokens
+(`app.internal_api.CONTINUATION_HEADER`). Only whole groups pass. A successor treats the request as one that it has
+preempted, and sends what follows them. Nothing is kept but the ids: four bytes per token. No dialect knows of it.
+
+Never another deployment: that is another model. What a request that kills engines may do is bounded by the fuse
+(`app.routing.resilience.Fuse`): one continuation per request after deaths, and any number after hand-overs.
+"""
+
+import asyncio
+import re
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Self
+
+from app.aio import run_in_background
+from app.engine.answers import EventCheck
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
+from app.errors import Broken, Incomplete, MalformedAnswer, Rejected, Unanswered, Unavailable, UpstreamError
+from app.exchange.deadlines import IdleTimeout
+from app.exchange.exchange import Exchange
+from app.internal_api import (
+    CONTINUATION_HEADER,
+    CONTINUATION_MARKED,
+    CONTINUATION_NEW,
+    MARK_HAND_OVER,
+    MARK_NONE,
+    MARK_TOKENS,
+)
+from app.upstream.client import EngineLost, ResponseStream
+from app.upstream.http.connection import Take
+from app.upstream.target import Target
+
+_MARK = b"\n" + MARK_TOKENS
+_IDS = len(MARK_TOKENS)
+_ANY_MARK = re.compile(
+    rb"\n\n(?:%b([0-9,]*)|(%b)|%b)(?=\n\n)"
+    % (re.escape(MARK_TOKENS), re.escape(MARK_HAND_OVER.strip()), re.escape(MARK_NONE.strip()))
+)
+_CREATED = re.compile(rb'"created(?:_at)?":[0-9.e+]+')
+"""When the answer was created. The quotes in a text are escaped."""
+
+
+class Continuation:
+    """What the client has of one stream, whichever engines it comes from. Pure: chunks in, whole groups out.
+
+    `tokens`: the ids of the tokens whose events have been passed on. `is_marked`: the present engine marks the stream.
+    """
+
+    __slots__ = (
+        "_created",
+        "_failure",
+        "_has_begun",
+        "_is_handed_over",
+        "_is_successor",
+        "_pending",
+        "is_marked",
+        "tokens",
+    )
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        """`tokens`: those whose events the client has already, from another router."""
+        self.tokens = array("I", tokens)
+        self.is_marked = False
+        self._has_begun = bool(self.tokens)
+        self._is_successor = self._is_handed_over = False
+        self._failure: UpstreamError | None = None
+        self._pending = b""
+        self._created: bytes | None = None
+
+    def headers(self) -> Mapping[str, str]:
+        """The header that asks for the stream, or for its rest."""
+        return {CONTINUATION_HEADER: str(len(self.tokens)) if self._has_begun else CONTINUATION_NEW}
+
+    def tail(self) -> bytes:
+        """What follows the request's body: the ids, as little-endian numbers of 32 bits."""
+        return self.tokens.tobytes()
+
+    def begin(self, headers: Mapping[str, str]) -> None:
+        """Takes the head of an engine's response."""
+        self.is_marked = headers.get(CONTINUATION_HEADER) == CONTINUATION_MARKED
+        self._is_successor, self._is_handed_over = bool(self._created), False
+        self._failure, self._pending = None, b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The whole groups so far, without their marks."""
+        at = chunk.find(_MARK) + 1
+        if at and self._has_begun and not (self._pending or self._is_successor or chunk.startswith(b":")):
+            token = chunk[at + _IDS : -2]
+            if token.isdigit():  # one group, of one token: nearly always
+                self.tokens.append(int(token))
+                return chunk[:at]
+        return self._groups(self._pending + chunk) if self.is_marked else chunk
+
+    def end(self) -> bytes:
+        """What follows the last group when the response ends in order: nothing, or an error that the client has made.
+
+        Raises EngineLost.
+        """
+        pending, self._pending = self._pending, b""
+        if self._is_handed_over:
+            raise EngineLost(None)
+        if pending and not isinstance(error := error_in(pending), Rejected):
+            self._failure = error if isinstance(error, UpstreamError) else Incomplete(ENDED_EARLY)
+        if self._failure is not None:
+            raise EngineLost(self._failure)
+        return pending
+
+    def _groups(self, data: bytes) -> bytes:
+        passed: list[bytes] = []
+        data, start = b"\n\n" + data, 2
+        for mark in _ANY_MARK.finditer(data):
+            self._has_begun = True
+            group, start = data[start : mark.start() + 2], mark.end() + 2
+            ids, hand_over = mark.groups()
+            if hand_over:
+                self._is_handed_over = True
+            elif ids is None:
+                self.is_marked = False
+                passed += [group, data[start:]]
+                start = len(data)
+                break
+            elif not ids and isinstance(error := error_in(group), UpstreamError):  # the engine is dying
+                self._failure = error
+            else:
+                passed.append(group)
+                if ids:
+                    self.tokens.extend(map(int, ids.split(b",")))
+        self._pending = data[start:]
+        return self._dated(b"".join(passed))
+
+    def _dated(self, events: bytes) -> bytes:
+        """The events, those of a successor with the first engine's time."""
+        if not events:
+            return b""
+        if self._created is None:
+            found = _CREATED.search(events)
+            self._created = found[0] if found else b""
+        if not self._is_successor:
+            return events
+        created = self._created
+        return b"\n\n".join(_CREATED.sub(created, frame, count=1) for frame in events.split(b"\n\n"))
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Before the first call of a successor, and, doubled each time, before further ones: by then the ingress knows which of
+its replicas has failed, or has another one."""
+
+_GONE_S = 0.02
+"""On a connection that is closed sooner, no replica has worked: the system of one that dies still takes connections."""
+
+
+class ContinuedStream:
+    """A deployment's stream, whichever of its replicas the chunks come from; to be used as a `ResponseStream`.
+
+    From `survive` on, reading takes as long as a successor takes to go on.
+    """
+
+    __slots__ = (
+        "_call",
+        "_continuation",
+        "_exchange",
+        "_had",
+        "_has_ended",
+        "_idle",
+        "_keep_alive",
+        "_lost",
+        "_response",
+        "_target",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        target: Target,
+        call: Callable[[Continuation], ResponseStream],
+        lost: Callable[[UpstreamError | None], None],
+        tokens: Iterable[int] = (),
+    ) -> None:
+        """`call` makes a call for the stream, or for its rest. `lost` records a lost engine: its failure, None for a
+        hand-over. `tokens`: those that the client has from another router."""
+        self._exchange, self._target, self._call, self._lost = exchange, target, call, lost
+        self._continuation = Continuation(tokens)
+        self._had = len(self._continuation.tokens)
+        self._response = call(self._continuation)
+        self._idle: IdleTimeout | None = None
+
+    async def begin(self, *, check: EventCheck | None = None) -> None:
+        """See `ResponseStream.begin`. Raises UpstreamError if the engine is lost."""
+        try:
+            await self._response.begin(check=check)
+        except EngineLost as lost:
+            raise self._failure(lost) from lost
+
+    def survive(
+        self, idle: IdleTimeout, has_ended: Callable[[], bool], keep_alive: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """From now on another engine continues where one is lost, in the block of `idle`, which does not count then.
+
+        `has_ended`: whether the terminal event has been read. `keep_alive` sends the client a sign of life.
+        """
+        self._idle, self._has_ended, self._keep_alive = idle, has_ended, keep_alive
+
+    def unread(self, chunks: bytes) -> None:
+        """See `ResponseStream.unread`."""
+        self._response.unread(chunks)
+
+    def close(self) -> None:
+        """See `ResponseStream.close`."""
+        self._response.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Raises UpstreamError."""
+        while True:
+            try:
+                return await self._response.__anext__()
+            except EngineLost as lost:
+                if not await self._continued(lost):
+                    raise StopAsyncIteration from None
+
+    async def each(self, take: Take) -> bytes:
+        """See `ResponseStream.each`. Raises UpstreamError, and the errors of `take`."""
+        while True:
+            try:
+                return await self._response.each(take)
+            except EngineLost as lost:
+                if not await self._continued(lost):
+                    return b""
+
+    async def _continued(self, lost: EngineLost) -> bool:
+        """Opens the rest of the stream at another replica; False if the client has all of it. Raises UpstreamError."""
+        exchange, has_tokens = self._exchange, len(self._continuation.tokens) > 0
+        # A whole answer of which there is nothing yet is simply asked for again.
+        if self._idle is None or not (self._continuation.is_marked and (exchange.writer.started or has_tokens)):
+            raise self._failure(lost) from lost
+        if self._has_ended():
+            return False
+        loop = asyncio.get_running_loop()
+        since, outcome = loop.time(), "ended"
+        self._idle.pause()
+        try:
+            async with run_in_background(self._kept_alive()):
+                await self._succeeded(lost)
+            outcome = "continued"
+            exchange.record.moves += 1
+        except asyncio.CancelledError:
+            outcome = "deadline" if loop.time() >= exchange.deadline else "client_gone"
+            raise
+        finally:
+            pause_s = loop.time() - since
+            exchange.record.pause_s += pause_s
+            labels = exchange.assignment.endpoint, self._target.name
+            exchange.state.telemetry.routing.continued(*labels, _reason(lost), outcome, pause_s)
+        self._idle.resume()
+        return True
+
+    async def _succeeded(self, lost: EngineLost) -> None:
+        """Waits for a successor that has begun. Raises UpstreamError if none will."""
+        loop, settings = asyncio.get_running_loop(), self._exchange.snapshot.config.deployments[self._target.name]
+        latest, pause_s = loop.time() + settings.continuation.wait_s, FIRST_PAUSE_S
+        await self._blame(lost)
+        while loop.time() + pause_s <= latest:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            try:
+                if await self._has_begun():
+                    return
+            except EngineLost as again:
+                lost = again
+                await self._blame(lost)
+            except Rejected as refusal:  # the client's request was right
+                raise self._failure(lost) from refusal
+        raise self._failure(lost)
+
+    async def _blame(self, lost: EngineLost) -> None:
+        """Counts the loss. Raises the engine's failure if the request may not go on."""
+        exchange, name = self._exchange, self._target.name
+        exchange.place.failed(name)
+        self._response.close()
+        self._lost(lost.failure)
+        if lost.failure is None:
+            return
+        exchange.state.fuse.died(name)
+        if exchange.deaths > 1:
+            if len(self._continuation.tokens) == self._had:
+                exchange.state.fuse.refuse(await exchange.fingerprint())
+            raise lost.failure
+
+    async def _has_begun(self) -> bool:
+        """Whether a successor goes on; False if there is none at the moment. Raises EngineLost if it has died."""
+        state, name, loop = self._exchange.state, self._target.name, asyncio.get_running_loop()
+        if state.fuse.is_blown(name):
+            if not await state.health.confirmed(name, self._exchange.snapshot):
+                return False
+            state.fuse.reset(name)
+        self._had, sent_at = len(self._continuation.tokens), loop.time()
+        self._response = self._call(self._continuation)
+        try:
+            await self._response.begin(events=False)
+            if not self._continuation.is_marked:
+                raise MalformedAnswer(MALFORMED_RESPONSE)
+        except Unavailable as error:
+            if isinstance(error, Unanswered) and loop.time() - sent_at > _GONE_S:
+                raise EngineLost(error) from error
+            self._response.close()
+            return False
+        except Broken as error:
+            raise EngineLost(error) from error
+        return True
+
+    async def _kept_alive(self) -> None:
+        settings = self._exchange.snapshot.config.deployments[self._target.name].continuation
+        while self._keep_alive is not None:
+            await asyncio.sleep(settings.keep_alive_s)
+            await self._keep_alive()
+
+    def _failure(self, lost: EngineLost) -> UpstreamError:
+        return lost.failure or Unavailable(f"Deployment '{self._target.name}' is not available")
+
+
+def _reason(lost: EngineLost) -> str:
+    match lost.failure:
+        case None:
+            return "handover"
+        case Incomplete() | Unanswered():
+            return "closed"
+    return "error"
