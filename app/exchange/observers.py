@@ -155,6 +155,8 @@ class ExposureObserver(Observer):
             record.max_tokens,
             record.status == 200 and not record.error,
             record.status == CLIENT_CLOSED_REQUEST,
+            moves=record.moves,
+            pause_s=record.pause_s,
         )
         exchange.state.ledger.finish(exposure, ending)
 

@@ -43,7 +43,7 @@ from app.experiments.storage.reading import exposures_of, scored
 from app.experiments.storage.store import open_store
 from app.experiments.storage.write_ahead import WriteAhead
 from app.exposures.controller_client import Export
-from app.exposures.wire import VERSION, Pins, Replaced, decode_batch, encode_acknowledgement
+from app.exposures.wire import READABLE, Pins, Replaced, decode_batch, encode_acknowledgement
 
 # In memory only: a controller that restarts has another `id`, and routers then send theirs again. Every pin has a
 # position; a router reads on from the position that it has reached.
@@ -208,8 +208,9 @@ class Controller:
             batch = decode_batch(data)
         except msgspec.DecodeError as error:
             raise InvalidBatch(str(error)) from error
-        if batch.version != VERSION:
-            raise InvalidBatch(f"version {batch.version}, this controller reads {VERSION}")
+        if batch.version not in READABLE:
+            versions = " and ".join(map(str, sorted(READABLE)))
+            raise InvalidBatch(f"version {batch.version}, this controller reads {versions}")
         if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()

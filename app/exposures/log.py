@@ -187,7 +187,8 @@ class RequestEnd(msgspec.Struct, frozen=True):
     """The end of a request.
 
     `complete`: the client has a whole answer. `gone`: it closed the connection.
-    `invalid`: the answer does not have the form that the request asked for.
+    `invalid`: the answer does not have the form that the request asked for. `moves` and `pause_s`: how often another
+    engine continued its stream, and how long that waited for it.
     """
 
     status: int
@@ -198,6 +199,8 @@ class RequestEnd(msgspec.Struct, frozen=True):
     complete: bool = True
     gone: bool = False
     invalid: bool = False
+    moves: int = 0
+    pause_s: float = 0.0
 
 
 def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[object, ...]:
@@ -253,6 +256,8 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[ob
         exposure.is_cold,
         flags,
         names[arrival.group] if arrival.group else -1,
+        ending.moves if ending.moves < _MAX_U8 else _MAX_U8,
+        ending.pause_s,
     )
 
 

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-VERSION = 2
+VERSION = 3
+READABLE = frozenset({2, VERSION})
+"""The versions that a controller reads: routers are replaced one by one. Rows of 2 know no continued streams."""
 
 
 class Reason(IntEnum):
@@ -136,6 +138,10 @@ class Row(NamedTuple):
     flags: int
     group: int = -1
     """The caller's group, an index like `endpoint`'s; -1: it is in none."""
+    moves: int = 0
+    """How often another engine continued the stream. `error` is the first engine's failure then."""
+    pause_s: float = 0.0
+    """How long the stream waited for those."""
 
 
 class OverdueRequest(NamedTuple):

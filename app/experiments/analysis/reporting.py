@@ -24,6 +24,9 @@ WITH_TRAFFIC = 0.9
 MUCH_CLUSTERING = 2.0
 """A design effect above this is mentioned in the report."""
 
+_UNMISSED = ("arrived", "group", "moves", "pause_s")
+"""Columns that change no number of a report where older records lack them."""
+
 HELD_S = 60.0
 """How long a running request may hold up later ones before the report mentions it."""
 
@@ -227,7 +230,7 @@ def _warnings(
         warnings += [
             f"{name} has no units." for name, units in zip(watched.arms.names, counts, strict=True) if not units
         ]
-    if lacking := {name: records for name, records in watched.lacking.items() if name not in ("arrived", "group")}:
+    if lacking := {name: records for name, records in watched.lacking.items() if name not in _UNMISSED}:
         columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(lacking.items()))
         warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
     if feedback.late:

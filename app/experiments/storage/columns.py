@@ -37,12 +37,14 @@ DTYPES: dict[str, type[np.generic]] = {
     ),
     **dict.fromkeys(("arrived", "at", "above_s", "value"), np.float64),
     **dict.fromkeys(("max_tokens", "prompt_tokens", "completion_tokens", "tokens"), np.float64),
-    **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s", "tokens_per_s", "cosine"), np.float32),
+    **dict.fromkeys(
+        ("ttft_s", "duration_s", "itl_mean_s", "itl_max_s", "pause_s", "tokens_per_s", "cosine"), np.float32
+    ),
     **dict.fromkeys(("equal", "equal_words", "same_finish", "same_tools", "length_ratio"), np.float32),
     **dict.fromkeys(("valid", "primary_valid", "visible", "primary_visible"), np.float32),
     **dict.fromkeys(("batch", "prompt_bytes"), np.uint32),
     **dict.fromkeys(("status", "turn", "in_flight", "flags"), np.uint16),
-    **dict.fromkeys(("kind", "reason", "error", "attempts", "finish", "primary_finish", "skipped"), np.uint8),
+    **dict.fromkeys(("kind", "reason", "error", "attempts", "moves", "finish", "primary_finish", "skipped"), np.uint8),
     **dict.fromkeys(("stream", "cold"), np.bool_),
 }
 """The type of each column by name: the same in every table."""
@@ -157,6 +159,8 @@ class RowColumns(_Requests):
     in_flight: U16
     cold: Bool
     group: I32
+    moves: U8
+    pause_s: F32
 
 
 @dataclass(frozen=True, slots=True)

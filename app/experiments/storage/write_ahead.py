@@ -25,7 +25,7 @@ import msgspec
 
 from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import synchronise
-from app.exposures.wire import VERSION, Batch, decode_batch
+from app.exposures.wire import READABLE, Batch, decode_batch
 from app.private_files import FILE_MODE, make_folder
 from app.telemetry.logs import event
 
@@ -212,7 +212,7 @@ def decoded(data: bytes) -> Left | None:
             batch = decode_batch(data[skipped:])
         except msgspec.DecodeError:
             continue
-        if batch.version == VERSION:
+        if batch.version in READABLE:
             return Left(batch, _ARRIVED.unpack_from(data)[0] if skipped else None)
     return None
 

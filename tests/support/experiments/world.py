@@ -158,6 +158,8 @@ class World:
             "in_flight": 2,
             "cold": False,
             "group": -1,
+            "moves": 0,
+            "pause_s": 0.0,
         } | columns
         return {name: np.broadcast_to(value, count).astype(DTYPES[name]) for name, value in values.items()}
 

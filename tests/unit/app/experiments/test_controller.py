@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config, Sticky, parse
@@ -22,13 +23,14 @@ from app.experiments.storage.columns import RowColumns, Tables, router_hash
 from app.experiments.storage.pending import GONE_S, LIVE_S
 from app.experiments.storage.store import LocalStore, StoreError
 from app.exposures.wire import (
-    VERSION,
+    READABLE,
     Acknowledgement,
     Batch,
     FeedbackItem,
     Lost,
     Pins,
     Plan,
+    Row,
     decode_acknowledgement,
     encode,
     encode_acknowledgement,
@@ -130,6 +132,16 @@ def desk(tmp_path: Path) -> Desk:
 def full(number: int, **fields: Any) -> Batch:
     """A batch of one request."""
     return batch(number, starts=[start(number)], rows=[row(number)], oldest=1, **fields)
+
+
+def test_rows_of_a_router_of_the_version_before_are_read(desk: Desk) -> None:
+    rows = [tuple(row(1))[: Row._fields.index("moves")]]
+    sent = {**asdict(batch(1, version=2, starts=[start(1)], oldest=1)), "rows": rows}
+    assert decode_acknowledgement(desk.controller.ingest(msgspec.msgpack.encode(sent))).received == 1
+    desk.pass_time(3600.0)
+    desk.pass_time(1.0)
+    stored = desk.rows_on_disk()
+    assert (stored.seq.tolist(), stored.moves.tolist(), stored.pause_s.tolist()) == ([1], [0], [0.0])
 
 
 @pytest.mark.parametrize("kind", ["verdict", "alarm"])
@@ -316,7 +328,7 @@ def test_losses_before_a_run_are_not_its_own_and_survive_a_restart(desk: Desk) -
         b"",
         b"\xc1",
         encode_acknowledgement(Acknowledgement(received=1, durable=1)),
-        encode(batch(1, version=VERSION - 1)),
+        encode(batch(1, version=min(READABLE) - 1)),
         encode(batch(1, oldest=2)),
         encode(batch(1, rows=[row(1, plan=3)])),
     ],

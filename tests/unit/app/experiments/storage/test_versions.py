@@ -1,8 +1,8 @@
 """Old evidence counts: segments of every version since the first are read, and nothing is left out silently.
 
 `versions/1` … hold the same four requests, each written by the code of its time: 1 the first segments, 2 batches as
-ranges of numbers in the footer, 3 mirrored pairs, 4 the times of arrival, 5 callers' groups. A change of what is
-written needs a new folder here.
+ranges of numbers in the footer, 3 mirrored pairs, 4 the times of arrival, 5 callers' groups, 6 continued streams. A
+change of what is written needs a new folder here.
 """
 
 import shutil
@@ -30,6 +30,10 @@ NEEDED = {
     *("stream", "status", "error"),
 }
 """The columns of a row without which it says nothing."""
+
+
+SINCE = {"arrived": 4, "group": 5, "moves": 6, "pause_s": 6}
+"""The versions that brought columns which older ones lack."""
 
 
 def kept(version: str) -> segments.SegmentContent:
@@ -80,7 +84,7 @@ def test_a_segment_of_every_version_is_read(version: str) -> None:
     assert rows.seq.tolist() == [1, 2, 3, 4]
     assert rows.cold.tolist() == [False, False, True, False]
     assert np.array_equal(rows.ttft_s, np.array([0.25, 0.5, 0.75, np.nan], np.float32), equal_nan=True)
-    assert {*content.lacking} == {name for name, since in (("arrived", 4), ("group", 5)) if int(version) < since}
+    assert {*content.lacking} == {name for name, since in SINCE.items() if int(version) < since}
 
 
 def test_the_newest_kept_version_is_the_one_that_is_written(tmp_path: Path) -> None:
