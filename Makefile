@@ -216,9 +216,11 @@ clients: $(TESTING)  ## the table of the clients' methods in docs/reference/clie
 # them errors.
 docs: $(SITE)/.ready  ## the site of docs/, in build/site: strict, without a dead link or a page that nothing leads to
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --site-dir build/site
+	@! grep -rlF --include=index.html '```' build/site || { echo "These pages have a block that is not rendered" >&2; exit 1; }
 
-fields: $(VENV)/.ready  ## the tables of fields in docs/use-with, from the code
+fields: $(VENV)/.ready  ## the tables of fields and metrics in docs/, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/use-with
+	@$(BIN)/python -m app.telemetry.metric_table docs/operate/metrics.md
 
 setup: $(if $(filter gpu,$(ACCELERATOR)),$(VENV)/.ready,$(TESTING))  ## everything that the tests need, too; for GPUs only what serves
 

@@ -54,7 +54,7 @@ class LedgerMetrics:
         )
         self.ledger_buffer = Gauge(
             "switchyard_ledger_buffer_bytes",
-            "Exposures that are not yet durable at the controller",
+            "Exposures that the controller of experiments has not stored yet",
             registry=registry,
             multiprocess_mode="livesum",
         )
@@ -66,7 +66,7 @@ class LedgerMetrics:
         )
         self.recorded_requests = Counter(
             "switchyard_recorded_requests",
-            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
+            "Requests recorded for a replay, by outcome: recorded, without_text (although it was configured), lost",
             ("endpoint", "outcome"),
             registry=registry,
         )
@@ -103,8 +103,8 @@ class RoutingMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._retries = Counter(
             "switchyard_retries",
-            "Requests whose deployment failed before the first byte, by the retry: on the same deployment, on another "
-            "one, or withheld, since the budget of retries was used up, or only the engine that timed out was left",
+            "Requests whose deployment failed before the first byte, by the retry: same or other (deployment), "
+            "withheld (retries may add a tenth to the load, and an engine that timed out gets none)",
             ("endpoint", "deployment", "error_type", "outcome"),
             registry=registry,
         )
@@ -123,13 +123,13 @@ class RoutingMetrics:
         )
         self._refused = Counter(
             "switchyard_admission_refused",
-            "Requests that got no slot of their endpoint, by cause",
+            "Requests that got no slot of their endpoint, by cause: full, timeout",
             ("endpoint", "cause"),
             registry=registry,
         )
         self._at_capacity = Counter(
             "switchyard_deployment_refused",
-            "Attempts that a deployment refused because it was at capacity",
+            "Attempts that a deployment refused since its replicas' queues were full; a fallback may have answered",
             ("endpoint", "deployment"),
             registry=registry,
         )
@@ -280,13 +280,13 @@ class Telemetry(LedgerMetrics):
         )
         self.requests = Counter(
             "switchyard_requests",
-            "Requests answered, by why the deployment was chosen",
+            "Requests answered, by the rule that chose the deployment, as in the access log",
             (*_LABELS, "reason"),
             registry=registry,
         )
         self.breaker_open = Gauge(
             "switchyard_breaker_open",
-            "1 while a deployment's circuit breaker is open",
+            "1 while a deployment's circuit breaker is open: it gets no traffic that another one can take",
             ("deployment",),
             registry=registry,
             multiprocess_mode="livemax",
@@ -310,7 +310,7 @@ class Telemetry(LedgerMetrics):
         )
         self.per_token = Histogram(
             "gen_ai_server_time_per_output_token_seconds",
-            "Of a stream, after its first token: the time to the end, divided by the tokens",
+            "The rest of a stream after its first token, divided by its tokens",
             _LABELS,
             registry=registry,
             buckets=PER_TOKEN,
@@ -324,19 +324,29 @@ class Telemetry(LedgerMetrics):
         )
         self.max_tokens = Histogram(
             "gen_ai_request_max_tokens",
-            "The most tokens that a completion may have, of requests that set a limit",
+            "max_tokens of requests that set it",
             _LABELS,
             registry=registry,
             buckets=TOKENS,
         )
-        self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+        self.reloads = Counter(
+            "switchyard_config_reloads",
+            "Configurations received, by outcome: applied, refused",
+            ("outcome",),
+            registry=registry,
+        )
         self.last_reload = Gauge(
             "switchyard_config_last_reload_successful",
             "1 if the configuration that was delivered last is in force, 0 if it was refused",
             registry=registry,
             multiprocess_mode="livemin",
         )
-        self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
+        self.key_reloads = Counter(
+            "switchyard_key_reloads",
+            "Reads of a changed keys file, by outcome: applied, refused",
+            ("outcome",),
+            registry=registry,
+        )
         self.last_key_reload = Gauge(
             "switchyard_keys_last_reload_successful",
             "1 if the keys file that was read last is in force, 0 if it was refused",
@@ -351,11 +361,14 @@ class Telemetry(LedgerMetrics):
             registry=registry,
         )
         self.limits = Counter(
-            "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
+            "switchyard_limited_requests",
+            "Requests over a caller's limit: requests, tokens, concurrent",
+            ("endpoint", "limit"),
+            registry=registry,
         )
         self.limit_shares = Histogram(
             "switchyard_limit_used_ratio",
-            "The share of a caller's limit that is used, this request included: 1 is all of it",
+            "The share of its limit that a caller has used after a request; above 0.999 nothing is left",
             ("endpoint", "limit"),
             registry=registry,
             buckets=_SHARES,
@@ -365,7 +378,7 @@ class Telemetry(LedgerMetrics):
         )
         self.stops = Gauge(
             "switchyard_stops",
-            "1 while a deployment gets no traffic of an endpoint because of a stop",
+            "1 while an experiment's stop keeps the endpoint's traffic from the deployment",
             ("endpoint", "deployment"),
             registry=registry,
             multiprocess_mode="livemax",
@@ -381,7 +394,8 @@ class Telemetry(LedgerMetrics):
         self._pinned: set[str] = set()
         self.pin_misses = Counter(
             "switchyard_pin_misses",
-            "Requests of running conversations that did not get their deployment after a change of traffic, by cause",
+            "Requests of running conversations that did not get their deployment after a change of traffic, by cause: "
+            "stopped, gone, failing, late (the pin came after the request)",
             ("endpoint", "cause"),
             registry=registry,
         )
@@ -389,7 +403,7 @@ class Telemetry(LedgerMetrics):
         self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
-            "Requests drawn for a mirror, by what became of their copy",
+            "Requests drawn for a mirror, by what became of their copy: compared, failed, skipped_…",
             ("endpoint", "deployment", "outcome"),
             registry=registry,
         )
@@ -402,13 +416,13 @@ class Telemetry(LedgerMetrics):
         )
         self.traces = Counter(
             "switchyard_traced_requests",
-            "Requests of whose traces spans were made, by what became of them: exported, failed, dropped",
+            "Traced requests, by the outcome of their spans: exported, failed, dropped",
             ("outcome",),
             registry=registry,
         )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
-            "The delay of a timer of one second, the last time",
+            "The delay of a one-second timer when it last fired",
             registry=registry,
             multiprocess_mode="max",
         )

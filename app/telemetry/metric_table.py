@@ -1,0 +1,51 @@
+"""The table in docs/operate/metrics.md: what a router counts, from the help of its metrics.
+
+python -m app.telemetry.metric_table docs/operate/metrics.md
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.telemetry.metrics import Telemetry
+
+BEGIN, END = "<!-- metrics: begin (made by `make fields`) -->", "<!-- metrics: end -->"
+
+
+def table() -> str:
+    """A Markdown table, in the order of the names."""
+    head = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    registry = Telemetry().registry
+    # A family that has counted nothing yet does not tell its labels: only its collector does.
+    collectors = registry._collector_to_names.items()
+    labels = {name: getattr(collector, "_labelnames", ()) for collector, names in collectors for name in names}
+    rows = [
+        f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.type} | "
+        f"{', '.join(f'`{label}`' for label in labels[family.name])} | {family.documentation} |"
+        for family in registry.collect()
+        if not family.name.startswith("process_")
+    ]
+    return "\n".join([*head, *sorted(rows)])
+
+
+def updated(text: str) -> str:
+    """`text` with the table between the two marks. Raises ValueError if they are missing."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"there is no line {BEGIN} with a line {END} after it")
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m app.telemetry.metric_table")
+    parser.add_argument("page", type=Path, help="the page, which has the marks")
+    page: Path = parser.parse_args(argv).page
+    page.write_text(updated(page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
