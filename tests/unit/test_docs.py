@@ -39,6 +39,7 @@ from tests.support.clients.documents import (
     links,
     paragraphs,
     runnable,
+    words,
 )
 from tests.support.processes.project import ROOT
 
@@ -59,6 +60,11 @@ def first_cells(text: str) -> list[str]:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 140
+
+
+def test_the_pages_have_at_most_thirty_thousand_words() -> None:
+    generated = DOCS / "internals" / "experiments-measured.md"  # `make simulate` writes all of it
+    assert sum(words(page) for page in DOCS.rglob("*.md") if page != generated) <= 30_000
 
 
 @pytest.mark.parametrize("page", LINKED, ids=name)

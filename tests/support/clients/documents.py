@@ -25,6 +25,8 @@ RUNNABLE = ("bash", "python")
 WITH_CLIENTS = ("bash clients", "js clients", "python clients")
 """Snippets that need clients which only `make agents` installs, and runs."""
 
+_GENERATED = re.compile(r"<!-- (\w+): begin .*?<!-- \1: end -->|<!-- figures of .*?<!-- end of .*?-->", re.DOTALL)
+
 ANYTHING = "…"
 """Stands for any text in the output that a page shows."""
 
@@ -83,6 +85,12 @@ def links(page: Path) -> Iterator[str]:
 def paragraphs(page: Path) -> Iterator[str]:
     """The source of a page's paragraphs, list items and table cells."""
     return (token.content for token in _tokens(page) if token.type == "inline")
+
+
+def words(page: Path) -> int:
+    """The number of words that somebody wrote: without generated tables and code blocks."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(_GENERATED.sub("", page.read_text()))
+    return sum(len(re.findall(r"\S*\w\S*", token.content)) for token in tokens if token.type == "inline")
 
 
 def anchors(page: Path) -> set[str]:
