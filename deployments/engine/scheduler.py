@@ -117,7 +117,10 @@ class _WithOutput:
     def _follows(self, request: Any) -> bool:
         """Whether the request's grammar accepts the output that it comes with, as far as that is not reasoning."""
         output, manager = output_of(request.sampling_params), self.structured_output_manager
-        if not output or not manager.should_advance(request, new_token_ids=output):
+        if not output:
+            return True
+        manager.should_fill_bitmask(request)  # so vLLM sees in the prompt whether there is reasoning at all
+        if not manager.should_advance(request, new_token_ids=output):
             return True
         rest = manager.trim_reasoning_for_advance(request, output)
         return not rest or request.structured_output_request.grammar.accept_tokens(request.request_id, rest)

@@ -20,7 +20,8 @@ from app.internal_api import (
 from tests.support.engine.model_application import ENGINE_KEY
 
 _MARK = re.compile(rb":t ([\d,]*)\n\n")
-_CREATED = frozenset({"created", "created_at", "completed_at"})
+_ITS_OWN = frozenset({"created", "created_at", "completed_at", "cached_tokens"})
+"""Fields in which two runs differ: the time, and what the engine had in its cache."""
 
 
 @dataclass
@@ -97,7 +98,7 @@ def read(text: bytes, answer: Answer) -> None:
 
 
 def events(text: bytes) -> Iterator[Any]:
-    """The data of each event, without what no two runs share: times, and the last digits of log-probabilities."""
+    """The data of each event, without `_ITS_OWN` and the last digits of log-probabilities."""
     for frame in text.split(b"\n\n"):
         for line in frame.splitlines():
             if line.startswith(b"data: "):
@@ -105,10 +106,18 @@ def events(text: bytes) -> Iterator[Any]:
                 yield "[DONE]" if data == b"[DONE]" else _comparable(json.loads(data))
 
 
+def joined(events: Sequence[Any]) -> list[Any]:
+    """A completion's events, its text as one: vLLM merges what its API layer could not read in time."""
+    texts = [event["choices"][0]["text"] for event in events if event != "[DONE]" and event["choices"]]
+    ends = [event for event in events if event == "[DONE]" or not event["choices"]]
+    reasons = [event["choices"][0]["finish_reason"] for event in events if event != "[DONE]" and event["choices"]]
+    return ["".join(texts), reasons[-1:], *ends]
+
+
 def _comparable(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _comparable(item) for name, item in value.items() if name not in _CREATED}
+            return {name: _comparable(item) for name, item in value.items() if name not in _ITS_OWN}
         case list():
             return [_comparable(item) for item in value]
         case float():
