@@ -30,7 +30,7 @@ INTRODUCTION = """# Experiments, measured
 
 This page shows how the statistics of [experiments](../split/report.md) behave on simulated traffic of a known truth.
 `make simulate RUNS={runs}` wrote it; `make test-simulation` checks its bounds. Seeds are fixed: the same code gives the
-same numbers. Of 500 runs, a share of 5 % is known within 2 points, one of 50 % within 4.5.
+same numbers. With 500 runs, a measured 5 % is accurate to ±2 points, and 50 % to ±4.5.
 
 The numbers in brackets are the design's. They were measured with another program, most of them with 2,000 runs. The
 worlds are described in `tests/simulation/worlds.py`. Their spreads were chosen so that the columns of tests that look
