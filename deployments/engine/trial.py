@@ -299,9 +299,10 @@ class Text:
         self._matcher.accept_string(text)
 
     def add_forced(self) -> None:
-        """Adds the text that has no alternative."""
+        """Adds the text that has no alternative, unless it ends within a character: then xgrammar cannot tell it."""
         if not self._matcher.is_terminated():
-            self._matcher.accept_string(self._matcher.find_jump_forward_string())
+            with suppress(UnicodeDecodeError):
+                self._matcher.accept_string(self._matcher.find_jump_forward_string())
 
     def add(self, choose: Callable[[Any], Any]) -> bool:
         """Adds one of the tokens that may come next, in their order. False if there is none: the text is complete, or

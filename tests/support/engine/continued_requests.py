@@ -61,7 +61,7 @@ CHATS: Mapping[str, Mapping[str, Any]] = {
     "penalties with a seed": seeded(77, **PENALTIES, ignore_eos=True, allowed_token_ids=list(range(40, 70))),
     "at least some tokens": seeded(3, min_tokens=20, logit_bias={"2": 12}),
     "log-probabilities": chat(logprobs=True, top_logprobs=2, ignore_eos=True),
-    "parts of characters": seeded(11, structured_outputs={"regex": "(😀|漢|é){8}"}),
+    "parts of characters": seeded(11, structured_outputs={"regex": "(😀|🎉|日本|é|ñ|漢){10}"}),
     "bad words": seeded(8, bad_words=["the", " a"], ignore_eos=True),
 }
 """Kinds of chat completions, by what the engine must know of the tokens before."""

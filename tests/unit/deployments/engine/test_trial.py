@@ -65,6 +65,8 @@ COMPILES: Mapping[str, tuple[str, str]] = {
     "schema for llguidance": schema({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}),
     "schema for outlines": schema({**FOR_OUTLINES, "properties": {"a": {"type": "string"}}}),
     "expression": ("regex", "(a|b)+c{2,5}"),
+    "words whose first letters begin with the same byte": schema({"enum": ["да", "нет"]}),
+    "letters that begin with the same byte": ("regex", "(é|à){8}"),
     "grammar": ("grammar", 'root ::= "a" root | "b"'),
     "old tag": ("structural_tag", json.dumps({"structures": [TAG], "triggers": ["<a"]})),
     "tag": ("structural_tag", json.dumps(NOW_TAG)),
