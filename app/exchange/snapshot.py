@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from app.access.caller import ConfigViews
+from app.config.endpoints import EarlierWeights
 from app.config.experiments import is_active
 from app.config.loading import Parser
 from app.config.schema import Config, Endpoint, Task, Timeouts
@@ -21,7 +22,18 @@ from app.exposures.log import Ledger
 from app.exposures.plans import Scope, plan_of
 from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
-from app.routing.rules import NO_STOPS, Earlier, GracePeriod, InForce, Overrides, Rules, current_rules, same, stops_of
+from app.routing.rules import (
+    NO_STOPS,
+    Earlier,
+    GracePeriod,
+    InForce,
+    Overrides,
+    Rules,
+    current_rules,
+    follows,
+    same,
+    stops_of,
+)
 from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
@@ -212,7 +224,11 @@ class SnapshotBuilder:
             endpoint = config.endpoints.get(former.endpoint)
             if endpoint is not None and former.until > now and former.plan == plan_of(former.endpoint, endpoint).id:
                 reported.setdefault(former.endpoint, []).append(former)
-        unknown = {name: followed for name, followed in reported.items() if not all(map(self._is_known, followed))}
+        unknown = {
+            name: followed
+            for name, followed in reported.items()
+            if not follows(self._in_force[name].earlier, map(_earlier, followed))
+        }
         return self._built(config, unknown) if unknown else None
 
     def behind(self) -> Snapshot | None:
@@ -220,13 +236,6 @@ class SnapshotBuilder:
         keep their deployment; None before the first configuration.
         """
         return self._built(self._config) if self._config is not None else None
-
-    def _is_known(self, replaced: Replaced) -> bool:
-        """Whether conversations follow the weights, or did until the time was over."""
-        return any(
-            same(earlier.weights, replaced.weights) and replaced.withdrawn.keys() <= earlier.stops.keys()
-            for earlier in self._in_force[replaced.endpoint].earlier
-        )
 
     @property
     def _is_new(self) -> bool:
@@ -312,10 +321,6 @@ class SnapshotBuilder:
         is_as_it_was = before is not None and before.weights == endpoint.traffic and before.stops == stops
         if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
             return before
-        # Replaced weights come first: they are all the weights that are followed, and the plan lists only the last
-        # ones.
-        listed = [Earlier(former.weights, former.until, former.withdrawn) for former in replaced]
-        listed += [Earlier(former.weights, former.until, former.withdrawn) for former in endpoint.plan.earlier]
         if before is not None and (
             lifted := {stopped: to for stopped, to in before.stops.items() if stopped not in stops}
         ):
@@ -323,9 +328,15 @@ class SnapshotBuilder:
         has_changed = before is not None and not same(before.weights, endpoint.traffic)
         if has_changed and self._pins.has_others and endpoint.pin_s > 0:
             self._settles[name] = self._pins.now() + self._settle_s
-        withdrawn = endpoint.plan.withdrawn
         return current_rules(
-            before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now
+            before,
+            endpoint.traffic,
+            stops,
+            map(_earlier, endpoint.plan.earlier),
+            withdrawn=endpoint.plan.withdrawn,
+            replaced=map(_earlier, replaced),
+            pin_s=endpoint.pin_s,
+            now=now,
         )
 
     def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
@@ -340,6 +351,10 @@ class SnapshotBuilder:
             settles_at = self._settles.get(name, 0.0)
             window = GracePeriod(name, earlier, endpoint.plan.withdrawn, able, self._pins, settles_at)
         return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
+
+
+def _earlier(former: Replaced | EarlierWeights) -> Earlier:
+    return Earlier(former.weights, former.until, former.withdrawn)
 
 
 def _until(earlier: Earlier) -> float:

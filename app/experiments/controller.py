@@ -79,6 +79,7 @@ class PinExchange:
 
         All of an endpoint's pins last until the latest `until`, which routers may also send without conversations.
         """
+        self._forget(now)  # first: a new time must not revive the pins of one that is over
         for pin in pins:
             if pin.until <= now:
                 continue
@@ -92,7 +93,6 @@ class PinExchange:
                 self._pins.move_to_end(key)
         while len(self._pins) > self._most_kept:
             self._pins.popitem(last=False)
-        self._forget(now)
 
     def windows(self, now: float) -> dict[str, float]:
         """The end of each endpoint's pins."""

@@ -75,6 +75,7 @@ class PinnedConversations:
 
     def configure(self, until: Mapping[str, float]) -> None:
         """Sets when the time after the last change ends, for the endpoints that have had one."""
+        self.expire()  # first: a new time must not revive the pins of one that is over
         changed = {endpoint for endpoint, at in until.items() if at != self._own_until.get(endpoint)}
         self._untold |= changed
         self._behind_until = {name: at for name, at in self._behind_until.items() if name not in changed}
@@ -159,6 +160,7 @@ class PinnedConversations:
         """Adds pins of other routers."""
         if pinned.until <= self.now():
             return
+        self.expire()
         endpoint = pinned.endpoint
         self._until[endpoint] = max(pinned.until, self._until.get(endpoint, 0.0))
         for conversation in pinned.conversations:

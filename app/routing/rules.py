@@ -109,18 +109,21 @@ def current_rules(
     listed: Iterable[Earlier],
     *,
     withdrawn: Mapping[str, str] = NO_STOPS,
+    replaced: Iterable[Earlier] = (),
     pin_s: float,
     now: float,
 ) -> InForce:
     """The weights in force on a router that served `before` until now; None: it has just started.
 
     `listed` are the plan's earlier weights, `withdrawn` its deployments that running conversations leave. A router may
-    have seen more, since files do not name what they replace. A conversation that was moved stays where it is when the
-    stop is lifted, or nothing is withdrawn any more.
+    have seen more, since files do not name what they replace. `replaced`: all earlier weights by the journal, for a
+    router that has not seen them. A conversation that was moved stays where it is when the stop is lifted, or nothing
+    is withdrawn any more.
     """
-    planned = [_without(weights, withdrawn) for weights in listed if weights.until > now]
+    planned = [_without(plan, withdrawn) for plan in listed if plan.until > now]
+    recorded = [_without(plan, withdrawn) for plan in replaced if plan.until > now]
     if before is None:
-        return InForce(weights, stops, planned)
+        return InForce(weights, stops, _merged(recorded, planned))
     seen = [plan._replace(stops=moved_on(plan.stops, before.stops)) for plan in before.earlier if plan.until > now]
     lifted = with_share(weights, before.stops).keys() - stops.keys()
     if pin_s > 0 and (lifted or not same(before.weights, weights)):
@@ -128,7 +131,9 @@ def current_rules(
             *(plan._replace(until=now + pin_s) for plan in seen),
             Earlier(before.weights, now + pin_s, before.stops),
         ]
-    return InForce(weights, stops, _merged([_without(plan, withdrawn) for plan in seen], planned))
+    # The journal's order counts: plan and router know only a part of it.
+    seen = [_without(plan, withdrawn) for plan in seen]
+    return InForce(weights, stops, _merged(_merged(recorded, seen) if recorded else seen, planned))
 
 
 def _without(earlier: Earlier, withdrawn: Mapping[str, str]) -> Earlier:
@@ -142,6 +147,15 @@ def same(weights: Mapping[str, int], others: Mapping[str, int]) -> bool:
 
 def _shares(weights: Mapping[str, int]) -> dict[str, int]:
     return {name: weight for name, weight in weights.items() if weight > 0}
+
+
+def follows(earlier: Iterable[Earlier], replaced: Iterable[Earlier]) -> bool:
+    """Whether the `replaced` weights are among the `earlier` ones, in that order."""
+    rest = iter(earlier)
+    return all(
+        any(same(plan.weights, former.weights) and former.stops.keys() <= plan.stops.keys() for plan in rest)
+        for former in replaced
+    )
 
 
 def _merged(seen: Sequence[Earlier], planned: Sequence[Earlier]) -> list[Earlier]:

@@ -18,7 +18,7 @@ from app.config.schema import Config, Endpoint
 from app.errors import BadRequest
 from app.exposures.plans import content_of, digest_of, plan_of
 from app.exposures.wire import Replaced
-from app.routing.rules import moved_on, same
+from app.routing.rules import Earlier, follows, moved_on, same
 
 FACTS = JUDGED, LOAD, OBSTACLES, LOST, LOOKS = ("judged", "load", "obstacles", "lost", "looks")
 """Kinds of entries with facts that no exposure has, written whenever they change, so that a report of any time can be
@@ -85,8 +85,8 @@ def history(entries: Iterable[JournalEntry], endpoint: str) -> list[PlanEntry]:
 
 
 def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
-    """Weights that running conversations follow by the journal, where the present plan does not list all of them: it
-    came with a file, or after one. The journal must have the plans of `config`.
+    """Weights that running conversations follow by the journal, where the present plan does not list all of them in
+    their order: it came with a file, or after one. The journal must have the plans of `config`.
 
     As on routers that see the changes, the time starts again with each, for all weights that are still followed.
     """
@@ -97,16 +97,15 @@ def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
     for name, endpoint in config.endpoints.items():
         if endpoint.sticky is not None and endpoint.pin_s > 0:
             followed = _followed(name, plan_of(name, endpoint).id, plans.get(name, []), endpoint.pin_s)
-            if not all(_is_listed(former, endpoint.plan) for former in followed):
+            if not _are_listed(followed, endpoint.plan):
                 replaced += followed
     return replaced
 
 
-def _is_listed(replaced: Replaced, plan: PlanSettings) -> bool:
-    return any(
-        same(earlier.weights, replaced.weights)
-        and replaced.withdrawn.keys() <= {**earlier.withdrawn, **plan.withdrawn}.keys()
-        for earlier in plan.earlier
+def _are_listed(replaced: Sequence[Replaced], plan: PlanSettings) -> bool:
+    return follows(
+        [Earlier(former.weights, former.until, {**former.withdrawn, **plan.withdrawn}) for former in plan.earlier],
+        [Earlier(former.weights, former.until, former.withdrawn) for former in replaced],
     )
 
 

@@ -57,6 +57,9 @@ class RunningConversations(RuleBasedStateMachine):
         self.last: dict[int, tuple[OneRouter, str, float]] = {}
         self.changed_at = self.ended_at = float("-inf")
         """When the weights changed last, and when the time after an earlier change was over."""
+        self.uneven: list[tuple[float, float]] = []
+        """From the end of the time after a change on one router to its end on the last. Either weights may count in
+        these seconds, and a further change in them finds routers that remember different weights: time skips them."""
         self.unplanned_at = float("-inf")
         """When something last happened that a router which starts later cannot know."""
 
@@ -114,13 +117,15 @@ class RunningConversations(RuleBasedStateMachine):
     @rule(weights=st.sampled_from(WEIGHTS), router=st.integers(0, 4))
     def a_file_comes_later_to_one_router(self, weights: Mapping[str, int], router: int) -> None:
         behind, new = self.routers[router % len(self.routers)], by_file(weights)
+        first_at = self.now
         self._deliver(new, behind=behind)
         self.every_conversation_takes_a_turn(0, 1, True)
         for _ in range(2):
             self._exchange_with_controller()
-        self.now += SETTLE_S
+        self._pass(SETTLE_S)
         self.every_conversation_takes_a_turn(0, 1, True)
         behind.configure(new)
+        self.uneven.append((first_at + PIN_S, self.now + PIN_S))
 
     @rule(treatment=st.sampled_from(TREATMENTS))
     def a_treatment_is_stopped(self, treatment: str) -> None:
@@ -163,7 +168,15 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 30.0, 60.0, 99.0, 101.0]))
     def time_passes(self, seconds: float) -> None:
+        for _ in range(2):
+            self._exchange_with_controller()  # as every second
+        self._pass(seconds)
+
+    def _pass(self, seconds: float) -> None:
         self.now += seconds
+        for first, last in self.uneven:
+            if first <= self.now <= last:
+                self.now = last + 1
 
     @precondition(lambda self: len(self.routers) < 5 and self.now - self.unplanned_at >= PIN_S)
     @rule()
@@ -185,7 +198,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(conversation=st.integers(0, CONVERSATIONS - 1), router=st.integers(0, 4))
     def a_turn(self, conversation: int, router: int) -> None:
-        self.now += 0.125
+        self._pass(0.125)
         chosen = self.routers[router % len(self.routers)]
         before = self.last.get(conversation)
         for _ in range(2):
@@ -279,3 +292,16 @@ def test_conversations_over_two_changes_keep_their_deployments_until_both_are_ov
     two.time_passes(60.0)
     two.every_conversation_takes_a_turn(1, 1, False)
     assert by(two) == {"a", "c"}
+
+
+def test_a_new_router_follows_the_weights_in_the_journals_order() -> None:
+    """A plan after a file lists the file's weights first, and then those from before the file."""
+    machine = RunningConversations()
+    machine.begin(1)
+    machine.a_plan_changes_the_weights(WEIGHTS[0])
+    machine.a_file_changes_the_weights(WEIGHTS[1])
+    machine.a_plan_changes_the_weights(WEIGHTS[0])
+    machine.a_plan_changes_the_weights(WEIGHTS[1])
+    machine.another_router_starts()
+    machine.a_plan_changes_the_weights(WEIGHTS[0])
+    assert by(machine) == {"a"}

@@ -49,6 +49,18 @@ def test_another_change_prolongs_the_time() -> None:
     assert kept.pins.deployment("chat", 1) == "blue"
 
 
+def test_a_change_revives_no_pins_of_a_time_that_is_over() -> None:
+    kept = PinsWithClock()
+    kept.pins.pin("chat", 1, "blue")
+    kept.now = 2000.0
+    kept.pins.configure({"chat": 3000.0})
+    assert kept.pins.deployment("chat", 1) is None
+    kept.pins.pin("chat", 1, "blue")
+    kept.now = 3000.0
+    kept.pins.heard(Pinned("chat", "green", 4000.0, [2]))
+    assert (kept.pins.deployment("chat", 1), kept.pins.deployment("chat", 2)) == (None, "green")
+
+
 def test_beyond_the_bound_the_oldest_pins_of_all_endpoints_are_dropped() -> None:
     kept = PinsWithClock(most=3)
     for endpoint, conversation in (("chat", 1), ("other", 2), ("chat", 3), ("chat", 1), ("other", 4), ("chat", 5)):
