@@ -61,5 +61,6 @@ def traffic(
         asyncio.run(sender.run())
     except KeyboardInterrupt:
         typer.echo("Stopped early.", err=True)
-    typer.echo(sender.table())
+    if table := sender.table():
+        typer.echo(table)
     sender.check()

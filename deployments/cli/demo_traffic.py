@@ -11,7 +11,7 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
@@ -25,6 +25,15 @@ MAX_IN_FLIGHT = 32
 """Questions are skipped while this many wait for an answer: the server is slower than the rate."""
 
 _TIMEOUT_S = 120.0
+
+_PERMANENT: Mapping[int, ExitCode] = {
+    400: ExitCode.WRONG,
+    401: ExitCode.DENIED,
+    403: ExitCode.DENIED,
+    404: ExitCode.WRONG,
+}
+"""Status codes that the next question would get, too."""
+
 _INSTRUCTIONS = (
     "You are the assistant of a small museum of everyday things. Visitors ask you about what they see, on a tablet "
     "that stands beside each room's door. Answer in plain words, in one or two sentences, and begin with the answer "
@@ -102,9 +111,11 @@ class TrafficSender:
         self._seen: defaultdict[str, AnswerTally] = defaultdict(AnswerTally)
         self._left_out = 0
         self._error = ""
+        self._refused: CommandError | None = None
 
     async def run(self) -> None:
-        """Sends every question at its time, then waits for the last answers."""
+        """Sends every question at its time, then waits for the last answers. Ends early at an answer that all further
+        questions would get, too."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
             waiting: set[asyncio.Task[None]] = set()
@@ -112,6 +123,8 @@ class TrafficSender:
             for question in questions(self._plan):
                 due += question.after_s
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
+                if self._refused is not None:
+                    break
                 if len(waiting) >= MAX_IN_FLIGHT:
                     self._left_out += 1
                     continue
@@ -137,11 +150,18 @@ class TrafficSender:
             async with session.post(f"{self._url}/v1/chat/completions", json=body, headers=headers) as answer:
                 name = answer.headers.get(DEPLOYMENT_HEADER, name)
                 if answer.status != 200:
-                    self._failed(name, await _message(answer))
+                    message = await _message(answer)
+                    self._failed(name, message)
+                    if (code := _PERMANENT.get(answer.status)) is not None:
+                        self._refused = CommandError(message, code)
                     return
                 await self._read(answer, self._seen[name], started)
             if self._feedback is not None:
                 await self._score(session, answer.headers["x-request-id"])
+        except aiohttp.ClientConnectorError as error:
+            self._failed(name, str(error))
+            if not any(seen.first_token_s for seen in self._seen.values()):
+                self._refused = CommandError(f"{self._url} cannot be reached: {error}", ExitCode.UNREACHABLE)
         except (aiohttp.ClientError, TimeoutError) as error:
             self._failed(name, str(error) or "no answer in time")
 
@@ -164,7 +184,9 @@ class TrafficSender:
         self._error = message
 
     def table(self) -> str:
-        """The answers by deployment."""
+        """The answers by deployment; empty if the server has refused all."""
+        if self._refused is not None and not any(seen.first_token_s for seen in self._seen.values()):
+            return ""
         rows = [
             [
                 name,
@@ -182,7 +204,9 @@ class TrafficSender:
         return "\n".join(lines)
 
     def check(self) -> None:
-        """Raises CommandError if nothing was answered."""
+        """Raises CommandError if the server refused a question for good, or answered none."""
+        if self._refused is not None:
+            raise self._refused
         if not any(seen.first_token_s for seen in self._seen.values()):
             raise CommandError("No request was answered", ExitCode.UNREACHABLE)
 

@@ -6,6 +6,7 @@ Announces the first endpoint that can answer, while others still load.
 import http.client
 import json
 import os
+import re
 import shlex
 import threading
 import time
@@ -92,7 +93,7 @@ def wait_until_delivered(routers: Sequence[str], run: Run) -> None:
         applications = [states[name] for name in routers if name in states]
         for application in applications:
             if application.status == "DEPLOY_FAILED":
-                reasons = "\n".join(application.messages)
+                reasons = "\n".join(map(last_error, application.messages))
                 raise LaunchError(f"The application '{application.name}' cannot be updated:\n{reasons}")
         if all(application.status == "RUNNING" for application in applications):
             break
@@ -118,8 +119,19 @@ class Failures:
             self._unhealthy_since.pop(application.name, None)
             since = now
         if application.status == "DEPLOY_FAILED" or now - since > UNHEALTHY_S:
-            reasons = "\n".join(application.messages)
+            reasons = "\n".join(map(last_error, application.messages))
             raise LaunchError(f"Application '{application.name}' failed ({application.status}):\n{reasons}")
+
+
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def last_error(message: str) -> str:
+    """What went wrong in the end, of a message with stack traces, which the logs have; the message if it has none."""
+    plain = _COLOR.sub("", message)
+    errors = list(_ERROR.finditer(plain))
+    return plain[errors[-1].start() :].strip() if errors and "Traceback" in plain else message
 
 
 def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.Event, display: StartDisplay) -> None:

@@ -1,11 +1,19 @@
 """The questions of `switchyard demo traffic`, their times and users."""
 
+import time
 from collections import Counter
 from itertools import islice
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from deployments.cli.demo_traffic import DemoTraffic, questions
+from deployments.cli.main import main
+from deployments.cli.options import ExitCode
+from tests.support.processes.servers import serve
 
 PLAN = DemoTraffic(endpoint="chat", users=50, rate=4.0, seconds=500.0, max_tokens=8, seed=3)
 
@@ -26,3 +34,31 @@ def test_users_differ_in_how_often_they_ask_and_prompts_in_length() -> None:
     assert len(per_user) > PLAN.users / 2
     assert max(per_user.values()) > 5 * min(per_user.values())
     assert max(len(question.prompt) for question in calls) > 5 * min(len(question.prompt) for question in calls)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, ExitCode.WRONG), (401, ExitCode.DENIED), (403, ExitCode.DENIED), (404, ExitCode.WRONG)]
+)
+def test_a_refusal_that_stays_one_ends_it_at_once(
+    status: int, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = 0
+
+    async def refuse(request: Request) -> Response:
+        nonlocal asked
+        asked += 1
+        return JSONResponse({"error": {"message": "The model 'nope' does not exist"}}, status)
+
+    with serve(Starlette(routes=[Route("/v1/chat/completions", refuse, methods=["POST"])])) as url:
+        started = time.monotonic()
+        assert main(["demo", "traffic", "nope", "--url", url, "--rate", "20", "--seed", "1"]) == code
+    assert time.monotonic() - started < 30  # it would last ten minutes
+    assert asked < 20
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.endswith("\nThe model 'nope' does not exist\n")
+
+
+def test_a_server_that_is_not_there_ends_it_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "traffic", "chat", "--url", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE
+    assert "\nhttp://127.0.0.1:9 cannot be reached: " in capsys.readouterr().err

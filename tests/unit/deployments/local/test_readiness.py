@@ -16,7 +16,7 @@ import pytest
 from app.config.schema import TASKS, Config, parse
 from deployments.local.dashboard import Application
 from deployments.local.processes import LaunchError
-from deployments.local.readiness import UNHEALTHY_S, Failures, announcement, ready_endpoints
+from deployments.local.readiness import UNHEALTHY_S, Failures, announcement, last_error, ready_endpoints
 
 
 def application(status: str) -> Application:
@@ -26,6 +26,18 @@ def application(status: str) -> Application:
 def test_a_failed_application_ends_the_start_at_once_with_serves_reasons() -> None:
     with pytest.raises(LaunchError, match=r"Application 'chat' failed \(DEPLOY_FAILED\):\nThe engine failed\nout of"):
         Failures().check(application("DEPLOY_FAILED"), now=0)
+
+
+def test_of_a_stack_trace_the_last_error_is_said() -> None:
+    trace = (
+        "The deployment failed to start 3 times in a row. Error:\n\x1b[36mray::ServeReplica\x1b[39m (pid=713)\n"
+        'RuntimeError: Traceback (most recent call last):\n  File "a.py", line 1, in start\n'
+        "RuntimeError: Failed to create the engine: 1 error\nmax_model_len\n  Input should be an integer\n\n"
+    )
+    said = "RuntimeError: Failed to create the engine: 1 error\nmax_model_len\n  Input should be an integer"
+    assert last_error(trace) == said
+    assert last_error("out of memory\n") == "out of memory\n"
+    assert last_error("ValueError: no trace") == "ValueError: no trace"
 
 
 def test_an_unhealthy_application_ends_the_start_after_a_while() -> None:
