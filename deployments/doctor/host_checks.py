@@ -22,6 +22,7 @@ from deployments.doctor.finding import DEPLOYED, Finding, Installation, ok, prob
 from deployments.invocation import DEFAULT_FILE, argument, command, make, module
 from deployments.kubernetes.demands import ACCELERATOR, Demand
 from deployments.kubernetes.generated import DRAIN, WORKER_DRAIN_S
+from deployments.local import accelerator
 from deployments.local.accelerator import is_cuda_build
 from deployments.local.environment import REQUIRED
 from deployments.local.processes import Phase, home, is_free, processes_of
@@ -284,34 +285,24 @@ def gpus(installation: Installation) -> Iterator[Finding]:
     wanted = math.ceil(max((one(demand) for demand in installation.demands), default=0))
     if not wanted:
         return
-    if (command := shutil.which("nvidia-smi", path=installation.environment.get("PATH"))) is None:
-        if installation.on_cluster:
-            yield warning("gpu", "this node has no nvidia-smi", "run the command in a pod of a GPU group, too")
-        else:
-            fix = "install the driver, or use `accelerator_config: {kind: cpu}`"
-            yield problem("gpu", "nvidia-smi is not installed, and applications need GPUs", fix)
+    path = installation.environment.get("PATH")
+    if installation.on_cluster and shutil.which("nvidia-smi", path=path) is None:
+        yield warning("gpu", "this node has no nvidia-smi", "run the command in a pod of a GPU group, too")
         return
-    query = [command, "--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=_GPU_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        yield problem("gpu", f"nvidia-smi does not answer: {error}", "restart the driver, or drain the node")
+        devices = accelerator.gpus(installation.environment)
+    except accelerator.NoGpus as error:
+        yield problem("gpu", f"{error}, and applications need GPUs", error.fix)
         return
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        fix = "install the driver that the GPU needs; in a pod: the device plugin, and `nvidia.com/gpu` in limits"
-        yield problem("gpu", f"nvidia-smi fails: {said[0] if said else done.returncode}", fix)
-        return
-    devices = [line.split(", ") for line in done.stdout.strip().splitlines()]
     if len(devices) < wanted:
         fix = "lower tensor_parallel_size, or use a larger machine"
         yield problem("gpu", f"this machine has {len(devices)} of the {wanted} GPUs that an application needs", fix)
         return
-    name, driver, total, used = devices[0]
-    if installation.run is None and int(used) > int(total) // 10:
+    first = devices[0]
+    if installation.run is None and first.used_mib > first.total_mib // 10:
         fix = "stop the program that uses it: nvidia-smi names it"
-        yield warning("gpu", f"{used} of {total} MiB of {name} are in use already", fix)
-    yield ok("gpu", f"{len(devices)} x {name}, driver {driver}")
+        yield warning("gpu", f"{first.used_mib} of {first.total_mib} MiB of {first.name} are in use already", fix)
+    yield ok("gpu", f"{len(devices)} x {first.name}, driver {first.driver}")
 
 
 def _detected(installation: Installation) -> tuple[str, str]:

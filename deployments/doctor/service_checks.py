@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from deployments.invocation import argument, command
 from deployments.kubernetes.generated import MODELS
 from deployments.local import dashboard
 from deployments.local.processes import LaunchError, Phase, models_directory
+from deployments.weights import hub
 from deployments.weights.cache import is_prepared, source_of
 from deployments.weights.errors import WeightsError
 from deployments.weights.sources import model_sources
@@ -150,8 +151,15 @@ MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM accepts for it."""
 
 
-def weights(installation: Installation) -> Iterator[Finding]:
-    """Checks that each model is present, or can be prepared. On a cluster only the engines' pods mount the weights."""
+HubFolder = Callable[[str, str], Path | None]
+"""`deployments.weights.hub.config_folder`."""
+
+
+def weights(installation: Installation, ask_hub: HubFolder = hub.config_folder) -> Iterator[Finding]:
+    """Checks that each model is present, or can be prepared. On a cluster only the engines' pods mount the weights.
+
+    `ask_hub`: fetches a small file of a hub's model.
+    """
     cache = Path(installation.environment.get(MODELS_VARIABLE) or models_directory())
     sources = list(dict.fromkeys(model_sources(installation.applications)))
     if installation.on_cluster and not cache.exists() and any(_on_volume(source, cache) for source in sources):
@@ -164,11 +172,11 @@ def weights(installation: Installation) -> Iterator[Finding]:
         elif _is_path(source):
             yield _local(Path(source))
         elif "://" not in source:
-            yield from _from_hub(source, installation)
-    yield from _adapters(installation, cache)
+            yield from _from_hub(source, "config.json", installation, ask_hub)
+    yield from _adapters(installation, cache, ask_hub)
 
 
-def _adapters(installation: Installation, cache: Path) -> Iterator[Finding]:
+def _adapters(installation: Installation, cache: Path, ask_hub: HubFolder) -> Iterator[Finding]:
     for application in installation.applications:
         config = (application.get("args") or {}).get("llm_config") or {}
         rank = (config.get("engine_kwargs") or {}).get("max_lora_rank") or MAX_LORA_RANK
@@ -178,7 +186,7 @@ def _adapters(installation: Installation, cache: Path) -> Iterator[Finding]:
             if _is_path(adapter.path):
                 yield _adapter(adapter.name, Path(adapter.path), rank)
             else:
-                yield from _from_hub(adapter.path, installation)
+                yield from _from_hub(adapter.path, "adapter_config.json", installation, ask_hub)
 
 
 def _on_volume(source: str, cache: Path) -> bool:
@@ -189,14 +197,18 @@ def _is_path(source: str) -> bool:
     return source.startswith(("/", "./", "../"))
 
 
-def _from_hub(source: str, installation: Installation) -> Iterator[Finding]:
-    if installation.environment.get("HF_HUB_OFFLINE") == "1":
-        fix = (
-            f"name {MODELS}/{source}, which a Job fetches"
-            if installation.on_cluster
-            else "unset it, or name a local path"
-        )
+def _from_hub(source: str, file: str, installation: Installation, ask_hub: HubFolder) -> Iterator[Finding]:
+    if installation.environment.get("HF_HUB_OFFLINE") == "1" and installation.on_cluster:
+        fix = f"name {MODELS}/{source}, which a Job fetches"
         yield problem("weights", f"{source} comes from a model hub, and HF_HUB_OFFLINE is 1", fix)
+        return
+    try:
+        ask_hub(source, file)
+    except WeightsError as error:
+        message, _, fix = str(error).partition(". ")
+        yield problem("weights", message, fix[:1].lower() + fix[1:])
+    else:
+        yield ok("weights", f"{source} is in the hub's cache, or can be fetched")
 
 
 def _packaged(name: str, cache: Path, installation: Installation) -> Finding:

@@ -19,11 +19,12 @@ from app.config.experiments import is_active
 from app.config.file_check import package_problems
 from app.config.loading import host_of, load_document
 from app.config.schema import Config
-from app.internal_api import LEDGER_VARIABLE, PACKAGE_PREFIX
+from app.internal_api import LEDGER_VARIABLE
 from deployments.haproxy import cluster_settings
 from deployments.invocation import make, module
 from deployments.kubernetes.demands import Bundle, Demand, Group, demands, groups, most_nodes
 from deployments.kubernetes.generated import MODELS, group_of
+from deployments.weights.sources import is_hub_id
 
 OFFLINE = "HF_HUB_OFFLINE"
 
@@ -40,17 +41,12 @@ def hub_problems(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> Ite
         loading = config.get("model_loading_config") or {}
         source = loading.get("model_source") or loading.get("model_id")  # as Ray does
         fix = f"which a Job fetches, and run `{make('k8s')}`"
-        if _is_hub_id(source):
+        if is_hub_id(source):
             yield f"{application['name']}: {source} {reason}; set model_source: {MODELS}/{source}, {fix}"
         for adapter in adapters_of(config):
-            if _is_hub_id(adapter.path):
+            if is_hub_id(adapter.path):
                 where = f"{application['name']}: the adapter {adapter.name}: {adapter.path}"
                 yield f"{where} {reason}; set its path to {MODELS}/{adapter.path}, {fix}"
-
-
-def _is_hub_id(source: object) -> bool:
-    """Whether it is neither a path, nor a packaged model, nor a URL."""
-    return isinstance(source, str) and not source.startswith(("/", ".", PACKAGE_PREFIX)) and "://" not in source
 
 
 def _environment(group: Mapping[str, Any]) -> Mapping[str, str]:

@@ -4,6 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.config.adapters import adapters_of
+from app.internal_api import PACKAGE_PREFIX
+
+
+def is_hub_id(source: object) -> bool:
+    """Whether it is neither a path, nor a packaged model, nor a URL."""
+    return isinstance(source, str) and not source.startswith(("/", ".", PACKAGE_PREFIX)) and "://" not in source
 
 
 def model_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:

@@ -28,12 +28,15 @@ def hub(models: Path) -> Starlette:
 
     async def content(request: Request) -> Response:
         path = models / request.path_params["name"] / request.path_params["file"]
+        if not path.exists():
+            return Response(status_code=404, headers={"x-error-code": "EntryNotFound"})
         return FileResponse(path, headers={"etag": f'"{_digest(path)}"', "x-repo-commit": _REVISION})
 
     return Starlette(
         routes=[
             Route(f"/api/models/{OWNER}/{{name}}/revision/main", repository),
             Route(f"/api/models/{OWNER}/{{name}}/tree/{_REVISION}", tree),
+            Route(f"/{OWNER}/{{name}}/resolve/main/{{file}}", content),
             Route(f"/{OWNER}/{{name}}/resolve/{_REVISION}/{{file}}", content),
         ]
     )

@@ -245,7 +245,7 @@ def test_weights_that_are_nowhere_are_found(tmp_path: Path) -> None:
     assert "has no weights" in the_problem(weights(installation(serving(str(tmp_path)))))
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert levels(weights(installation(serving(str(tmp_path))))) == [Level.OK]
-    offline = installation(serving("org/model"), environment={"HF_HUB_OFFLINE": "1"})
+    offline = installation(serving("org/model"), environment={"HF_HUB_OFFLINE": "1"}, on_cluster=True)
     assert "comes from a model hub" in the_problem(weights(offline))
 
 

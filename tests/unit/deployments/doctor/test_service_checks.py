@@ -32,6 +32,7 @@ from deployments.doctor.service_checks import (
 from deployments.invocation import command
 from deployments.local.dashboard import Application
 from deployments.local.processes import Phase, Run
+from deployments.weights.errors import WeightsError
 from tests.support.processes.installations import default, engine, installation, levels, the_problem, the_warning
 from tests.support.processes.oidc_provider import AUDIENCE, LocalIssuer
 from tests.support.processes.redis_server import RedisServer
@@ -181,8 +182,21 @@ def test_a_damaged_adapter_is_a_problem_with_its_fix(tmp_path: Path, damage: Any
 
 
 def test_an_adapter_of_a_hub_needs_the_hub() -> None:
-    offline = finding("acme/french", {"HF_HUB_OFFLINE": "1"})
-    assert (offline.level, "model hub" in offline.message) == (Level.PROBLEM, True)
+    document = default()
+    engine(document)["engine_kwargs"].update(lora_modules=[{"name": "french", "path": "acme/french"}])
+    asked: list[tuple[str, str]] = []
+
+    def ask(source: str, file: str) -> Path | None:
+        asked.append((source, file))
+        raise WeightsError("The model acme/french is gated. Accept its conditions")
+
+    problems = [it for it in weights(installation(document), ask) if it.level is Level.PROBLEM]
+    assert [(it.message, it.fix) for it in problems] == [("The model acme/french is gated", "accept its conditions")]
+    assert asked == [("acme/french", "adapter_config.json")]
+    assert "is in the hub's cache" in str([*weights(installation(document), lambda source, file: None)])
+    pod = installation(document, environment={"HF_HUB_OFFLINE": "1"}, on_cluster=True)
+    assert any("comes from a model hub" in it.message for it in weights(pod, ask))
+    assert len(asked) == 1
 
 
 def with_access(**access: Any) -> Installation:

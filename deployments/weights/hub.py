@@ -1,0 +1,162 @@
+"""Models of a hub: what they are, and their files in the hub's cache, from where vLLM loads them.
+
+`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean to huggingface_hub, which reads them when
+it is imported. So the import is inside the functions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deployments.weights.errors import WeightsError
+
+_TIMEOUT_S = 15.0
+
+_OTHER_FORMATS = (
+    "*.pth",
+    "*.pt",
+    "*.gguf",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "original/*",
+    "onnx/*",
+    "openvino/*",
+)
+"""Files that vLLM does not load by default."""
+
+_OWN_LOADING = ("download_dir", "load_format", "ignore_patterns")
+"""Engine arguments that change which files vLLM loads, or from where: it fetches these itself."""
+
+
+def config_folder(source: str, file: str = "config.json") -> Path | None:
+    """The folder with the small `file` of a hub's model, fetched if need be; None if the model has none. Raises
+    WeightsError."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    def download(files: Sequence[str] | None) -> str:
+        return hf_hub_download(source, file, local_files_only=files is None)
+
+    try:
+        return Path(_asked(source, None, download)).parent
+    except RemoteEntryNotFoundError:
+        return None
+
+
+def cached_config_folder(source: str, revision: str | None = None) -> Path | None:
+    """The folder with `config.json` of a hub's model, if the cache has it."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        file = try_to_load_from_cache(source, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(file).parent if isinstance(file, str) else None
+
+
+def fetch(source: str, engine_kwargs: Mapping[str, Any]) -> Path | None:
+    """The folder with all files of a hub's model that vLLM loads, fetched if need be; None if vLLM has to fetch them
+    itself. Raises WeightsError."""
+    if any(engine_kwargs.get(name) not in (None, "auto") for name in _OWN_LOADING):
+        return None
+    from huggingface_hub import snapshot_download
+
+    revision = engine_kwargs.get("revision")
+
+    def download(files: Sequence[str] | None) -> str:
+        cached = cached_config_folder(source, revision) if files is None else None
+        known = [str(file.relative_to(cached)) for file in cached.rglob("*")] if cached is not None else files or ()
+        return snapshot_download(
+            source, revision=revision, ignore_patterns=_ignored(known), local_files_only=files is None
+        )
+
+    return Path(_asked(source, revision, download))
+
+
+def _ignored(files: Sequence[str]) -> list[str]:
+    """The files that vLLM does not load of those of a model: it prefers safetensors in Hugging Face's names."""
+    has = [file for file in files if file.endswith(".safetensors")]
+    ignored = [*_OTHER_FORMATS, *(["*.bin"] if has else [])]
+    return [*ignored, "consolidated*"] if any(not file.startswith("consolidated") for file in has) else ignored
+
+
+def _asked(source: str, revision: str | None, download: Callable[[Sequence[str] | None], str]) -> str:
+    """What `download` returns, which is told the model's files, or None if only the cache can be asked. Raises
+    WeightsError, which says what to do."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    unreachable: Exception | None = None
+    files: Sequence[str] | None = None
+    try:
+        try:
+            files = None if constants.HF_HUB_OFFLINE else _files(source, revision)
+        except Exception as error:
+            if not _is_of_connection(error):
+                raise
+            unreachable = error
+        return download(files)
+    except RemoteEntryNotFoundError:
+        raise
+    except Exception as error:
+        if (said := _explained(source, error, unreachable)) is None:
+            raise
+        raise WeightsError(said) from None
+
+
+def _files(source: str, revision: str | None) -> list[str]:
+    """Asks once, while the functions that download try six times, for half a minute."""
+    from huggingface_hub import HfApi
+
+    info = HfApi().model_info(source, revision=revision or "main", timeout=_TIMEOUT_S)
+    return [file.rfilename for file in info.siblings or ()]
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Whether it is one of httpx, or of the successor that huggingface_hub uses."""
+    return type(error).__module__.startswith("http")
+
+
+def _explained(source: str, error: Exception, unreachable: Exception | None) -> str | None:
+    """What a person should do about it; None if that is unknown. `unreachable`: why the hub was not asked."""
+    import os
+
+    from huggingface_hub import constants, errors
+
+    cache, here = f"the cache {constants.HF_HUB_CACHE}", "copy the model to this machine, and name its folder"
+    match error:
+        case errors.GatedRepoError():
+            token = "HF_TOKEN is of an account without access" if os.environ.get("HF_TOKEN") else "HF_TOKEN is not set"
+            fix = f"Accept its conditions at {constants.ENDPOINT}/{source}, and export HF_TOKEN=hf_… of that account"
+            return f"The model {source} is gated, and {token}. {fix}"
+        case errors.RepositoryNotFoundError():
+            fix = "Correct its name; for a private one, export HF_TOKEN=hf_… of an account with access"
+            return f"The hub has no model {source}, or it is private. {fix}"
+        case errors.RevisionNotFoundError():
+            return f"The model {source} has no such revision. Correct --revision"
+        case errors.HFValidationError():
+            fix = "Name a folder, a hub's id (`owner/name`), or `package:` and a name"
+            return f"'{source}' is neither a folder nor a hub's id. {fix}"
+        case errors.OfflineModeIsEnabled() | errors.LocalEntryNotFoundError() if constants.HF_HUB_OFFLINE:
+            return f"The model {source} is not in {cache}, and HF_HUB_OFFLINE is set. Unset it; or {here}"
+        case Exception() if unreachable is not None or _is_of_connection(error):
+            why = f"the hub {constants.ENDPOINT} cannot be reached ({_first_cause(unreachable or error)})"
+            fix = f"HTTPS_PROXY names a proxy, HF_ENDPOINT a mirror; or {here}"
+            return f"The model {source} is not in {cache}, and {why}. {fix}"
+        case errors.HfHubHTTPError():
+            status = getattr(error.response, "status_code", "an error")
+            return f"The hub {constants.ENDPOINT} answers {status} for {source}. Try again later"
+        case OSError() if error.errno is not None:
+            return f"The model {source} cannot be kept in {cache}: {error}. HF_HOME names another folder"
+        case errors.FileMetadataError():
+            return f"{constants.ENDPOINT} does not answer as a model hub: {error}. Correct HF_ENDPOINT"
+    return None
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
