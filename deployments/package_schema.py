@@ -212,19 +212,24 @@ def _parsers() -> Iterator[dict[str, Any]]:
         yield {"if": {"not": {"required": [plugin]}}, "then": {"properties": {name: {"enum": [*known, "", None]}}}}
 
 
+def _is_list(annotation: object) -> bool:
+    """Whether it is a list, with or without null, and nothing else."""
+    branches = [branch for branch in get_args(annotation) if branch is not NoneType]
+    return get_origin(annotation) is list or (bool(branches) and all(get_origin(branch) is list for branch in branches))
+
+
 def _value(action: argparse.Action, annotation: object) -> dict[str, Any]:
     """Values that the argument takes, null among them; {} if its parser does not say."""
     if action.nargs == 0:
         return {"type": ["boolean", "null"]}
     if action.nargs is not None:
-        return {}
+        return {"type": ["array", "null"]} if _is_list(annotation) else {}
     if action.choices is not None and action.type in (None, str, int):
         choices = [choice for choice in action.choices if choice != "None"]
         return {"enum": [*choices, None]}
-    if getattr(action.type, "__name__", "").startswith("human_readable_int"):
-        return {"type": ["integer", "string", "null"], "pattern": r"^(auto|-?\d+(\.\d+)?[kKmMgGtT]?)$"}
     kinds = {"int": ["integer"], "float": ["number"]}
-    if (kind := kinds.get(getattr(action.type, "__name__", ""))) is not None:
+    name = getattr(action.type, "__name__", "")
+    if (kind := kinds.get("int" if name.startswith("human_readable_int") else name)) is not None:  # `32k`: vllm serve's
         return {"type": [*kind, "null"]}
     return {"type": ["string", "null"]} if annotation in (str, "str | None") else {}
 

@@ -14,6 +14,7 @@ from deployments.cli import demo, experiments, operators
 from deployments.cli.audit_command import audit
 from deployments.cli.operators import doctor, mirror
 from deployments.cli.options import CommandError, ExitCode, Key, Url, router_client
+from deployments.cli.serve_command import ENGINE_OPTIONS, Port, init, serve
 from deployments.cli.traffic_command import traffic
 from deployments.invocation import DEFAULT_FILE, argument, command, make, missing, pasteable, program
 
@@ -22,6 +23,7 @@ HELP = """Serve language models behind many providers' APIs, with traffic split 
 \b
 Examples:
   switchyard serve                                             start serve_config.yaml on port 8000
+  switchyard serve Qwen/Qwen3-8B --as chat                     start a model, and write its configuration
   switchyard status                                            endpoints, split, replicas, health
   switchyard traffic chat smollm2-blue=50 smollm2-green=50     move traffic, live
   switchyard check my_config.yaml                              find mistakes without starting anything
@@ -48,7 +50,6 @@ app.add_typer(operators.app, name="k8s")
 app.add_typer(experiments.app, name="experiments")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]
-Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
 RunPort = Annotated[
     int | None, typer.Option("--port", min=1, max=65535, help="Only if it is on this port. Default: any.")
 ]
@@ -119,22 +120,8 @@ def switchyard(
     """Handles the options that come before a command."""
 
 
-@app.command()
-def serve(config: ConfigFile = DEFAULT_FILE, port: Port = 8000) -> None:
-    """Start everything on this machine.
-
-    It stays in the foreground; Ctrl-C stops it.
-
-    \b
-    Examples:
-      switchyard serve
-      switchyard serve my_config.yaml --port 9000
-    """
-    if config.exists():
-        typer.echo(f"Checking {config}", err=True)  # what follows takes seconds to import
-    from deployments.local import launcher
-
-    launcher.serve(config, port)
+app.command(context_settings=ENGINE_OPTIONS)(serve)
+app.command(context_settings=ENGINE_OPTIONS)(init)
 
 
 @app.command()
@@ -196,14 +183,14 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
     from app.config.loading import load_document, read_yaml
     from deployments.cli.traffic import superseding_warnings
     from deployments.kubernetes import manifests
-    from deployments.local.fit import misfits, unknown_packages
+    from deployments.local.fit import engine_problems, misfits
 
     if manifests.is_cluster(config):
         _check_cluster(config)
         return
     if not config.exists():
         raise CommandError(missing(config, "check"))
-    if problems := check_file(config, unknown_packages):
+    if problems := check_file(config, engine_problems):
         raise CommandError("\n".join(problems))
     document = read_yaml(config)
     loaded = load_document(document)

@@ -71,12 +71,15 @@ def require_closed() -> None:
             raise LaunchError(f"{name} is '{value}', and not '{wanted}': {otherwise}; run `unset {name}` first")
 
 
-def set_environment(run: Run, ports: Ports, *, loopback: bool, ledger_url: str) -> None:
+def set_environment(run: Run, ports: Ports, *, loopback: bool, ledger_url: str, from_hub: bool = False) -> None:
     """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
 
     `loopback`: whether the application listens on that interface alone. `ledger_url`: the configuration's, whose
-    directory keeps the units' secret from run to run; the internal key is another one in each.
+    directory keeps the units' secret from run to run; the internal key is another one in each. `from_hub`: whether the
+    configuration names a model hub's id; without one, nothing asks a hub.
     """
+    if from_hub:
+        os.environ.setdefault("HF_HUB_OFFLINE", "0")
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault(MODELS_VARIABLE, str(models_directory()))

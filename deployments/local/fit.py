@@ -1,13 +1,18 @@
-"""What a valid configuration asks for that this machine does not have, known before anything starts."""
+"""What a valid configuration asks for that no machine, or not this one, has: known before anything starts."""
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from app.access.keys import KeyFile
 from app.config.base import ConfigError, nearest
 from app.config.schema import Config
 from app.internal_api import PACKAGE_PREFIX
-from deployments.kubernetes.demands import demands
+from deployments.invocation import make
+from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
+from deployments.local import accelerator
+from deployments.local.accelerator import KV_AND_WEIGHTS, Gpu, NoGpus
 from deployments.weights.recipes import RECIPES
 from deployments.weights.sources import model_sources
 
@@ -15,6 +20,48 @@ LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
 
 _KNOWN = ", ".join(RECIPES)
+
+_UTILIZATION = 0.92
+"""vLLM's default of `gpu_memory_utilization`."""
+
+_SHARING = "docs/deploying.md#two-variants-on-one-gpu"
+
+
+def engine_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    """What no engine can do, here or elsewhere. `document`: a configuration whose router's part is valid."""
+    yield from unknown_packages(document)
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # malformed: `package_problems` says so
+        for demand in demands(document):
+            yield from _shared_gpu_problems(document, demand)
+
+
+def _shared_gpu_problems(document: Mapping[str, Any], demand: Demand) -> Iterator[str]:
+    """vLLM plans with a part of the whole GPU's memory, whatever part of the GPU Ray gives it."""
+    config = _engine(document, demand.application)
+    kwargs = config.get("engine_kwargs") or {}
+    share = max((bundle.get("GPU", 0) for bundle in demand.bundles), default=0)
+    if not config or not 0 < share < 1:
+        return
+    where = f"applications.{demand.application}.args.llm_config"
+    if len(demand.bundles) > 1:
+        yield (
+            f"{where}.placement_group_config: the {len(demand.bundles)} workers of an engine could get parts of the "
+            "same GPU; give them whole ones, or set tensor_parallel_size and pipeline_parallel_size to 1"
+        )
+    planned = kwargs.get("gpu_memory_utilization")
+    if kwargs.get("kv_cache_memory_bytes") is None and (planned or _UTILIZATION) > share:
+        default = "" if planned else " by vLLM's default"
+        yield (
+            f"{where}.engine_kwargs.gpu_memory_utilization: the engine takes {planned or _UTILIZATION:g} of the GPU's "
+            f"memory{default}, and has {share:g} of the GPU; set at most {round(KV_AND_WEIGHTS * share, 3):g}"
+        )
+
+
+def _engine(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The `llm_config` of an application; empty if it has none."""
+    (application,) = (one for one in document["applications"] if one["name"] == name)
+    config: Mapping[str, Any] = (application.get("args") or {}).get("llm_config") or {}
+    return config
 
 
 def unknown_packages(document: Mapping[str, Any]) -> Iterator[str]:
@@ -27,8 +74,16 @@ def unknown_packages(document: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{where}: no package has the model '{name}'{nearest(name, RECIPES) or f'; known: {_KNOWN}'}"
 
 
-def misfits(document: Mapping[str, Any], config: Config) -> Iterator[str]:
-    """Reasons why `document`, whose router has `config`, cannot run on this machine as it is."""
+def misfits(
+    document: Mapping[str, Any],
+    config: Config,
+    is_cuda_build: Callable[[], bool] = accelerator.is_cuda_build,
+    gpus: Callable[[], Sequence[Gpu]] = accelerator.gpus,
+) -> Iterator[str]:
+    """Reasons why `document`, whose router has `config`, cannot run on this machine as it is.
+
+    `is_cuda_build`: whether vLLM is the build for GPUs. `gpus`: this machine's, or it raises NoGpus.
+    """
     if (file := config.access.keys_file) is not None:
         try:
             KeyFile(file)
@@ -46,3 +101,55 @@ def misfits(document: Mapping[str, Any], config: Config) -> Iterator[str]:
             f"num_cpus: the applications reserve {sum(wanted.values()):g} CPUs, {largest} {wanted[largest]:g} of them, "
             f"and a local run has {LOGICAL_CPUS}, which are no cores but Ray's bookkeeping; lower them"
         )
+    needing = {demand.name: demand for demand in demands(document) if _gpus(demand) or _type(demand)}
+    if not needing:
+        return
+    try:
+        yield from _gpu_misfits(needing, is_cuda_build(), gpus())
+    except NoGpus as error:
+        yield f"{', '.join(needing)}: {error}, and an engine needs a GPU; {error.fix}"
+
+
+def _gpu_misfits(needing: Mapping[str, Demand], is_cuda_build: bool, gpus: Sequence[Gpu]) -> Iterator[str]:
+    if not is_cuda_build:
+        yield f"{', '.join(needing)}: the CPU build of vLLM is installed; run: {make('setup ACCELERATOR=gpu')}"
+    total = sum(demand.min_replicas * _gpus(demand) for demand in needing.values())
+    if total > len(gpus):
+        names = ", ".join(needing)
+        yield (
+            f"{names}: together they need {total:g} GPUs, and this machine has {len(gpus)}; let them share one "
+            f"({_SHARING}), or remove one"
+        )
+    for name, demand in needing.items():
+        if (wanted := _type(demand)) and wanted not in {gpu.type for gpu in gpus}:
+            here = ", ".join(dict.fromkeys(gpu.type for gpu in gpus))
+            yield f"{name}: accelerator_type is {wanted}, and this machine has {here}; leave it out, or correct it"
+
+
+def memory_misfits(document: Mapping[str, Any], folders: Mapping[str, Path], gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Models whose weights do not fit into what their engine may take of a GPU. `folders`: the prepared models by their
+    source."""
+    memory = min((gpu.total_mib for gpu in gpus), default=0) * 2**20
+    for demand in demands(document):
+        config = _engine(document, demand.application)
+        kwargs = config.get("engine_kwargs") or {}
+        folder = folders.get(str((config.get("model_loading_config") or {}).get("model_source")))
+        if not memory or folder is None or not _gpus(demand) or kwargs.get("quantization"):  # they shrink when loaded
+            continue
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / len(demand.bundles)
+        share = kwargs.get("gpu_memory_utilization") or _UTILIZATION
+        if weights > share * memory:
+            yield (
+                f"{demand.application}: its weights take {weights / 2**30:.1f} GiB of a GPU, and it may take "
+                f"{share:g} of {memory / 2**30:.1f} GiB; use a smaller or quantized model, more GPUs "
+                "(tensor_parallel_size), or a larger gpu_memory_utilization"
+            )
+
+
+def _gpus(demand: Demand) -> float:
+    return sum(bundle.get("GPU", 0) for bundle in demand.bundles)
+
+
+def _type(demand: Demand) -> str:
+    """The type of GPU that it asks for; empty for any."""
+    return next((name.removeprefix(ACCELERATOR) for name in demand.resources if name.startswith(ACCELERATOR)), "")

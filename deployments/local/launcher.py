@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes
 from deployments.local.dashboard import StartDisplay, announce, output_to, report
 from deployments.local.environment import require_closed, set_environment
-from deployments.local.fit import LOGICAL_CPUS, misfits, unknown_packages
+from deployments.local.fit import LOGICAL_CPUS, engine_problems, memory_misfits, misfits
 from deployments.local.processes import (
     HOST,
     LaunchError,
@@ -43,7 +43,7 @@ from deployments.local.processes import (
     stop_event,
 )
 from deployments.local.readiness import wait_until_delivered, wait_until_ready
-from deployments.weights.sources import model_sources
+from deployments.weights.sources import adapter_sources, is_hub_id, model_sources
 
 SHUTDOWN_S = 60.0
 """The time in which requests in progress and Serve may end by themselves; then every process is ended."""
@@ -96,7 +96,7 @@ def stop(port: int | None = None) -> str:
 def _require_valid(config: Path, name: str, consequence: str) -> None:
     if not config.exists():
         raise LaunchError(missing(config, name))
-    if problems := check_file(config, unknown_packages):
+    if problems := check_file(config, engine_problems):
         raise LaunchError("\n".join([f"{config} is invalid{consequence}:", *problems]))
 
 
@@ -132,13 +132,15 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         config=str(config.absolute()),
         phase=processes.Phase.STARTING,
     )
-    set_environment(run, ports, loopback=host == HOST, ledger_url=router.ledger.url)
+    applications = document.get("applications") or []
+    from_hub = any(map(is_hub_id, (*model_sources(applications), *adapter_sources(applications))))
+    set_environment(run, ports, loopback=host == HOST, ledger_url=router.ledger.url, from_hub=from_hub)
     failed = True
     try:
         with contextlib.suppress(Stopped):
             processes.write_record(directory, run)
             with StartDisplay() as display:
-                _prepare_weights(document, stop, display)
+                _require_room(document, _prepare_weights(document, stop, display))
                 with output_to(files / "launcher.log"):
                     _start(document, run, stop, display)
             with output_to(files / "launcher.log"):
@@ -151,7 +153,7 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
         with output_to(files / "launcher.log"):
             _shut_down(run, _routers(document), stop)
         (directory / "local.json").unlink(missing_ok=True)
-        if failed:
+        if failed and (files / "ray").exists():
             report(f"The logs are kept: {files}/ray/session_latest/logs")
         else:
             shutil.rmtree(files, ignore_errors=True)
@@ -171,19 +173,43 @@ def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Even
     wait_until_ready(document, run, stop, display)
 
 
-def _prepare_weights(document: Mapping[str, Any], stop: threading.Event, display: StartDisplay) -> None:
-    names = dict.fromkeys(_packages(document))
-    if not names:
-        return
+def _prepare_weights(document: Mapping[str, Any], stop: threading.Event, display: StartDisplay) -> Mapping[str, Path]:
+    """Builds and fetches what engines will load: once for all of them, and with an error that says what to do. Returns
+    the folders by `model_source`."""
+    from deployments.weights import hub
     from deployments.weights.cache import prepare
     from deployments.weights.errors import WeightsError
 
     cache = Path(os.environ[MODELS_VARIABLE])
-    for name in names:
-        try:
-            run_in_background(partial(prepare, name, cache, say=display.step), stop)
-        except WeightsError as error:
-            raise LaunchError(str(error)) from None
+    folders: dict[str, Path] = {}
+
+    def folder_of(source: str, engine_kwargs: Mapping[str, Any]) -> Path | None:
+        if source.startswith(PACKAGE_PREFIX):
+            return prepare(source.removeprefix(PACKAGE_PREFIX), cache, say=display.step)
+        if is_hub_id(source):
+            display.step(f"Looking for {source} in the cache and at the hub")
+            return hub.fetch(source, engine_kwargs)
+        return Path(source) if "://" not in source else None
+
+    for application in document.get("applications") or []:
+        config = (application.get("args") or {}).get("llm_config") or {}
+        for source in model_sources([application]):
+            prepared = partial(folder_of, source, config.get("engine_kwargs") or {})
+            try:
+                folder = run_in_background(prepared, stop)
+            except WeightsError as error:
+                raise LaunchError(str(error)) from None
+            if folder is not None:
+                folders[source] = folder
+    return folders
+
+
+def _require_room(document: Mapping[str, Any], folders: Mapping[str, Path]) -> None:
+    if not accelerator.is_cuda_build():
+        return
+    with contextlib.suppress(accelerator.NoGpus):  # no engine needs one, or `misfits` had said so
+        if problems := list(memory_misfits(document, folders, accelerator.gpus())):
+            raise LaunchError("\n".join(problems))
 
 
 def _host(document: Mapping[str, Any]) -> str:
@@ -198,13 +224,6 @@ def _host(document: Mapping[str, Any]) -> str:
 
 def _http_options(document: Mapping[str, Any], port: int) -> dict[str, Any]:
     return {"host": _host(document), "port": port, "keep_alive_timeout_s": KEEP_ALIVE_S}
-
-
-def _packages(document: Mapping[str, Any]) -> Iterator[str]:
-    """The models of the document that are prepared from installed packages."""
-    for source in model_sources(document.get("applications") or []):
-        if source.startswith(PACKAGE_PREFIX):
-            yield source.removeprefix(PACKAGE_PREFIX)
 
 
 def _start_ray(run: processes.Run, stop: threading.Event) -> None:

@@ -2,6 +2,7 @@
 test_live_traffic and tests/real/conftest.py."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from deployments.local import processes
+from deployments.weights.cache import prepare
 from tests.support.processes.launcher import launched, run
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
@@ -73,6 +75,36 @@ def test_a_ray_that_does_not_start_is_said_without_a_stack_trace(
     assert refused.returncode == 1
     assert re.search(r"^Ray did not start: RAY_AUTH_TOKEN_PATH .*/gone", refused.stderr, re.MULTILINE)
     assert "Traceback" not in refused.stderr
+
+
+def test_a_model_that_no_hub_gives_is_refused_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = embedding_only()
+    document["applications"][1]["args"]["llm_config"]["model_loading_config"]["model_source"] = "acme/mine"
+    config = tmp_path / "serve_config.yaml"
+    config.write_text(yaml.safe_dump(document))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    refused = launch("serve", str(config), "--port", str(free_port()), directory=tmp_path)
+    assert refused.returncode == 1
+    assert "The model acme/mine is not in the cache" in refused.stderr
+    assert "the hub http://127.0.0.1:9 cannot be reached" in refused.stderr
+    assert "Starting Ray" not in refused.stderr
+
+
+def test_a_models_folder_is_served_beside_a_variant_from_the_first_minute(tmp_path: Path) -> None:
+    model = prepare("all-MiniLM-L6-v2", ROOT / ".models")
+    options = ("--as", "embed", "--variant", "short=--max-model-len 64", "--output", str(tmp_path / "own.yaml"))
+    with launched(str(model), tmp_path, {}, None, *options) as launcher:
+        answers = [
+            httpx.post(f"{launcher.url}/v1/embeddings", json={"model": name, "input": "a"}, timeout=60).json()
+            for name in ("embed", "all-MiniLM-L6-v2", "short")
+        ]
+        assert [len(answer["data"][0]["embedding"]) for answer in answers] == [384] * 3
+        assert answers[2]["model"] == "short"
+        status = run("status", "--json", directory=tmp_path, timeout_s=60)
+        assert json.loads(status.stdout)["endpoints"]["embed"]["traffic"] == {"all-minilm-l6-v2": 90, "short": 10}
 
 
 CALLS = [

@@ -64,13 +64,14 @@ def deliver(config: Path, directory: Path) -> None:
 
 @contextmanager
 def launched(
-    config: Path, directory: Path, variables: Mapping[str, str], port: int | None = None
+    served: Path | str, directory: Path, variables: Mapping[str, str], port: int | None = None, *options: str
 ) -> Iterator[Launcher]:
-    """Starts `config` on `port`, or on a free one, waits until it is ready, and always cleans up."""
+    """Starts a configuration, or a model with its options, on `port` or a free one, waits until it is ready, and always
+    cleans up."""
     port, terminal = port or free_port(), directory / "terminal"
     with terminal.open("wb") as output:
         process = subprocess.Popen(
-            ["env", "--default-signal=HUP", *command("serve", str(config), "--port", str(port))],
+            ["env", "--default-signal=HUP", *command("serve", str(served), "--port", str(port), *options)],
             cwd=ROOT,
             env={**environment(directory), **variables},
             stdout=output,

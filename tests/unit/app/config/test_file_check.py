@@ -6,7 +6,7 @@ import pytest
 
 from app.config.file_check import check_file
 from app.config.loading import load_document, read_yaml
-from deployments.local.fit import misfits, unknown_packages
+from deployments.local.fit import engine_problems, misfits
 from tests.support.processes.project import ROOT
 
 DEFAULT = (ROOT / "serve_config.yaml").read_text()
@@ -166,7 +166,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "max_model_len: 8192",
         "max_model_len: [8192]",
-        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number or a text, not a list",
+        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number, not a list",
     ),
     (
         "tool_call_parser: hermes",
@@ -196,7 +196,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "max_model_len: 8192",
         "max_model_len: eight",
-        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number or a text, not eight",
+        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number, not eight",
     ),
     (
         "max_num_seqs: 16  ",
@@ -340,7 +340,7 @@ def written(folder: Path, right: str, wrong: str) -> tuple[Path, int]:
 @pytest.mark.parametrize(("right", "wrong", "problem"), MISTAKES, ids=[mistake[1].strip()[:40] for mistake in MISTAKES])
 def test_a_mistake_is_one_line_with_its_place_and_the_fix(right: str, wrong: str, problem: str, tmp_path: Path) -> None:
     file, line = written(tmp_path, right, wrong)
-    (found,) = check_file(file, unknown_packages)
+    (found,) = check_file(file, engine_problems)
     place, _, said = found.removeprefix(f"{file}:").partition(": ")
     assert "\n" not in said
     before, _, after = problem.partition("*")
@@ -354,7 +354,7 @@ def test_a_mistake_is_one_line_with_its_place_and_the_fix(right: str, wrong: str
 
 def test_the_files_of_the_project_have_no_problem() -> None:
     for file in (ROOT / "serve_config.yaml", *ROOT.glob("k8s/overlays/*/serve_config.yaml")):
-        assert check_file(file, unknown_packages) == []
+        assert check_file(file, engine_problems) == []
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_the_files_of_the_project_have_no_problem() -> None:
 )
 def test_what_only_this_machine_lacks_is_no_mistake(right: str, wrong: str, misfit: str, tmp_path: Path) -> None:
     file, _ = written(tmp_path, right, wrong)
-    assert check_file(file, unknown_packages) == []
+    assert check_file(file, engine_problems) == []
     document = read_yaml(file)
     assert isinstance(document, dict)
     (found,) = misfits(document, load_document(document))
