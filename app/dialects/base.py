@@ -120,8 +120,9 @@ class Stream(Protocol):
     headers: Mapping[str, str]
     """Response headers in addition to those of every stream."""
 
-    keep_alive: bytes
-    """What shows a client that a silent stream is alive: a frame of which the format's clients make nothing."""
+    @property
+    def keep_alive(self) -> bytes:
+        """What shows a client that a silent stream is alive: a frame of which the format's clients make nothing."""
 
     @property
     def check(self) -> EventCheck | None:

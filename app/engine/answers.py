@@ -498,13 +498,20 @@ class EventCheck:
         return frame if own is given else encode(bytes(own), type=name.decode() if name else None)
 
     def learn(self, frames: bytes) -> None:
-        """Remembers what surrounds the text of a valid event. Frames that are not one event teach nothing."""
-        if frames.find(b"\n\n") == len(frames) - 2 and (found := _DIFFERS.search(frames)) is not None:
+        """Remembers what surrounds the text of the last of some valid events."""
+        if frames.find(b"\n\n") != len(frames) - 2:
+            frames = frames[frames.rfind(b"\n\n", 0, -2) + 2 :]
+        if (found := _DIFFERS.search(frames)) is not None:
             start, end = found.span(1)
             number = _SEQUENCE.search(frames, end)
             middle, last = (b"", end) if number is None else (frames[end : number.start(1)], number.end(1))
             rest = len(frames) - last
             self.learned = frames[:start], middle, frames[last:], start + len(middle) + rest, start, -rest
+
+    def without_text(self) -> bytes:
+        """The event that was learned last, with an empty text; b"" if there is none, or it says more than its text."""
+        before, between, after, *_ = self.learned
+        return before + between + after if before != _NOTHING[0] and b'"logprobs":{' not in after else b""
 
     def forget(self) -> None:
         """Nothing repeats, until the next event is learned."""

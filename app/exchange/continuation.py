@@ -104,7 +104,7 @@ class Continuation:
         pending, self._pending = self._pending, b""
         if self._is_handed_over:
             raise EngineLost(None)
-        if pending and not isinstance(error := error_in(pending), Rejected):
+        if self._failure is None and pending and not isinstance(error := error_in(pending), Rejected):
             self._failure = error if isinstance(error, UpstreamError) else Incomplete(ENDED_EARLY)
         if self._failure is not None:
             raise EngineLost(self._failure)

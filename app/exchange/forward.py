@@ -185,7 +185,7 @@ class Attempt:
                 exchange.served = name
             if isinstance(failure := writer.failure, UpstreamError):
                 self._failed(failure)
-            elif writer.is_answered and not exchange.call.translation.is_shared:
+            elif writer.is_answered and self._blamed is None and not exchange.call.translation.is_shared:
                 state.health.succeeded(name)
 
     def _name_field(self, error: Rejected) -> None:
@@ -546,7 +546,8 @@ class Relay:
         await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False))
 
     async def _keep_alive(self) -> None:
-        await self._writer.keep_alive(self._stream.keep_alive)
+        if sign := self._stream.keep_alive:
+            await self._writer.keep_alive(self._names.renamed(sign, are_checked=False))
 
     def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         data = self._translated(chunk)

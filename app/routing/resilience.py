@@ -16,6 +16,7 @@ The extra load that retries may cause: a budget per endpoint, after Finagle's Re
 The fuse of streams that outlive their engines (`app.exchange.continuation`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -181,7 +182,7 @@ class Fuse:
 
     def died(self, deployment: str) -> None:
         """Notes that an engine of the deployment died."""
-        now, before = self._clock(), self._died.get(deployment, -DEATHS_S)
+        now, before = self._clock(), self._died.get(deployment, -math.inf)
         if now - before > _AT_ONCE_S:
             self._died[deployment] = now
             if now - before <= DEATHS_S:

@@ -170,6 +170,10 @@ class MessageStream(PassthroughStream):
         self._with_tools, self._manages_context, self._pings = with_tools, manages_context, pings
         self._called = False
 
+    @property
+    def keep_alive(self) -> bytes:
+        return _PING if self._pings else super().keep_alive
+
     def _passes(self, frames: bytes) -> bool:
         if self._with_tools and not self._called and _TOOL_USE.search(frames):
             self._called = True

@@ -35,7 +35,6 @@ class TerminatingStream:
     """
 
     check: EventCheck | None = None
-    keep_alive = KEEP_ALIVE
 
     def __init__(self, error_frames: ErrorFrames | None) -> None:
         self._error_frames = error_frames
@@ -47,6 +46,10 @@ class TerminatingStream:
     @property
     def has_ended(self) -> bool:
         return self._ended
+
+    @property
+    def keep_alive(self) -> bytes:
+        return KEEP_ALIVE
 
     def close(self) -> bytes:
         if self._ended:
@@ -220,6 +223,11 @@ class LastChoiceUsageStream(FrameStream):
         self._counts = counts
         self._apart = apart
         self._held: list[bytes] = []
+
+    @property
+    def keep_alive(self) -> bytes:
+        """Azure's SDK and MLflow's client fail on comments: the last event, without its text."""
+        return self.check.without_text()
 
     def _failed(self, error: SwitchyardError) -> bytes:
         return b"" if self.aborts else self._release() + super()._failed(error)

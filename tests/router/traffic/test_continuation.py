@@ -1,7 +1,10 @@
 """Streams outlive their engines: what clients of every dialect see, and what the router's books say."""
 
+import json
 import re
+import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,14 +13,18 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from app.internal_api import APP_PREFIX, CONTINUATION_HEADER
+from app.exposures.wire import Failure
+from app.internal_api import AFFINITY_HEADER, APP_PREFIX, CONTINUATION_HEADER
+from app.routing.resilience import FAULTS_IN_A_ROW, Fuse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.support.engine.fake_engine import CARD, USAGE, FakeEngine, frame, stream
+from tests.support.clients.conversations import TOOL
+from tests.support.engine.fake_engine import CARD, USAGE, FakeEngine, chat, chunk, frame, refuse, stream
 from tests.support.engine.marked import Fate
 from tests.support.engine.other_answers import every_route
 from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 ASKS: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 AZURE = "/azure/chat/completions?api-version=2024-05-01-preview"
@@ -41,8 +48,10 @@ _BREAKS = ("azure", "friendli")
 class ContinuingRig:
     """A router, and the replicas of its one deployment, all of which one fake plays."""
 
-    def __init__(self, router: Router, engine: FakeEngine, client: httpx.Client) -> None:
-        self.router, self.engine, self.client = router, engine, client
+    def __init__(
+        self, router: Router, engine: FakeEngine, green: FakeEngine, client: httpx.Client, keeper: Keeper
+    ) -> None:
+        self.router, self.engine, self.green, self.client, self.keeper = router, engine, green, client, keeper
         self.config: dict[str, Any] = {
             "endpoints": {"chat": {"tasks": ["chat", "completions", "responses"], "traffic": {"blue": 100}}},
             "deployments": {"blue": {"app": "blue", "model": "m"}},
@@ -50,9 +59,11 @@ class ContinuingRig:
         }
         self.router.reconfigure(self.config)
 
-    def change(self, deployment: Mapping[str, Any] | None = None, **sections: Any) -> None:
-        deployments = {"blue": {**self.config["deployments"]["blue"], **(deployment or {})}}
-        self.router.reconfigure({**self.config, "deployments": deployments, **sections})
+    def change(self, continuation: Mapping[str, Any] | None = None, **sections: Any) -> None:
+        blue = {**self.config["deployments"]["blue"], "continuation": continuation or {}}
+        deployments = {**self.config["deployments"], "blue": blue}
+        self.config = {**self.config, "deployments": deployments, **sections}
+        self.router.reconfigure(self.config)
 
     def ask(self, name: str = "openai chat", **fields: Any) -> httpx.Response:
         path, body = STREAMS[name]
@@ -61,7 +72,7 @@ class ContinuingRig:
     def text(self, name: str = "openai chat", **fields: Any) -> str:
         """The body of a stream; of a broken one, what came of it."""
         path, body = STREAMS[name]
-        parts = []
+        parts: list[str] = []
         with self.client.stream("POST", path, json={"model": "chat", "stream": True, **body, **fields}) as response:
             assert response.status_code == 200, response.read()
             try:
@@ -74,6 +85,9 @@ class ContinuingRig:
         lines = [line for line in self.client.get("/metrics").text.splitlines() if line.startswith(begins)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
+    def breaker_is(self, is_open: int) -> bool:
+        return self.metric("switchyard_breaker_open") == is_open
+
     def continued(self, reason: str, outcome: str) -> float:
         labels = f'deployment="blue",endpoint="chat",outcome="{outcome}",reason="{reason}"'
         return self.metric(f"switchyard_continued_streams_total{{{labels}}}")
@@ -84,10 +98,13 @@ def rig(servers: ServerPool) -> Iterator[ContinuingRig]:
     engine = FakeEngine(card=CARD, continues=True)
     others = every_route(engine)
     engine.answer = lambda body: completion(body) if isinstance(body.get("prompt"), str) else others(body)
-    with servers.host(Starlette(routes=[Mount(f"{APP_PREFIX}blue", engine.app)])) as ingress:
-        router = Router(RuntimeEnvironment(ingress, internal_key="internal"), controller=Keeper(), send_every_s=0.02)
+    green = FakeEngine(card=CARD)
+    mounts = [Mount(f"{APP_PREFIX}{name}", fake.app) for name, fake in (("blue", engine), ("green", green))]
+    with servers.host(Starlette(routes=mounts)) as ingress:
+        keeper = Keeper()
+        router = Router(RuntimeEnvironment(ingress, internal_key="internal"), controller=keeper, send_every_s=0.02)
         with servers.host(router.app) as url, httpx.Client(base_url=url, timeout=30) as client:
-            yield ContinuingRig(router, engine, client)
+            yield ContinuingRig(router, engine, green, client, keeper)
 
 
 def completion(body: dict[str, Any]) -> Response:
@@ -118,3 +135,235 @@ def test_a_stream_goes_on_wherever_its_engine_dies(rig: ContinuingRig, name: str
                 break  # the stream was over
         assert after > 1, how
     assert rig.continued("closed", "continued") > 0 < rig.continued("handover", "continued")
+
+
+FAILS = ("openai chat", "openai responses", "anthropic", "databricks", "tgi", "friendli", "azure")
+
+
+def is_error(text: str) -> bool:
+    """Whether a stream ends with an error, in any dialect."""
+    last = text.rstrip().rpartition("\n\n")[2]
+    return text.endswith("broken") or '"error' in last or "response.failed" in last
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_a_request_that_kills_its_engine_kills_one_more_and_is_refused_for_a_minute(
+    rig: ContinuingRig, name: str
+) -> None:
+    rig.engine.fates = [Fate(2), Fate(0), Fate(2)]
+    assert is_error(rig.text(name))
+    generations = [path for path in rig.engine.paths if "tokenize" not in path]
+    assert len(generations) == 2, generations
+    refused = rig.ask(name)
+    assert "Two engines have died of this request" in refused.text
+    if name != "tgi":  # which answers every request for a stream with one
+        assert refused.status_code in (400, 422)
+        assert 50 < int(refused.headers["retry-after"]) <= 60
+    assert rig.engine.fates == [Fate(2)], "no third engine has seen it"
+    rig.engine.fates = []
+    assert not is_error(rig.text(name, user="another") if name == "openai chat" else rig.text("openai completions"))
+    assert rig.continued("closed", "ended") == 1
+
+
+def test_an_engine_that_gave_tokens_before_it_died_accuses_no_request(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2), Fate(1)]
+    assert is_error(rig.text())
+    assert not is_error(rig.text())
+
+
+def test_a_stream_is_handed_over_any_number_of_times_and_survives_one_death(rig: ContinuingRig) -> None:
+    undisturbed = plain(rig.text())
+    rig.engine.fates = [Fate(1, "handover"), Fate(0, "handover"), Fate(1), Fate(0, "handover"), Fate(1, "handover")]
+    assert plain(rig.text()) == undisturbed
+    assert rig.engine.known[1:] == [None, [70], [70], [70, 71], [70, 71], [70, 71, 72]]
+    assert rig.continued("handover", "continued") == 2
+    assert rig.continued("closed", "continued") == 1
+
+
+SIGNS = {
+    "azure": '"delta":{"content":""},"logprobs":null,"finish_reason":null}]}\n\n',
+    "databricks": '"delta":{"content":""},"logprobs":null,"finish_reason":null}]}\n\n',
+}
+"""What shows clients that their stream is alive, where that is no comment: those of Azure and Databricks take none."""
+
+
+@each
+def test_a_stream_waits_for_a_replica_and_its_client_hears_of_it(rig: ContinuingRig, name: str) -> None:
+    undisturbed = plain(rig.text(name))
+    rig.change({"wait_s": 20, "keep_alive_s": 0.1})
+    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 4]
+    frames = plain(rig.text(name)).split("\n\n")
+    signs = [frame for frame in frames if f"{frame}\n\n".endswith(SIGNS.get(name, ": keep-alive\n\n"))]
+    assert len(signs) >= 3
+    assert "\n\n".join(frame for frame in frames if frame not in signs) == undisturbed
+
+
+def test_a_stream_does_not_wait_longer_than_its_deployment_allows(rig: ContinuingRig) -> None:
+    rig.change({"wait_s": 0.4})
+    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 9]
+    text = rig.text()
+    assert "ended its response before it was complete" in text
+    assert is_error(text)
+    assert len(rig.engine.fates) > 5
+    rig.engine.fates = []
+    assert not is_error(rig.text()), "the body is not refused"
+
+
+def test_the_deadline_counts_while_a_stream_waits(rig: ContinuingRig) -> None:
+    rig.change({"wait_s": 60})
+    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 99]
+    began = time.monotonic()
+    path, body = STREAMS["openai chat"]
+    answer = rig.client.post(
+        path, json={"model": "chat", "stream": True, **body}, headers={"x-request-timeout-s": "0.8"}
+    )
+    assert 0.7 < time.monotonic() - began < 5
+    assert "took longer than this server allows" in answer.text
+    assert rig.continued("closed", "deadline") == 1
+
+
+def test_nothing_waits_for_a_client_that_has_gone(rig: ContinuingRig) -> None:
+    rig.change({"wait_s": 60})
+    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 999]
+    path, body = STREAMS["openai chat"]
+    with rig.client.stream("POST", path, json={"model": "chat", "stream": True, **body}) as response:
+        parts = response.iter_text()  # it would close the stream if it were forgotten
+        next(parts)
+        wait_until(lambda: len(rig.engine.paths) > 3)
+    wait_until(lambda: rig.continued("closed", "client_gone") == 1)
+    calls = len(rig.engine.paths)
+    time.sleep(1.2)
+    assert len(rig.engine.paths) == calls
+
+
+def test_a_successor_that_refuses_ends_the_stream_with_the_engines_failure(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2), Fate(how="refused")]
+    text = rig.text()
+    assert "ended its response before it was complete" in text
+    assert "these are not the tokens" not in text
+
+
+def test_a_stream_that_cannot_be_continued_any_more_ends_with_an_error(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2, "none")]
+    assert is_error(rig.text())
+    assert len(rig.engine.paths) == 1
+
+
+def test_an_engine_that_does_not_mark_is_not_continued(rig: ContinuingRig) -> None:
+    rig.engine.continues = False
+    rig.engine.answer = lambda body: stream([chunk("a"), chunk("b")])
+    assert is_error(rig.text())
+    assert len(rig.engine.paths) == 1
+
+
+def test_a_stream_never_goes_on_at_another_deployment(rig: ContinuingRig) -> None:
+    """Green is there, and would answer a new request at once."""
+    traffic = {"blue": 100, "green": 0}
+    endpoints = {"chat": {**rig.config["endpoints"]["chat"], "traffic": traffic, "fallback": ["green"]}}
+    rig.config["deployments"]["green"] = {"app": "green", "model": "m"}
+    rig.change({"wait_s": 0.3}, endpoints=endpoints)
+    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 9]
+    assert is_error(rig.text())
+    assert rig.green.paths == []
+
+
+def test_all_calls_have_one_id_and_the_next_replica_need_not_be_the_key_s(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2)]
+    rig.text()
+    first, second = rig.engine.headers
+    assert first["x-request-id"] == second["x-request-id"]
+    assert AFFINITY_HEADER in first
+    assert AFFINITY_HEADER not in second
+    assert rig.engine.requests[0] == rig.engine.requests[1]
+
+
+FORCED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 9}
+
+
+def test_a_whole_answer_that_is_collected_goes_on(rig: ContinuingRig) -> None:
+    def ask() -> httpx.Response:
+        return rig.client.post("/v1/chat/completions", json={"model": "chat", "messages": ASKS, **FORCED})
+
+    undisturbed = ask().json()
+    assert len(rig.engine.paths) == 1
+    for fate in (Fate(2), Fate(3, "error"), Fate(2, "handover"), Fate(1, "half")):
+        rig.engine.fates = [fate]
+        assert {**ask().json(), "id": 0} == {**undisturbed, "id": 0}, fate
+    assert rig.metric("switchyard_retries_total") == 0
+
+
+def test_a_whole_answer_that_kills_engines_kills_two(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2), Fate(0), Fate(2)]
+    body = {"model": "chat", "messages": ASKS, **FORCED}
+    assert rig.client.post("/v1/chat/completions", json=body).status_code == 502
+    assert rig.client.post("/v1/chat/completions", json=body).status_code == 422
+    assert rig.engine.fates == [Fate(2)]
+
+
+def test_a_death_counts_for_the_breaker_and_a_hand_over_does_not(rig: ContinuingRig) -> None:
+    streams = rig.engine.answer
+    rig.engine.answer = lambda body: streams(body) if body.get("stream") else refuse(500, "unhealthy")(body)
+    deaths: list[tuple[Fate, int]] = [(Fate(2, "handover"), 0), (Fate(2, "closed"), 1)]
+    for death, is_open in deaths:
+        for _ in range(FAULTS_IN_A_ROW):
+            rig.engine.fates = [death, *[Fate(how="busy")] * 3]
+            rig.text()
+        wait_until(partial(rig.breaker_is, is_open))
+
+
+def test_after_two_deaths_in_a_minute_a_check_comes_first(rig: ContinuingRig) -> None:
+    now = [0.0]
+    rig.router.state.fuse = Fuse(lambda: now[0])
+    undisturbed = plain(rig.text())
+    checks = iter([refuse(500, "unhealthy"), chat])
+    streams = rig.engine.answer
+    rig.engine.answer = lambda body: streams(body) if body.get("stream") else next(checks)(body)
+    for moment in (0.0, 30.0):
+        now[0] = moment
+        rig.engine.fates = [Fate(2)]
+        rig.engine.requests.clear()
+        assert plain(rig.text()) == undisturbed
+    assert [bool(body.get("stream")) for body in rig.engine.requests] == [True, False, False, True]
+
+
+def test_limits_and_usage_count_the_prompt_and_each_token_once(rig: ContinuingRig) -> None:
+    rig.change(access={"limits": {"default": {"tokens_per_minute": 100_000}}})
+
+    left = []
+    for fates in ([], [Fate(2)], [Fate(3, "handover"), Fate(1)]):
+        rig.engine.fates = fates
+        assert '"completion_tokens":3' in rig.text().replace(" ", "")
+        answer = rig.client.post("/v1/chat/completions", json={"model": "chat", "messages": ASKS, "max_tokens": 1})
+        left.append(int(answer.headers["x-ratelimit-remaining-tokens"]))
+    assert left[0] - left[1] == left[1] - left[2]
+    wait_until(lambda: rig.metric("gen_ai_client_token_usage_tokens_sum") == 6 * 12)
+
+
+def test_the_ledger_has_the_moves_the_pause_and_the_first_engines_failure(rig: ContinuingRig) -> None:
+    rig.change(endpoints={"chat": {**rig.config["endpoints"]["chat"], "ledger": "always"}})
+    for fates in ([], [Fate(2), Fate(how="busy")], [Fate(2, "error")], [Fate(2, "handover")], [Fate(2), Fate(1)]):
+        rig.engine.fates = fates
+        rig.text()
+    rows = rig.keeper.wait_for(rows=5)
+    assert [row.item.moves for row in rows] == [0, 1, 1, 1, 1]
+    assert [row.item.status for row in rows] == [200] * 5
+    errors = [Failure.NONE, Failure.INCOMPLETE, Failure.BROKEN, Failure.NONE, Failure.INCOMPLETE]
+    assert [row.error for row in rows] == errors
+    assert {row.served for row in rows} == {row.assigned for row in rows} == {"blue"}
+    pauses = [row.item.pause_s for row in rows]
+    assert pauses[0] == 0 < min(pauses[1:])
+    assert pauses[1] > 0.15, "it waited twice"
+    assert all(row.item.itl_max_s >= row.item.pause_s for row in rows[1:4])
+
+
+def test_a_client_cannot_ask_for_the_rest_of_a_stream(rig: ContinuingRig) -> None:
+    """Neither with the internal header, nor with a parameter for it: it would put words into the model's mouth."""
+    for name, (path, body) in STREAMS.items():
+        for content in (b"", b"\5\0\0\0"):
+            sent = json.dumps({"model": "chat", "stream": True, **body}).encode() + content
+            headers = {CONTINUATION_HEADER: "1", "content-type": "application/json"}
+            answer = rig.client.post(path, content=sent, headers=headers)
+            assert (answer.status_code == 200) == (content == b""), (name, answer.text)
+            assert CONTINUATION_HEADER not in answer.headers
+    assert {headers.get(CONTINUATION_HEADER) for headers in rig.engine.headers} <= {None, "new"}
+    assert set(map(str, rig.engine.known)) == {"None"}

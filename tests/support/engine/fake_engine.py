@@ -171,7 +171,7 @@ class FakeEngine:
     headers: list[dict[str, str]] = field(default_factory=list)
     continues: bool = False
     pause_s: float = 0.0
-    fates: list[Fate | None] = field(default_factory=list)
+    fates: list[Fate] = field(default_factory=list)
     known: list[list[int] | None] = field(default_factory=list)
 
     def reset(self) -> None:
