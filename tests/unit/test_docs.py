@@ -3,9 +3,11 @@
 import ast
 import json
 import re
+import runpy
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -83,6 +85,19 @@ def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
 def test_every_page_is_linked_from_another_one() -> None:
     linked = {(page.parent / link.partition("#")[0]).resolve() for page in LINKED for link in links(page)}
     assert [name(page) for page in PAGES if page not in linked and page != ROOT / "README.md"] == []
+
+
+@pytest.mark.parametrize(
+    ("repository", "expected"),
+    [("https://git.example/a/b/", "[k](https://git.example/a/b/blob/HEAD/k8s/base/redis.yaml#x)"), ("", "k")],
+)
+def test_the_sites_links_out_of_the_pages_lead_to_the_repository(repository: str, expected: str) -> None:
+    hook = runpy.run_path(str(DOCS / "repository_links.py"))["on_page_markdown"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="start/kubernetes.md"))
+    config = SimpleNamespace(docs_dir=str(DOCS), repo_url=repository)
+    unchanged = "[a](../operate/open.md#tls) [b](../../gone.yaml) [c](https://d.example/../e)"
+    source = f"{unchanged} [k](../../k8s/base/redis.yaml#x)"
+    assert hook(source, page=page, config=config, files=None) == f"{unchanged} {expected}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
