@@ -36,6 +36,7 @@ Exit codes:
   2  the command line is wrong
   3  nothing is running, or the server cannot be reached
   4  authentication failed or is required
+  130  ended by Ctrl-C before it was done
 """
 
 app = typer.Typer(
@@ -73,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         _print_error(pasteable(error.message))  # it may be a server's
         return error.exit_code
+    except typer.Abort:  # what Typer makes of Ctrl-C
+        return ExitCode.INTERRUPTED
     except Unanswered as error:
         _print_error(processes.explained(str(error)))
         return ExitCode.UNREACHABLE

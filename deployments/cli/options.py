@@ -53,6 +53,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     DENIED = 4
+    INTERRUPTED = 130
 
 
 class CommandError(Exception):

@@ -137,7 +137,7 @@ def _written(
     text = own.as_yaml(
         [
             f"Written by: {command(called)}",
-            "It is yours to edit. It has Ray Serve's schema; docs/configuration.md explains every key.",
+            "It is yours to edit. It has Ray Serve's schema; docs/reference/configuration.md explains every key.",
             f"  {command(f'check {argument(file)}')}    finds mistakes",
             f"  {command(f'serve {argument(file)}')}    starts it",
             f"  {command(f'deploy {argument(file)}')}   applies a change of traffic while it runs",

@@ -25,7 +25,7 @@ from deployments.kubernetes.generated import DRAIN, WORKER_DRAIN_S
 from deployments.local import accelerator
 from deployments.local.accelerator import is_cuda_build
 from deployments.local.environment import REQUIRED
-from deployments.local.processes import Phase, home, is_free, processes_of
+from deployments.local.processes import ROOT, Phase, is_free, processes_of
 
 _REQUIRED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -128,7 +128,7 @@ def versions(
 
     `locks`: the directory with the locks and their inputs. `find`: the installed package of a name.
     """
-    folder = locks or home() / "requirements"
+    folder = locks or ROOT / "requirements"
     kind = "gpu" if is_cuda_build(lambda name: find(name) is not None) else "cpu"
     lock = folder / f"{kind}.lock"
     if not lock.exists():
@@ -307,7 +307,7 @@ def gpus(installation: Installation) -> Iterator[Finding]:
 
 def _detected(installation: Installation) -> tuple[str, str]:
     """What `make setup` would install for here, cpu or gpu, and why."""
-    command = [str(home() / "requirements/install"), "detect"]
+    command = [str(ROOT / "requirements/install"), "detect"]
     try:
         done = subprocess.run(
             command,

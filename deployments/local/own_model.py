@@ -105,10 +105,10 @@ class OwnModel:
             f"          defaults: {_value(dict.fromkeys(self.tasks, self.endpoint))}",
             "for clients that name no model",
         )
-        yield "          # access: {keys_file: keys.yaml}", "who may call, how much: docs/access.md"
+        yield "          # access: {keys_file: keys.yaml}", "who may call, how much: docs/operate/access.md"
         first, *others = (variant.name for variant in self.variants)
         if others and "chat" in self.tasks:
-            yield "          experiments:", "which variant is better: docs/experiments.md"
+            yield "          experiments:", "which variant is better: docs/split/tutorial.md"
         for name in others if "chat" in self.tasks else ():
             yield f"            {_value(name)}:", ""
             yield "              state: draft", "`running` starts it"
@@ -153,7 +153,7 @@ class OwnModel:
         at_once = arguments["max_num_seqs"] if isinstance(arguments["max_num_seqs"], int) else 16
         yield "    deployments:", ""
         yield "      - name: Engine", ""
-        yield "        num_replicas: 1", "or autoscaling_config: docs/deploying.md#autoscaling"
+        yield "        num_replicas: 1", "or autoscaling_config: docs/operate/models.md#autoscaling"
         yield f"        max_ongoing_requests: {2 * at_once}", "running and waiting in vLLM"
         yield f"        max_queued_requests: {4 * at_once}", "waiting before vLLM; more are refused with 503"
 

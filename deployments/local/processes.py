@@ -32,8 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """The checkout that this code belongs to; an installed copy has none and uses the current directory."""
-    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+    """The checkout that this code belongs to. An installed copy has none, and an image's belongs to another user: they
+    use the current directory."""
+    return ROOT if (ROOT / "pyproject.toml").is_file() and os.access(ROOT, os.W_OK) else Path.cwd()
 
 
 def models_directory() -> Path:

@@ -1,6 +1,7 @@
 """The pages agree with the code and with one another, and are readable."""
 
 import ast
+import configparser
 import json
 import re
 import runpy
@@ -27,7 +28,9 @@ from app.server.fleet import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
 from app.server.metrics import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
+from deployments.cli.experiments_client import Check
 from deployments.cli.main import commands
+from deployments.cli.options import ExitCode
 from deployments.engine.adapters import adapter_kwargs
 from deployments.kubernetes import generated
 from deployments.kubernetes.demands import demands
@@ -154,6 +157,26 @@ def test_ten_adapters_are_one_gpus_application() -> None:
     assert card == json.loads(json.dumps(model_card(served, "tone-3", card["created"])))
 
 
+def test_the_exit_codes_of_all_commands_are_in_one_table() -> None:
+    rows = (DOCS / "reference" / "command-line.md").read_text().partition("| exit code | meaning |\n")[2]
+    listed = [int(number) for number in re.findall(r"^\| (\d+) \|", rows.partition("\n\n")[0], re.MULTILINE)]
+    assert listed == sorted({*map(int, ExitCode), *map(int, Check)})
+    others = [page for page in PAGES if "| exit code |" in page.read_text()]
+    assert others == [DOCS / "reference" / "command-line.md"]
+
+
+def test_the_units_command_line_is_one_that_the_program_takes() -> None:
+    page = (DOCS / "start" / "gpu.md").read_text()
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[method-assign,assignment]  # the names have capitals
+    unit.read_string(page.partition("```text\n[Unit]")[2].partition("```")[0].join(["[Unit]", ""]))
+    program, name, *arguments = unit["Service"]["ExecStart"].split()
+    assert program == f"{unit['Service']['WorkingDirectory']}/.venv/bin/switchyard"
+    command = commands().commands[name]
+    assert command.make_context(name, arguments).params["target"] == "qwen3-8b.yaml"
+    assert unit["Service"]["KillMode"] == "mixed"  # Ray's processes get no signal before the launcher has stopped them
+
+
 def test_every_make_target_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {target for page in LINKED for target in re.findall(r"(?:`|^|\$ )make ([a-z0-9-]+)", page.read_text())}
@@ -162,7 +185,7 @@ def test_every_make_target_that_a_page_names_exists() -> None:
 
 BARE = re.compile(r"(?<![\w/.-])(switchyard(?= [a-z-]+)|python3?(?= )|pytest(?= )|pip(?= ))")
 """A program that only an activated environment finds."""
-IN_A_POD = re.compile(r"(-n switchyard|-- \w+) ")
+IN_A_POD = re.compile(r"(-n switchyard|-- \w+|switchyard:\S+ \w+) ")
 
 
 @pytest.mark.parametrize("page", LINKED, ids=name)

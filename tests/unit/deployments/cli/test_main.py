@@ -1,15 +1,22 @@
 """The command line without a running application: help, mistakes, exit codes."""
 
+import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from deployments.cli.main import commands, main
 from deployments.cli.options import ExitCode
@@ -18,6 +25,7 @@ from deployments.kubernetes import capacity
 from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
 from tests.support.processes.project import ROOT
+from tests.support.processes.servers import serve
 
 
 def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -130,6 +138,26 @@ def test_a_server_that_cannot_be_reached_has_an_exit_code_of_its_own(capsys: pyt
     code, error = fails(capsys, "status", "--url", "http://127.0.0.1:9")
     assert code == ExitCode.UNREACHABLE
     assert error.startswith("http://127.0.0.1:9 cannot be reached (")
+
+
+def test_ctrl_c_ends_a_command_without_a_stack_trace() -> None:
+    asked = threading.Event()
+
+    async def hang(request: Request) -> Response:
+        asked.set()
+        await asyncio.sleep(30)
+        return Response()
+
+    with serve(Starlette(routes=[Route("/{path:path}", hang)])) as url:
+        line = [sys.executable, "-m", "deployments", "status", "--url", url]
+        waiting = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert asked.wait(60)
+            waiting.send_signal(signal.SIGINT)
+            said, _ = waiting.communicate(timeout=60)
+        finally:
+            waiting.kill()
+    assert (waiting.returncode, said.strip()) == (ExitCode.INTERRUPTED, "")
 
 
 def test_stop_without_a_running_application_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
