@@ -5,7 +5,7 @@ behind the internal key.
 
 - Reports a replica's age to the router: a new one answers more slowly, since its caches are empty.
 - A replica exits with its engine.
-- A stream outlives its engine.
+- A stream outlives its engine. A replica that is stopped hands over its streams.
 - A client that disconnects ends its generation, streaming or not.
 - Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
 - A replica's report of its load, for the autoscaling policy (`deployments.autoscaling`): vLLM's own metrics.
@@ -13,9 +13,10 @@ behind the internal key.
 
 import asyncio
 import logging
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.internal_api import MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
+from app.internal_api import HAND_OVER_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
 from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
@@ -86,6 +87,70 @@ async def exit_when_engine_dies(engine: Any) -> None:
     # Sockets first, since clients wait for them: on exit the kernel frees gigabytes of memory before it closes files.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os._exit(1)
+
+
+# A replica that is stopped finishes its requests, for as long as a request may take. Streams need not hold its node so
+# long: another replica continues them. That computes prompt and answer again, so short answers are finished first.
+
+HAND_OVER_AFTER_S = 30.0
+"""The time that answers have to end by themselves, by default."""
+
+LOOK_AGAIN_S = 1.0
+
+
+async def hand_over_when_stopped(
+    streams: OpenStreams,
+    is_stopped: Callable[[], bool],
+    has_successor: Callable[[], bool],
+    after_s: float,
+    every_s: float = LOOK_AGAIN_S,
+) -> None:
+    """Hands over all `streams` from `after_s` seconds after the stop on, while another replica runs. Never returns.
+
+    `has_successor` may block.
+    """
+    while not is_stopped():  # noqa: ASYNC110  Serve tells nobody
+        await asyncio.sleep(every_s)
+    await asyncio.sleep(after_s)
+    while True:
+        if len(streams) and await asyncio.to_thread(has_successor) and (count := streams.hand_over()):
+            _log.info("Handed over the streams of a stopped replica", extra=event("handed_over", streams=count))
+        await asyncio.sleep(every_s)
+
+
+def hand_over_after_s(environment: Mapping[str, str]) -> float | None:
+    """The seconds that HAND_OVER_VARIABLE gives; None: never. Raises ValueError for anything else."""
+    given = environment.get(HAND_OVER_VARIABLE, "")
+    if given == "never":
+        return None
+    try:
+        seconds = float(given or HAND_OVER_AFTER_S)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{HAND_OVER_VARIABLE} must be a number of seconds, or never, not {given!r}")
+    return seconds
+
+
+def is_stopped() -> bool:
+    """Whether Serve stops this replica."""
+    return bool(getattr(_replica(), "_shutting_down", False))
+
+
+def has_successor() -> bool:
+    """Whether another replica of this one's deployment runs. This one counts as stopping."""
+    context = serve.get_replica_context()
+    application = serve.status().applications.get(context.app_name)
+    deployment = application and application.deployments.get(context.deployment)
+    return bool(deployment and deployment.replica_states.get("RUNNING"))
+
+
+def _replica() -> Any:
+    """Serve's part of this process, of which Ray 2.60 publishes little; None elsewhere."""
+    import ray
+
+    actors = getattr(ray._private.worker.global_worker, "actors", {}).values()
+    return next((replica for actor in actors if (replica := getattr(actor, "_replica_impl", None))), None)
 
 
 # Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a separate task,
@@ -220,12 +285,7 @@ def held_by_serve() -> int:
 
     Ray 2.60 counts them and does not publish them; 0 where it does not count.
     """
-    import ray
-
-    for actor in getattr(ray._private.worker.global_worker, "actors", {}).values():
-        replica = getattr(actor, "_replica_impl", None)
-        return int(getattr(replica, "_num_queued_requests", 0))
-    return 0
+    return int(getattr(_replica(), "_num_queued_requests", 0))
 
 
 @serve.ingress()
@@ -237,10 +297,14 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     async def _start_engine(self) -> None:
         log_to_stderr()
         prepare_modules(self._llm_config)
+        after_s = hand_over_after_s(os.environ)  # a mistake in it is said before minutes of loading
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
         self._load = LoadReport(held_by_serve)
-        self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
+        self._watchers = [asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))]
+        if after_s is not None:
+            handing_over = hand_over_when_stopped(self._streams, is_stopped, has_successor, after_s)
+            self._watchers.append(asyncio.create_task(handing_over))
 
     async def _can_continue(self) -> bool:
         """Whether this replica continues the streams of others."""

@@ -6,6 +6,7 @@ The replica's age in the responses of a model application.
 import asyncio
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
@@ -16,15 +17,22 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from app.internal_api import REPLICA_AGE_HEADER
-from deployments.engine.server import (
-    QUEUE_TIME,
-    SERVICE_TIME,
-    DisconnectMiddleware,
-    LoadReport,
-    ReplicaAgeMiddleware,
-    held_by_serve,
-)
+from app.internal_api import HAND_OVER_VARIABLE, REPLICA_AGE_HEADER
+from tests.support.waiting import wait_until_async
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own, when it is imported
+    from deployments.engine.server import (
+        HAND_OVER_AFTER_S,
+        QUEUE_TIME,
+        SERVICE_TIME,
+        DisconnectMiddleware,
+        LoadReport,
+        ReplicaAgeMiddleware,
+        hand_over_after_s,
+        hand_over_when_stopped,
+        held_by_serve,
+    )
 
 
 async def send(message: Message) -> None:
@@ -212,3 +220,45 @@ def test_a_model_on_cpus_runs_beside_its_scheduler_where_threads_are_not_bound()
 )
 def test_another_executor_chosen_by_ray_or_vllm_stays(chosen: str, processes: int, device: str, binding: str) -> None:
     assert executor(chosen, processes, device, binding) == chosen
+
+
+class Streams:
+    """Open streams, of which one more opens before each look."""
+
+    def __init__(self) -> None:
+        self.handed_over = 0
+
+    def __len__(self) -> int:
+        return 1
+
+    def hand_over(self) -> int:
+        self.handed_over += 1
+        return 1
+
+
+async def test_streams_are_handed_over_after_the_stop_while_another_replica_runs() -> None:
+    open_streams, is_stopped, has_successor = Streams(), asyncio.Event(), asyncio.Event()
+    streams: Any = open_streams
+    handing_over = hand_over_when_stopped(streams, is_stopped.is_set, has_successor.is_set, 0.1, every_s=0.01)
+    watching = asyncio.create_task(handing_over)
+    await asyncio.sleep(0.2)
+    is_stopped.set()
+    await asyncio.sleep(0.2)
+    assert open_streams.handed_over == 0  # nobody could continue them
+    has_successor.set()
+    await wait_until_async(lambda: open_streams.handed_over > 2, lambda: str(open_streams.handed_over))
+    watching.cancel()
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, HAND_OVER_AFTER_S), ("", HAND_OVER_AFTER_S), ("0", 0.0), ("2.5", 2.5), ("never", None)],
+)
+def test_the_time_until_streams_are_handed_over_is_a_variable(given: str | None, seconds: float | None) -> None:
+    assert hand_over_after_s({} if given is None else {HAND_OVER_VARIABLE: given}) == seconds
+
+
+@pytest.mark.parametrize("given", ["-1", "inf", "nan", "soon"])
+def test_another_time_is_refused_by_its_name(given: str) -> None:
+    with pytest.raises(ValueError, match=HAND_OVER_VARIABLE):
+        hand_over_after_s({HAND_OVER_VARIABLE: given})
