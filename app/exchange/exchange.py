@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from app.access.caller import UNAUTHENTICATED, credentials
 from app.config.schema import Endpoint, Sticky
 from app.dialects.base import Call, Dialect, ParseContext, Reply, Request, Route
-from app.dialects.bodies import model_in, peek
+from app.dialects.bodies import model_in
 from app.dialects.unserved import of_other_methods
 from app.errors import (
     BadRequest,
@@ -36,6 +36,7 @@ from app.exchange.request import (
     check_constraints,
     check_headers,
     check_length,
+    check_lists,
     headers_of,
     read_json,
     request_id,
@@ -323,7 +324,7 @@ class Exchange:
     def _parsed(self) -> Call:
         request, config = self.request, self.snapshot.config
         if request.body.count(b",") >= config.max_messages:
-            check_length(peek(request.body), config.max_messages)
+            check_lists(request.body, config.max_messages)
         call = self.dialect.parse(self.route.operation, request, ParseContext(config, self.state.random))
         check_length(call.body, config.max_messages)  # a list may have been a string, with its commas escaped
         check_choices(call, config.max_messages)

@@ -387,7 +387,10 @@ class Attempt:
         self._observer.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with malformed_answers():
-            reply = translation.reply(answer, serving)
+            if len(answer) > _LONG_ANSWER:
+                reply = await asyncio.to_thread(translation.reply, answer, serving)
+            else:
+                reply = translation.reply(answer, serving)
         await self._send(reply)
 
     async def _collect(self, path: str, collector: StreamCollector) -> bytes:

@@ -11,13 +11,17 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol
 
+from pydantic_core import from_json
+
 from app.aio import result_within
 from app.config.schema import ENGINE_PARAMS, Config, Endpoint, Timeouts
 from app.dialects.base import Call, EngineRequest
+from app.dialects.bodies import members
 from app.dialects.json_size import check_size, outlined, weight
 from app.engine.constraints import (
     CONSTRAINTS,
@@ -35,6 +39,7 @@ from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_keys import listed
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
+from app.long_json import has_only_numbers
 from app.upstream.target import Target
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
@@ -71,20 +76,29 @@ class Inflater:
     def __init__(self, coding: str, limit: int) -> None:
         self._coding, self._limit, self._size, self._members = coding, limit, 0, 1
         self._stream = zlib.decompressobj(_GZIP) if coding == "gzip" else None
+        self._unsure = b""
 
     def feed(self, part: bytes) -> Iterator[bytes]:
         """Raises TooLarge above the limit, and BadRequest on data that is not of this coding."""
         if self._stream is None and part:
             # Some clients send raw deflate data, without the zlib header that RFC 9110 requires.
             self._stream = zlib.decompressobj(_ZLIB if part[0] & 0x0F == 8 else _RAW)
+        if self._coding == "deflate" and not self._size:
+            self._unsure += part
         is_full = False  # zlib may hold more of what it has read
         while (part or is_full) and self._stream is not None:
             most = min(STEP, self._limit - self._size + 1)
             try:
                 piece = self._stream.decompress(part, most)
             except zlib.error:
-                raise self._malformed() from None
+                if not self._unsure:
+                    raise self._malformed() from None
+                # It only looked like the header.
+                part, self._unsure, self._stream = self._unsure, b"", zlib.decompressobj(_RAW)
+                continue
             self._size += len(piece)
+            if piece:
+                self._unsure = b""
             is_full = len(piece) == most
             if self._size > self._limit:
                 raise TooLarge(f"The body is larger than {self._limit} bytes once it is decompressed")
@@ -245,8 +259,24 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
     for name in _LISTS:
         if name not in body or not isinstance(items := body[name], list) or len(items) <= limit:
             continue
-        if not all(type(item) is int for item in items):
+        if not _has_only_integers(items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
+
+
+def check_lists(text: bytes, limit: int) -> None:
+    """`check_length` of a JSON text, whatever else is wrong with it. Lists of numbers are not even read."""
+    with suppress(ValueError, RecursionError):  # those are `parse`'s to describe
+        lists = {name: bytes(value) for name, value in members(text).items() if name in _LISTS}
+        check_length({name: from_json(value) for name, value in lists.items() if not has_only_numbers(value)}, limit)
+
+
+def _has_only_integers(items: Sequence[Any]) -> bool:
+    """For millions of items: in pieces, between which other threads can run."""
+    pieces = (items[start : start + _ITEMS] for start in range(0, len(items), _ITEMS))
+    return all(_INTEGER.issuperset(map(type, piece)) for piece in pieces)
+
+
+_INTEGER, _ITEMS = frozenset({int}), 16 * 1024
 
 
 def check_choices(call: Call, limit: int) -> None:

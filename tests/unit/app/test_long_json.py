@@ -80,6 +80,25 @@ def test_a_mark_is_told_from_what_clients_write() -> None:
     assert parsed(copied)["b"] == marks["a"]
 
 
+_NUMBERS = (b"7", b"-1", b"1.5e3", b"123456789012345678901234567890", b" 12 ", b"true", b"null", b"[4]", b'"5"', b"{}")
+_NO_NUMBERS = (b"", b"01", b"-", b"NaN", b"1 2", b"[", b"]", b'"', b"\xff", b"\n,")
+
+
+@given(
+    numbers=st.lists(st.sampled_from(_NUMBERS), min_size=1, max_size=4),
+    others=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(_NO_NUMBERS)), max_size=1),
+    more=st.sampled_from([b"", b',"a":1', b',"ids":[2]', b',"a":{"b":[1,2]}', b",", b"}"]),
+)
+def test_long_lists_of_numbers_are_read_as_in_one_piece(
+    numbers: list[bytes], others: list[tuple[float, bytes]], more: bytes
+) -> None:
+    items = numbers * (300_000 // len(b",".join(numbers)) + 1)
+    for place, other in others:
+        items.insert(int(place * len(items)), other)
+    text = b'{"ids":[%b]%b}' % (b",".join(items), more)
+    assert _read(parsed, text) == _read(lambda whole: from_json(whole, allow_inf_nan=False), text)
+
+
 def test_names_of_members_are_short() -> None:
     with pytest.raises(ValueError, match=f"more than {LONG_TEXT} bytes"):
         parsed(Outline.of(to_json({"x" * _PIECE: 1})))

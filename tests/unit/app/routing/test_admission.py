@@ -1,7 +1,10 @@
 """The queue: never more at a time than allowed, first come first served, and no request is forgotten."""
 
 import asyncio
+import json
+from contextlib import nullcontext
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.config.schema import Admission
 from app.errors import BadRequest, Unavailable
-from app.exchange.request import check_length
+from app.exchange.request import check_length, check_lists
 from app.routing.admission import COUNTED_S, MOMENT_S, AdmissionQueue, UnmetDemand
 
 
@@ -120,6 +123,35 @@ def test_the_length_of_a_conversation_is_bounded(name: str) -> None:
 
 def test_a_text_given_as_its_tokens_is_no_batch() -> None:
     check_length({"prompt": [5] * 9, "input": [5] * 9}, 3)
+    check_length({"prompt": [5] * 50_000}, 3)
+    with pytest.raises(BadRequest, match="prompt: has 50001 items"):
+        check_length({"prompt": [*[5] * 50_000, "x"]}, 3)
+
+
+@given(
+    value=st.lists(st.sampled_from([5, 1.5, None, "a", "[", [1], {}, "5, 6"]), max_size=6)
+    | st.sampled_from(["1,2,3,4", {"a": 1}, 5]),
+    name=st.sampled_from(["messages", "input", "prompt", "other"]),
+)
+def test_what_the_text_of_a_body_says_of_its_lists_is_what_they_say(value: Any, name: str) -> None:
+    """Of lists with numbers alone their text says nothing."""
+    numbers = isinstance(value, list) and not any(isinstance(item, str | list | dict) for item in value)
+    text = json.dumps({name: value}).encode()
+    with pytest.raises(BadRequest) if _is_too_long({name: value}) and not numbers else nullcontext():
+        check_lists(text, 3)
+
+
+def _is_too_long(body: dict[str, Any]) -> bool:
+    try:
+        check_length(body, 3)
+    except BadRequest:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"input":[1,}', b'{"input":' + b"[" * 100_000])
+def test_a_text_that_is_no_object_has_no_long_lists(text: bytes) -> None:
+    check_lists(text, 3)
 
 
 async def test_waiting_and_refused_requests_count_as_unserved() -> None:
