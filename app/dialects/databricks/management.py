@@ -11,6 +11,7 @@ can be changed over HTTP (`traffic_update`).
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -237,9 +238,8 @@ _ANSWERS: Mapping[Task, Schema] = {
 
 def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
     """The document for the endpoint's route at the server `url`, with one schema per task."""
-    schemas = Schemas()
-    tasks = [task for task in endpoint.tasks if task in BODIES]  # reranking has no task there
-    requests = content(schemas.references(Databricks.name, [BODIES[task] for task in tasks]))
+    tasks = tuple(task for task in endpoint.tasks if task in BODIES)  # reranking has no task there
+    requests, components = _requests(tasks)
     answers = content([_ANSWERS[task] for task in tasks])
     invocation = {
         "requestBody": {"required": True, "content": requests},
@@ -250,8 +250,16 @@ def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
         "info": {"title": name, "version": "1"},
         "servers": [{"url": f"{url.rstrip('/')}/serving-endpoints/{name}"}],
         "paths": {"/invocations": {"post": invocation}} if tasks else {},
-        "components": {"schemas": schemas.components},
+        "components": {"schemas": components},
     }
+
+
+@cache
+def _requests(tasks: Sequence[Task]) -> tuple[Mapping[str, Schema], Mapping[str, Schema]]:
+    """The bodies of these tasks' requests by media type, and the schemas that they name. Takes milliseconds."""
+    schemas = Schemas()
+    requests = content(schemas.references(Databricks.name, [BODIES[task] for task in tasks]))
+    return requests, schemas.components
 
 
 # Contract: https://docs.databricks.com/api/workspace/servingendpoints/updateconfig. Every field of the body takes
