@@ -48,6 +48,16 @@ def test_gzip_members_follow_one_another() -> None:
     assert decoded("gzip", gzip.compress(b"{") + gzip.compress(b"}")) == b"{}"
 
 
+@given(
+    text=st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=255), high=st.integers(0, 15)
+)
+def test_raw_deflate_whose_first_byte_looks_like_a_header_is_read_too(text: str, high: int) -> None:
+    """A stored block (RFC 1951, 3.2.4): three bits, padding of any value, the length and its complement, the data."""
+    length = len(text)
+    block = bytes([high << 4 | 8, length, 0, 255 - length, 255]) + text.encode()
+    assert decoded("deflate", block + raw_deflate(b"")) == text.encode()
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_the_limit_holds_after_decoding(coding: str) -> None:
     assert len(decoded(coding, CODERS[coding](b"x" * LIMIT))) == LIMIT
