@@ -1,6 +1,7 @@
 """Whatever is fetched from elsewhere is named by its content: packages by hash, images by digest, actions by commit."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_every_action_is_named_by_its_commit_and_gets_no_more_rights_than_it_nee
     uses = re.findall(r"uses: (.*)", workflow.read_text())
     assert uses
     assert [it for it in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", it)] == []
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda workflow: workflow.name)
+def test_every_step_of_a_workflow_is_a_shell_script_whose_targets_the_makefile_has(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    scripts = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert scripts
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        assert set(re.findall(r"^make ([a-z-]+)", script, flags=re.MULTILINE)) <= targets
 
 
 def test_every_image_that_is_not_built_here_is_named_by_its_digest() -> None:
