@@ -76,8 +76,10 @@ class Stream:
         self._start: Message | None = None
         self._held: list[bytes] = []
         """What the API layer has written since the last group."""
+        self.can_be_marked = True
+        """It is the stream of one choice, as far as is known."""
         self._is_marked = self._is_unmarked = self._has_ended = False
-        self._can_be_marked, self._is_accepted = True, not output
+        self._is_accepted = not output
         self._left = len(output or ())
         """Tokens whose events are dropped."""
         self._last: Sequence[int] | None = None
@@ -108,13 +110,13 @@ class Stream:
         self._answers += 1
         if self._answers == 1 and _is_stream_of_tokens(params):
             return
-        self._can_be_marked = False
+        self.can_be_marked = False
         if self.output is not None and not self.has_begun:
             raise self.refuse("Only a stream of one choice can be continued")
 
     async def begin(self) -> None:
         """The API layer asks for the first output of an answer: what it has written so far precedes the tokens."""
-        if not self._can_be_marked:
+        if not self.can_be_marked:
             if self._is_marked and not self._is_unmarked:
                 await self._close_group(self._last or ())
                 self._held.append(MARK_NONE)
@@ -150,7 +152,7 @@ class Stream:
         elif message["type"] == "http.response.start":
             self._start = message
             kind = Headers(raw=message["headers"]).get("content-type", "")
-            if message["status"] != 200 or not kind.startswith("text/event-stream") or not self._can_be_marked:
+            if message["status"] != 200 or not kind.startswith("text/event-stream") or not self.can_be_marked:
                 await self._unmark()
         elif (body := message.get("body", b"")) == _KEEP_ALIVE and self._is_marked:
             await self._send_body(body + _mark(()))
@@ -364,6 +366,9 @@ async def _reported(stream: Stream, outputs: Outputs) -> Outputs:
         async with aclosing(outputs):
             async for output in outputs:
                 stream.is_generating = False
+                if not stream.can_be_marked:  # several choices, for one
+                    yield output
+                    continue
                 await stream.accept()
                 (choice,) = output.outputs
                 has_failed = choice.finish_reason == "error"

@@ -226,6 +226,12 @@ def test_a_seed_and_a_prompt_of_several_steps_do_not_end_the_engine(http: httpx.
     assert goes_on(http, COMPLETIONS, body).tokens == asked(http, COMPLETIONS, body).tokens
 
 
+def test_a_stream_of_an_adapter_goes_on(engine: str) -> None:
+    headers = {INTERNAL_KEY_HEADER: ENGINE_KEY}
+    with httpx.Client(base_url=f"{engine}{APP_PREFIX}tiny", timeout=300, headers=headers) as others:
+        goes_on(others, COMPLETIONS, requests.completion() | {"model": "french-lora"})
+
+
 def test_an_unmarked_stream_is_the_same(http: httpx.Client) -> None:
     body = requests.CHATS["log-probabilities"]
     assert list(events(sent(http, CHAT, json.dumps(body).encode(), None).rest)) == asked(http, CHAT, body).events

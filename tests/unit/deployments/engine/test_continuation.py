@@ -251,6 +251,17 @@ async def test_what_is_no_stream_of_one_choice_is_unmarked_and_does_not_go_on(la
     assert (await replica.rest(TOKENS[:1])).status == 400
 
 
+async def test_outputs_of_several_choices_pass() -> None:
+    engine, merged = Engine(), output(1, is_last=True)
+    merged.outputs.append(CompletionOutput(1, "<2>", [2], None, None, "length"))
+
+    async def both(*args: Any, **kwargs: Any) -> AsyncIterator[RequestOutput]:
+        yield merged
+
+    engine.generate = both  # type: ignore[method-assign]
+    assert b"<1>" in (await Replica(engine, layer={"params": parameters(n=2)}).ask()).rest
+
+
 async def test_a_second_answer_in_a_stream_ends_the_marks() -> None:
     replica = Replica(layer={"answers": 2, "is_lazy": True})
     answer = await replica.ask()
