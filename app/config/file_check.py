@@ -84,13 +84,61 @@ def _application_problems(where: str, application: Mapping[str, Any]) -> Iterato
         yield f"{where}.import_path: '{path}' does not exist{nearest(path, known) or _listed(known)}"
     args = application.get("args")
     llm_config = args.get("llm_config") if isinstance(args, Mapping) else None
+    if isinstance(llm_config, Mapping):
+        yield from _engine_problems(f"{where}.args.llm_config", llm_config)
     inner = llm_config.get("deployment_config") if isinstance(llm_config, Mapping) else None
     listed = application.get("deployments")
     places = [(f"{where}.args.llm_config.deployment_config", inner)]
     places += [(f"{where}.deployments[{i}]", item) for i, item in enumerate(listed if isinstance(listed, list) else ())]
     for place, deployment in places:
         if isinstance(deployment, Mapping):
+            yield from _number_problems(place, deployment)
             yield from _replica_problems(f"{place}.autoscaling_config", deployment)
+
+
+def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]:
+    """What Ray or vLLM would take, and then never run or ignore."""
+    kwargs, accelerator = llm_config.get("engine_kwargs"), llm_config.get("accelerator_config")
+    for name, instead in _WITHOUT_EFFECT.items():
+        if isinstance(kwargs, Mapping) and kwargs.get(name) is not None:
+            yield f"{where}.engine_kwargs.{name}: has no effect on an engine; {instead}"
+    wanted = llm_config.get("accelerator_type")
+    if wanted and isinstance(accelerator, Mapping) and accelerator.get("kind") == "cpu":
+        beside = "`accelerator_config: {kind: cpu}`"
+        yield f"{where}.accelerator_type: {shown(wanted)} beside {beside}; remove one of both"
+    group = llm_config.get("placement_group_config")
+    bundle = group.get("bundle_per_worker") if isinstance(group, Mapping) else None
+    for name in bundle if isinstance(bundle, Mapping) else ():
+        meant = [resource for resource in _RESOURCES if resource.lower() == str(name).lower() and resource != name]
+        if meant:
+            path = f"{where}.placement_group_config.bundle_per_worker.{name}"
+            yield f"{path}: no machine has the resource '{name}'; did you mean {meant[0]}?"
+
+
+_RESOURCES = ("CPU", "GPU", "memory")
+
+_WITHOUT_EFFECT = {
+    "served_model_name": "the name is `model_id`",
+    "host": "clients reach the router, whose address is in `http_options`",
+    "port": "clients reach the router, whose port is that of `switchyard serve --port`",
+    "api_key": "clients' keys are in `access`",
+}
+"""Arguments of vLLM's server that is not started, and what has their effect."""
+
+
+def _number_problems(where: str, deployment: Mapping[str, Any]) -> Iterator[str]:
+    replicas, at_once, waiting = (
+        deployment.get(name) for name in ("num_replicas", "max_ongoing_requests", "max_queued_requests")
+    )
+    if replicas == 0 and replicas is not False:
+        yield f"{where}.num_replicas: nothing answers without a replica; write at least 1"
+    if isinstance(waiting, int) and waiting < -1:
+        yield f"{where}.max_queued_requests: expected at least 0, or -1 for any number, not {waiting}"
+    autoscaling = deployment.get("autoscaling_config")
+    target = autoscaling.get("target_ongoing_requests") if isinstance(autoscaling, Mapping) else None
+    if isinstance(target, int | float) and isinstance(at_once, int) and target > at_once > 0:
+        path = f"{where}.autoscaling_config.target_ongoing_requests"
+        yield f"{path}: {target} is more than max_ongoing_requests, {at_once}, which a replica never exceeds; lower it"
 
 
 def _replica_problems(where: str, deployment: Mapping[str, Any]) -> Iterator[str]:

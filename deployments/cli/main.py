@@ -193,6 +193,8 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
         return
     if not config.exists():
         raise CommandError(missing(config, "check"))
+    if config.is_dir():
+        raise CommandError(f"{config} is a directory without kustomization.yaml: name a file in it")
     if problems := check_file(config, engine_problems):
         raise CommandError("\n".join(problems))
     document = read_yaml(config)

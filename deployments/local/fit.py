@@ -1,6 +1,7 @@
 """What a valid configuration asks for that no machine, or not this one, has: known before anything starts."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
 from deployments.local import accelerator
 from deployments.local.accelerator import KV_AND_WEIGHTS, Gpu, NoGpus
 from deployments.weights.recipes import RECIPES
-from deployments.weights.sources import model_sources
+from deployments.weights.sources import adapter_sources, is_hub_id, model_sources
 
 LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
@@ -29,7 +30,7 @@ _SHARING = "docs/start/gpu.md#two-variants-on-one-gpu"
 
 def engine_problems(document: Mapping[str, Any]) -> Iterator[str]:
     """What no engine can do, here or elsewhere. `document`: a configuration whose router's part is valid."""
-    yield from unknown_packages(document)
+    yield from unknown_sources(document)
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # malformed: `package_problems` says so
         for demand in demands(document):
             yield from _shared_gpu_problems(document, demand)
@@ -64,14 +65,30 @@ def _engine(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return config
 
 
-def unknown_packages(document: Mapping[str, Any]) -> Iterator[str]:
-    """Models of `package:` that no recipe makes, here or elsewhere. `document`: a valid configuration."""
+def unknown_sources(document: Mapping[str, Any]) -> Iterator[str]:
+    """Models of `package:` that no recipe makes, and sources of no known form. `document`: a valid configuration."""
     for application in document.get("applications") or []:
+        where = f"applications.{application['name']}.args.llm_config.model_loading_config.model_source"
         for source in model_sources([application]):
             name = source.removeprefix(PACKAGE_PREFIX)
             if name != source and name not in RECIPES:
-                where = f"applications.{application['name']}.args.llm_config.model_loading_config.model_source"
                 yield f"{where}: no package has the model '{name}'{nearest(name, RECIPES) or f'; known: {_KNOWN}'}"
+            elif is_hub_id(source) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is None:
+                forms = f"a folder (/… or ./…), a hub's id (owner/name), {PACKAGE_PREFIX}… or s3://…"
+                meant = nearest(source.partition(":")[0], [PACKAGE_PREFIX.rstrip(":")])
+                yield f"{where}: '{source}' is neither {forms}{f'{meant[:-1]}:?' if meant else ''}"
+
+
+def _absent(applications: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Folders of models and adapters that this machine lacks."""
+    for application in applications:
+        where = f"{application['name']}: "
+        for source in model_sources([application]):
+            if source.startswith(("/", ".")) and not (Path(source) / "config.json").is_file():
+                yield f"{where}model_source: {source} has no config.json: it is no model's folder; correct it"
+        for source in adapter_sources([application]):
+            if source.startswith(("/", ".")) and not (Path(source) / "adapter_config.json").is_file():
+                yield f"{where}lora_modules: {source} has no adapter_config.json: it is no adapter's folder; correct it"
 
 
 def misfits(
@@ -101,6 +118,7 @@ def misfits(
             f"num_cpus: the applications reserve {sum(wanted.values()):g} CPUs, {largest} {wanted[largest]:g} of them, "
             f"and a local run has {LOGICAL_CPUS}, which are no cores but Ray's bookkeeping; lower them"
         )
+    yield from _absent(document["applications"])
     needing = {demand.name: demand for demand in demands(document) if _gpus(demand) or _type(demand)}
     if not needing:
         return

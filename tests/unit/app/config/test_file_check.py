@@ -325,6 +325,82 @@ MISTAKES: list[tuple[str, str, str]] = [
         "{num_cpu: 0.5}  # for",
         f"{ENGINE}.deployment_config.ray_actor_options.num_cpu: unknown key; did you mean num_cpus?",
     ),
+    (
+        "enforce_eager: true ",
+        "gpu_memory_utilization: 90\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.gpu_memory_utilization: expected at most 1, not 90",
+    ),
+    (
+        "max_model_len: 8192",
+        "max_model_len: 32k",
+        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number, not 32k",
+    ),
+    (
+        "enforce_eager: true ",
+        "allowed_media_domains: example.com\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.allowed_media_domains: expected a list, not example.com",
+    ),
+    (
+        "enforce_eager: true ",
+        "served_model_name: x\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.served_model_name: has no effect on an engine; the name is `model_id`",
+    ),
+    (
+        "enforce_eager: true ",
+        "port: 8001\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.port: has no effect on an engine; clients reach the router, *",
+    ),
+    (
+        "enforce_eager: true ",
+        "tool-call-parser: hermes\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.tool-call-parser: unknown key; did you mean tool_call_parser?",
+    ),
+    (
+        "package:SmolLM2-135M-Instruct",
+        "packages:SmolLM2-135M-Instruct",
+        f"{ENGINE}.model_loading_config.model_source: 'packages:SmolLM2-135M-Instruct' is neither a folder *"
+        "; did you mean package:?",
+    ),
+    (
+        "package:SmolLM2-135M-Instruct",
+        "models/SmolLM2/135M",
+        f"{ENGINE}.model_loading_config.model_source: 'models/SmolLM2/135M' is neither a folder (/… or ./…), a hub's *",
+    ),
+    (
+        "accelerator_config: {kind: cpu}",
+        "accelerator_type: H100\n        accelerator_config: {kind: cpu}",
+        f"{ENGINE}.accelerator_type: H100 beside `accelerator_config: {{kind: cpu}}`; remove one of both",
+    ),
+    (
+        "accelerator_config: {kind: cpu}",
+        "placement_group_config: {bundle_per_worker: {gpu: 0.5}}",
+        f"{ENGINE}.placement_group_config.bundle_per_worker.gpu: no machine has the resource 'gpu'; did you mean GPU?",
+    ),
+    (
+        "target_ongoing_requests: 12",
+        "target_ongoing_requests: 64",
+        f"{REPLICAS}.autoscaling_config.target_ongoing_requests: 64 is more than max_ongoing_requests, 32, *",
+    ),
+    (
+        "max_queued_requests: 64",
+        "max_queued_requests: -2",
+        f"{REPLICAS}.max_queued_requests: expected at least 0, or -1 for any number, not -2",
+    ),
+    (
+        "num_replicas: 1   ",
+        "num_replicas: 0   ",
+        "applications.router.deployments[0].num_replicas: nothing answers without a replica; write at least 1",
+    ),
+    (
+        "state: draft",
+        "state: run",
+        f"{EXPERIMENT}.state: expected one of draft, running, paused, stopped, not run; did you mean running?",
+    ),
+    (
+        "smollm2-blue: 90,",
+        "smollm2-blue: 90.5,",
+        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90.5",
+    ),
 ]
 """A text of the file, the one that a person wrote instead, and the problem; `*` is any text."""
 
@@ -369,6 +445,16 @@ def test_the_files_of_the_project_have_no_problem() -> None:
             "{num_cpus: 0.5}  # for",
             "{num_cpus: 64}  # for",
             "num_cpus: the applications reserve 68.7 CPUs, smollm2-blue/Engine 65 of them",
+        ),
+        (
+            "model_source: package:SmolLM2-135M-Instruct",
+            "model_source: ./missing",
+            "smollm2-blue: model_source: ./missing has no config.json: it is no model's folder; correct it",
+        ),
+        (
+            "enforce_eager: true ",
+            "lora_modules: [{name: a, path: /missing}]\n          enforce_eager: true ",
+            "smollm2-blue: lora_modules: /missing has no adapter_config.json: it is no adapter's folder; correct it",
         ),
     ],
 )

@@ -40,8 +40,8 @@ ARGUMENTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "allowed_media_domains": st.lists(st.sampled_from(["a.example", "no", "1"])),
     },
 )
-PLACEMENTS = st.builds(
-    Placement, st.sampled_from(["cpu", "gpu"]), st.sampled_from(["", "L4", "H100"]), st.integers(1, 8)
+PLACEMENTS = st.just(Placement()) | st.builds(
+    Placement, st.just("gpu"), st.sampled_from(["", "L4", "H100"]), st.integers(1, 8)
 )
 TASKS: st.SearchStrategy[Sequence[str]] = st.sampled_from([GENERATES, ("embeddings", "rerank"), ("classify",)])
 
