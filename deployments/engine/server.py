@@ -4,7 +4,6 @@ vLLM's own FastAPI application is mounted on each replica (`serve.ingress()`), s
 behind the internal key.
 
 - Reports a replica's age to the router: a new one answers more slowly, since its caches are empty.
-- A replica exits with its engine.
 - A stream outlives its engine. A replica that is stopped hands over its streams.
 - A client that disconnects ends its generation, streaming or not.
 - Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
@@ -39,6 +38,7 @@ from deployments.engine.logits.vllm_adapter import BatchProcessor
 from deployments.engine.model_info import add_model_card
 from deployments.engine.scheduler import scheduler_class
 from deployments.engine.tried_requests import try_constraints
+from deployments.engine.watchdog import Watchdog
 from deployments.weights import cache as weights
 
 _NAME = REPLICA_AGE_HEADER.encode()
@@ -65,28 +65,7 @@ class ReplicaAgeMiddleware:
         await self._app(scope, receive, send_with_age)
 
 
-# A replica whose engine process has died would reject every request within a millisecond, and the ingress, which
-# prefers the least loaded replica, would send it nearly all of them. Serve's health checks take half a minute to
-# notice; refused connections are noticed at once and go to another replica.
-
-LOOK_EVERY_S = 0.02
-"""The interval of the checks, shorter than the router's pause before a retry
-(`app.exchange.forward.RETRY_SAME_AFTER_S`).
-"""
-
 _log = logging.getLogger("switchyard")
-
-
-async def exit_when_engine_dies(engine: Any) -> None:
-    """Ends this process once vLLM's `engine` (an `EngineClient`) has died. Never returns otherwise."""
-    while not engine.errored:  # noqa: ASYNC110  vLLM has nothing to wait for
-        await asyncio.sleep(LOOK_EVERY_S)
-    message = "The engine died: this replica exits, so that its requests go to others and Serve starts a new one"
-    _log.critical(message, extra=event("engine_died"))
-    logging.shutdown()
-    # Sockets first, since clients wait for them: on exit the kernel frees gigabytes of memory before it closes files.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    os._exit(1)
 
 
 # A replica that is stopped finishes its requests, for as long as a request may take. Streams need not hold its node so
@@ -301,7 +280,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
         self._load = LoadReport(held_by_serve)
-        self._watchers = [asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))]
+        self._watchers = [asyncio.create_task(Watchdog(self.engine._engine_client).run())]
         if after_s is not None:
             handing_over = hand_over_when_stopped(self._streams, is_stopped, has_successor, after_s)
             self._watchers.append(asyncio.create_task(handing_over))

@@ -1,0 +1,198 @@
+"""A replica ends with an engine that dies or hangs, and with no other."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.engine.watchdog import LEAST_S, MARGIN, RECENT_S, TICK_S, WORKING_S, Silence, Work
+from tests.support.waiting import wait_until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watched:
+    """An engine on a clock of its own, whose times are whole ticks."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.silence = Silence(self.clock)
+
+    def tick(self, *, is_busy: bool = True, has_spoken: bool = False) -> None:
+        self.clock.now += TICK_S
+        self.silence.tick(is_busy=is_busy, has_spoken=has_spoken)
+
+    def takes(self, step: int) -> None:
+        """An output after so many ticks with a request."""
+        for number in range(step):
+            self.tick(has_spoken=number == step - 1)
+
+    def rests(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self.tick(is_busy=False)
+
+    def hangs_after(self) -> float:
+        """The seconds of silence until it hangs."""
+        begun = self.clock.now
+        while not self.silence.is_hung(works=False):
+            self.tick()
+        return self.clock.now - begun
+
+
+TICKS = st.integers(1, 2000)
+
+
+@given(st.lists(st.tuples(TICKS, st.integers(0, 3000)), min_size=1, max_size=10))
+def test_a_silence_may_last_a_multiple_of_the_longest_recent_step(steps: list[tuple[int, int]]) -> None:
+    engine, ends = Watched(), []
+    for step, rest in steps:
+        engine.takes(step)
+        ends.append((engine.clock.now, step * TICK_S))
+        engine.rests(rest)
+    engine.takes(1)
+    recent = [step for end, step in [*ends, (engine.clock.now, TICK_S)] if end >= engine.clock.now - RECENT_S]
+    limit = max(LEAST_S, MARGIN * max(recent))
+    assert engine.silence.may_last_s == limit
+    assert limit < engine.hangs_after() <= limit + TICK_S
+
+
+def test_an_engine_with_fast_steps_hangs_after_five_seconds() -> None:
+    engine = Watched()
+    engine.takes(1)
+    assert engine.hangs_after() <= 5.25
+
+
+@given(st.lists(st.tuples(st.sampled_from(["rests", "speaks", "stands still"]), TICKS), max_size=8))
+def test_no_engine_hangs_that_rests_or_speaks_however_long_this_process_stands_still(
+    times: list[tuple[str, int]],
+) -> None:
+    engine = Watched()
+    for what, ticks in times:
+        if what == "stands still":  # the machine slept, or something held the event loop
+            engine.clock.now += ticks
+        for _ in range(ticks if what != "stands still" else 1):
+            engine.tick(is_busy=what != "rests", has_spoken=what == "speaks")
+            assert not engine.silence.is_hung(works=False)
+
+
+def test_an_engine_that_works_gets_more_time() -> None:
+    engine = Watched()
+    engine.hangs_after()
+    while engine.silence.lasts_s <= WORKING_S:
+        assert engine.silence.is_hung(works=False)
+        assert not engine.silence.is_hung(works=True)
+        engine.tick()
+    assert engine.silence.is_hung(works=True)
+
+
+SPINS = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+RESTS = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", request.param], start_new_session=True) as process:
+        time.sleep(1)
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("process", "works"), [(SPINS, True), (RESTS, False)], indirect=["process"])
+def test_work_is_what_a_process_and_its_children_do(process: "subprocess.Popen[bytes]", works: bool) -> None:
+    work = Work([process.pid])
+    assert work.goes_on()
+    time.sleep(1)
+    assert work.goes_on() == works
+
+
+@pytest.mark.parametrize("process", [SPINS], indirect=True)
+def test_a_stopped_process_does_not_work(process: "subprocess.Popen[bytes]") -> None:
+    os.killpg(process.pid, signal.SIGSTOP)
+    work = Work([process.pid])
+    work.goes_on()
+    time.sleep(1)
+    assert not work.goes_on()
+    work.begin()
+    assert work.goes_on()
+
+
+REPLICA = textwrap.dedent("""
+    import asyncio, multiprocessing, socket, sys, time
+    from types import SimpleNamespace
+    from deployments.engine.watchdog import Watchdog
+
+    def engine(pipe):
+        while True:
+            time.sleep(0.02)
+            pipe.send(1)
+
+    async def main(port):
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=engine, args=(there,), daemon=True)
+        process.start()
+        client = socket.create_connection(("127.0.0.1", port))
+        client.send(b"%d\\n" % process.pid)
+
+        requests = []
+
+        async def get_output_async():
+            await asyncio.to_thread(here.recv)
+            requests.append(1)
+
+        core = SimpleNamespace(
+            get_output_async=get_output_async,
+            utility_results={},
+            resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=[process])),
+        )
+        vllm = SimpleNamespace(
+            engine_core=core,
+            errored=False,
+            log_stats=True,
+            output_processor=SimpleNamespace(has_unfinished_requests=lambda: bool(requests)),
+            vllm_config=SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend="mp")),
+        )
+        watching = asyncio.create_task(Watchdog(vllm).run())
+        while True:
+            await core.get_output_async()
+
+    if __name__ == "__main__":
+        asyncio.run(main(int(sys.argv[1])))
+""")
+
+
+def test_the_connections_of_a_replica_whose_engine_is_stopped_are_closed(tmp_path: Path) -> None:
+    """Its client sees their end, on a busy machine a little later, and the engine's process is gone as well."""
+    script = tmp_path / "replica.py"
+    script.write_text(REPLICA)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+        with subprocess.Popen([sys.executable, str(script), port], env=environment) as replica:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as lines:
+                engine = psutil.Process(int(lines.readline()))
+                time.sleep(LEAST_S + 2)
+                assert replica.poll() is None
+                engine.suspend()
+                stopped = time.monotonic()
+                connection.settimeout(60)
+                assert lines.read() == b""
+                assert LEAST_S - 1 < time.monotonic() - stopped < 30
+                assert replica.wait(10) == 1
+            wait_until(lambda: not engine.is_running() or engine.status() == "zombie", engine.status, within_s=10)
