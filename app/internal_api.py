@@ -118,6 +118,10 @@ keep theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so that none is closed
 KEEP_ALIVE_MARGIN_S = 5
 """The margin by which the idle time announced in answers (`Keep-Alive`) is shorter than the real one."""
 
+SILENT_S, PROBES = 10, 3
+"""Seconds after which a connection to a silent machine of the cluster is closed, and the probes of TCP keepalive before
+that. A busy process does not count: its kernel answers."""
+
 MAX_BEAMS = 31
 """The widest beam search. It needs `max_logprobs` of at least twice as many."""
 

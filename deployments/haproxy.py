@@ -46,7 +46,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, ROUTER
+from app.internal_api import (
+    AFFINITY_HEADER,
+    KEEP_ALIVE_MARGIN_S,
+    NO_ROUTE_HEADER,
+    NO_SERVER_HEADER,
+    PROBES,
+    ROUTER,
+    SILENT_S,
+)
 from deployments.no_router import ID, RETRY_S, VERSIONED, Form, forms
 
 SETTINGS: Mapping[str, str] = {
@@ -93,10 +101,8 @@ def cluster_settings(nodes: int) -> Mapping[str, str]:
     }
 
 
-SILENT_S = 30
-"""Seconds after which a connection to a silent machine is closed. A busy process does not count: its kernel answers."""
-
-_PROBES, _PROBE_EVERY_S = 3, 5
+CLIENT_SILENT_S = 30
+"""As `SILENT_S`, of a client, whose network may fail for a while."""
 
 _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     403: ("Access denied", "invalid_request_error", "permission_denied"),
@@ -258,11 +264,11 @@ def defaults() -> Iterator[str]:
     no default for it."""
     yield "timeout http-request HEADERS_Ss"
     yield "option disable-h2-upgrade"
-    for side in ("srv", "cli"):
+    for side, silent_s in (("srv", SILENT_S), ("cli", CLIENT_SILENT_S)):
         yield f"option {side}tcpka"
-        yield f"{side}tcpka-idle {SILENT_S - _PROBES * _PROBE_EVERY_S}s"
-        yield f"{side}tcpka-intvl {_PROBE_EVERY_S}s"
-        yield f"{side}tcpka-cnt {_PROBES}"
+        yield f"{side}tcpka-idle {silent_s - PROBES * (silent_s // 5)}s"
+        yield f"{side}tcpka-intvl {silent_s // 5}s"
+        yield f"{side}tcpka-cnt {PROBES}"
 
 
 def unrouted(phase: str, forms: Sequence[Form], directory: Path, condition: str = "") -> Iterator[str]:

@@ -18,7 +18,7 @@ from urllib.parse import urljoin
 from aiohappyeyeballs import AddrInfoType, start_connection
 from yarl import URL
 
-from app.internal_api import INTERNAL_KEY_HEADER
+from app.internal_api import INTERNAL_KEY_HEADER, PROBES, SILENT_S
 from app.upstream.http.connection import Connection, ConnectTimedOut, Disconnected, Malformed, NotConnected, Take
 
 _MOST_URLS = 4096
@@ -123,6 +123,16 @@ _NEXT_FAMILY_S = 0.25
 """Seconds for which an address is tried before one of the other family is tried in parallel (RFC 8305, 5)."""
 
 
+_SILENT = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S - PROBES * (SILENT_S // 5)),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_S // 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1000),
+)
+"""Options of a socket, which fails when the other machine has acknowledged nothing for `SILENT_S` (tcp(7))."""
+
+
 class Pool:
     """As many connections as there are requests at once: admission bounds those, and a bound here would queue them."""
 
@@ -167,6 +177,8 @@ class Pool:
         tls = await asyncio.to_thread(tls_context) if origin.is_tls else None
         name = origin.host.rstrip(".") if origin.is_tls else None  # certificates have no final dot
         sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_FAMILY_S, interleave=1, loop=loop)
+        for level, option, value in _SILENT:
+            sock.setsockopt(level, option, value)
         await loop.create_connection(lambda: connection, sock=sock, ssl=tls, server_hostname=name)
         return connection
 

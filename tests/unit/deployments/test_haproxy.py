@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import socket
 import subprocess
@@ -21,20 +20,21 @@ from starlette.types import Receive, Scope, Send
 from app.dialects.base import Dialect, Reply, Request, Route
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
-from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER, SILENT_S
 from app.server.asgi import HTTP10
 from deployments.haproxy import (
     CHECKS_OF_DOWN_PER_S,
     CHECKS_PER_S,
+    CLIENT_SILENT_S,
     RELOADS_PER_NODE_S,
     ROUTER_BACKEND,
     SETTINGS,
-    SILENT_S,
     cluster_settings,
     write_script,
 )
 from deployments.no_router import ERROR
 from tests.support.clients.node import run_script
+from tests.support.processes.keepalive import keepalive_timers
 from tests.support.processes.servers import free_port, serve
 from tests.support.waiting import wait_until
 
@@ -366,36 +366,15 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
         assert running.get("/v1/whole")[1]["keep-alive"] == "timeout=1"
 
 
-def timers(process: subprocess.Popen[bytes]) -> dict[int, float | None]:
-    """Seconds until the next keepalive probe of HAProxy's connections, by the peer's port; None without one."""
-    ours = {
-        (it.laddr.port, it.raddr.port)
-        for it in psutil.Process(process.pid).net_connections("tcp4")
-        if it.status == psutil.CONN_ESTABLISHED
-    }
-    found: dict[int, float | None] = {}
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, remote, _, _, timer = line.split()[:6]
-        ports = tuple(int(address.rpartition(":")[2], 16) for address in (local, remote))
-        if ports in ours:
-            kind, _, jiffies = timer.partition(":")
-            found[ports[1]] = int(jiffies, 16) / os.sysconf("SC_CLK_TCK") if kind == KEEPALIVE_TIMER else None
-    return found
-
-
-KEEPALIVE_TIMER = "02"
-"""Which of a socket's timers runs, in /proc/net/tcp."""
-
-
 def test_silent_connections_are_probed_with_tcp_keepalive(tmp_path: Path) -> None:
     with proxy(tmp_path) as running, serve(replica("blue")) as url, closing(running.connection()) as kept:
         running.start(port_of(url))
         answer(kept, "/v1/whole")
-        found = timers(running.processes[0])
-        for port in (kept.sock.getsockname()[1], port_of(url)):
+        found = keepalive_timers(running.processes[0].pid)
+        for port, silent_s in ((kept.sock.getsockname()[1], CLIENT_SILENT_S), (port_of(url), SILENT_S)):
             due_s = found[port]
             assert due_s is not None, "no keepalive"
-            assert due_s <= SILENT_S
+            assert due_s <= silent_s / 2
 
 
 def test_nodes_fetch_keeps_its_connection_for_longer_than_its_own_four_seconds(tmp_path: Path) -> None:

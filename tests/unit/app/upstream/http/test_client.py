@@ -6,15 +6,18 @@ A request's head.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from app.internal_api import SILENT_S
 from app.upstream.http import client as pool
 from app.upstream.http.client import HttpClient, Origin, Pool, Response, place
 from app.upstream.http.connection import Connection, ConnectTimedOut, Disconnected, Malformed, NotConnected
 from tests.support.processes.certificates import certificate_for, server_context
+from tests.support.processes.keepalive import keepalive_timers
 from tests.support.processes.raw_server import Server, serving
 
 WITHIN_S = 20.0
@@ -81,6 +84,14 @@ async def test_requests_at_once_have_a_connection_each_and_leave_them_to_the_nex
             responses = await asyncio.gather(*(post(client, server.url) for _ in range(5)))
             assert [await whole(it) for it in responses] == [b"{}"] * 5
         assert server.connections == 5
+
+
+async def test_a_connection_fails_when_the_other_machine_is_silent(client: HttpClient) -> None:
+    async with serving(answer) as server:
+        await whole(await post(client, server.url))
+        due_s = keepalive_timers(os.getpid())[int(server.url.rpartition(":")[2])]
+        assert due_s is not None, "no keepalive"
+        assert due_s <= SILENT_S / 2
 
 
 async def test_a_connection_that_the_server_closes_is_not_used_again(client: HttpClient) -> None:
