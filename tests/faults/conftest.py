@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from app.internal_api import INTERNAL_KEY_VARIABLE
+from app.internal_api import HAND_OVER_VARIABLE, INTERNAL_KEY_VARIABLE
 from benchmarks.serving import engine
 from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
@@ -115,7 +115,8 @@ def document() -> dict[str, Any]:
         "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
         "timeouts": {"first_byte_s": FIRST_BYTE_S, "idle_s": 15},
     }
-    tiny = engine(prepare_tiny(default_cache()))
+    tiny = copy.deepcopy(engine(prepare_tiny(default_cache())))
+    tiny["runtime_env"]["env_vars"][HAND_OVER_VARIABLE] = "2"
     tiny["deployment_config"]["autoscaling_config"] = None
     tiny["deployment_config"]["num_replicas"] = 2
     watchful = {"health_check_period_s": 1, "health_check_timeout_s": 5}
