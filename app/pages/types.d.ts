@@ -287,6 +287,8 @@ interface Exposure {
   status: number;
   finish: string;
   attempts: number;
+  moves: number;
+  pause_s: number | null;
   ttft_s: number | null;
   duration_s: number;
   itl_mean_s: number | null;

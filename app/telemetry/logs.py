@@ -159,6 +159,8 @@ def _fields(record: Record, elapsed_s: float) -> dict[str, object]:
     }
     if record.attempts > 1:
         line["attempts"] = record.attempts
+    if record.moves or record.pause_s:
+        line["moves"], line["pause_ms"] = record.moves, round(record.pause_s * 1000, 1)
     if record.first_byte is not None:
         line["first_byte_ms"] = round((record.first_byte - record.started) * 1000, 1)
     if record.usage is not None:

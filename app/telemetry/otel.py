@@ -196,6 +196,9 @@ def _own(record: Record) -> list[KeyValue]:
     if record.usage is not None:
         attributes.append(_number("gen_ai.usage.input_tokens", record.usage.prompt_tokens))
         attributes.append(_number("gen_ai.usage.output_tokens", record.usage.completion_tokens))
+    if record.moves or record.pause_s:
+        attributes.append(_number("switchyard.moves", record.moves))
+        attributes.append(KeyValue(key="switchyard.pause", value=AnyValue(double_value=record.pause_s)))
     if record.streamed and record.first_byte is not None:
         seconds = record.first_byte - record.started
         attributes.append(KeyValue(key="gen_ai.response.time_to_first_chunk", value=AnyValue(double_value=seconds)))

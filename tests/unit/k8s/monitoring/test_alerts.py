@@ -57,6 +57,12 @@ def replicas(state: str) -> Values:
     return {f'switchyard_replicas{{application="llama-70b", state="{state}"}}': "0x5 2x90"}
 
 
+def continued(reason: str) -> str:
+    """The series of streams that lost blue's engines."""
+    labels = f'endpoint="chat", deployment="blue", reason="{reason}", outcome="continued", replica="a"'
+    return f"switchyard_continued_streams_total{{{labels}}}"
+
+
 CASES: dict[str, Case] = {
     "SwitchyardErrorBudgetBurnsFast": Case(
         answered(100, 2), {**answered(1000, 5), **answered(100, 50, "bad_request", "embed")}, {"endpoint": "chat"}, "2h"
@@ -67,6 +73,12 @@ CASES: dict[str, Case] = {
         {'switchyard_breaker_open{deployment="blue", replica="a"}': "0x5 1x60"},
         {'switchyard_breaker_open{deployment="blue", replica="a"}': "0x17 1 0x60"},
         {"deployment": "blue"},
+    ),
+    "SwitchyardEnginesDie": Case(
+        {continued("closed"): "0x5 9x7 20x60", continued("error"): "0x9 4x60"},
+        {continued("closed"): "0x5 9x60", continued("handover"): "0+9x60"},
+        {"endpoint": "chat", "deployment": "blue"},
+        "22m",
     ),
     "SwitchyardConfigurationRefused": Case(
         {

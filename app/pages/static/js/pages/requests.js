@@ -140,6 +140,14 @@ function card(exposure, id, me, context) {
     ],
     ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
     ["Attempts", String(exposure.attempts)],
+    ...(exposure.moves
+      ? [
+          [
+            "Continued",
+            `${exposure.moves === 1 ? "once" : `${exposure.moves} times`}, after ${seconds(exposure.pause_s)}`,
+          ],
+        ]
+      : []),
     ["First token", seconds(exposure.ttft_s) ?? "–"],
     ["Duration", seconds(exposure.duration_s)],
     [
