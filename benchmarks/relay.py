@@ -27,6 +27,7 @@ import psutil
 import uvloop
 import yaml
 
+from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED, CONTINUATION_NEW, MARK_TOKENS
 from benchmarks import programs
 from benchmarks.load import HOST, Stream
 from benchmarks.programs import cpu_clock
@@ -51,15 +52,19 @@ USAGE = (
     b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
     b'"model":"tiny-llama","choices":[],"usage":{"prompt_tokens":35,"total_tokens":99,"completion_tokens":64}}\n\n'
 )
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
+ASKS_FOR_MARKS = f"{CONTINUATION_HEADER}: {CONTINUATION_NEW}\r\n".encode()
+MARKED = f"{CONTINUATION_HEADER}: {CONTINUATION_MARKED}\r\n".encode()
+MARK = MARK_TOKENS + b"48731\n\n"
 
 
 class Upstream(asyncio.Protocol):
-    """A connection to the upstream: each request is answered with `max_tokens` chunks, one at each step."""
+    """A connection to the upstream: each request is answered with `max_tokens` chunks, one at each step. They are
+    marked if the request asks for that, as a replica marks them."""
 
     def __init__(self, streams: dict["Upstream", int]) -> None:
         self._streams = streams
-        self._body = b""
+        self._body = self._mark = b""
 
     def connection_made(self, transport: Any) -> None:  # uvloop's transport is not an asyncio.Transport by type
         self._transport = transport
@@ -73,19 +78,23 @@ class Upstream(asyncio.Protocol):
             return
         self._body += data
         if self._body.endswith(b"}"):  # the body of a request ends with one, and no header does
-            tokens = json.loads(self._body.partition(b"\r\n\r\n")[2])["max_tokens"]
+            head, _, body = self._body.partition(b"\r\n\r\n")
+            tokens = json.loads(body)["max_tokens"]
+            self._mark = MARK if ASKS_FOR_MARKS in head + b"\r\n" else b""
             self._body = b""
-            self._transport.write(HEAD)
+            self._transport.write(HEAD + (MARKED if self._mark else b"") + b"\r\n")
             self._streams[self] = tokens
 
     def step(self) -> None:
         """Sends one token, or the end."""
         if self._streams[self]:
             self._streams[self] -= 1
-            self._transport.write(_chunk(TOKEN))
+            self._transport.write(_chunk(TOKEN + self._mark))
             return
         del self._streams[self]
-        self._transport.write(_chunk(FINISHED) + _chunk(USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        parts = [FINISHED, USAGE, b"data: [DONE]\n\n"]
+        parts = [b"".join(parts) + self._mark] if self._mark else parts
+        self._transport.write(b"".join(map(_chunk, parts)) + b"0\r\n\r\n")
 
 
 def _chunk(data: bytes) -> bytes:
@@ -221,12 +230,13 @@ def _upstream() -> Iterator[None]:
 def _router(port: int, checkout: Path = ROOT) -> Iterator[psutil.Process]:
     document = {
         "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"tiny": 100}}},
-        "deployments": {"tiny": {"url": f"http://{HOST}:{UPSTREAM_PORT}", "model": "tiny-llama"}},
+        "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
     }
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "relay.yaml"
         config.write_text(yaml.safe_dump(document))
-        with running(port, "deployments", "router", str(config), "--port", str(port), checkout=checkout) as process:
+        options = ("--port", str(port), "--serve-url", f"http://{HOST}:{UPSTREAM_PORT}")
+        with running(port, "deployments", "router", str(config), *options, checkout=checkout) as process:
             yield process
 
 

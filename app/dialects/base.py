@@ -164,9 +164,11 @@ class Translation(ABC):
     `stream`: the client asked for an event stream. `needs_model`: every `ServingContext` has a model. `generates`: the
     model works on an answer; what only counts tokens or describes the deployment is no exposure of an experiment.
     `is_shared`: the deployment alone determines the answer, which is reused for a second, since anybody may ask.
+    `resumed`: the tokens of a stream that its client has already, from another router.
     """
 
     stream: bool = False
+    resumed: Sequence[int] = ()
     needs_model: bool = False
     generates: bool = True
     is_shared: bool = False

@@ -4,7 +4,8 @@ Some dialects return tokens (TGI, Friendli): they count a prompt before it is se
 A model application describes its model at `MODEL_PATH`, as a JSON object: ``tokenizer`` (the content of tokenizer.json
 as a string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``,
 ``vocab_size``, ``logprobs_mode`` (vLLM's engine argument), ``processors`` (the keys of `vllm_xargs` that its engine
-supports), ``labels`` (the names of a classification model's classes). An external server's model is read from a
+supports), ``labels`` (the names of a classification model's classes), ``continues`` (whether its replicas continue one
+another's streams). An external server's model is read from a
 directory (`tokenizer_dir`), its context length from vLLM's `/v1/models`.
 """
 
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 
 from app.engine.pieces import LONGEST_WORD, MOST_CHARACTERS, WINDOW, Piece, pieces
 from app.errors import Broken
+from app.internal_api import CONTINUES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +29,8 @@ class Model:
 
     `is_extended`: its server is a model application of this project, with routes that vLLM lacks. `processors` are the
     keys of `vllm_xargs` that it supports; a server silently ignores others. `gives_logits`: it returns raw logits in
-    place of log-probabilities. `labels` are a classification model's.
+    place of log-probabilities. `labels` are a classification model's. `continues`: its server continues streams that
+    another one has begun.
     """
 
     tokenizer: Tokenizer
@@ -40,6 +43,7 @@ class Model:
     gives_logits: bool = False
     processors: frozenset[str] = frozenset()
     labels: Sequence[str] = ()
+    continues: bool = False
     _long_words: Lock = field(default_factory=Lock)
     """Held while a long word is encoded: several at once would take hundreds of megabytes."""
 
@@ -56,6 +60,7 @@ class Model:
         gives_logits: bool = False,
         processors: Iterable[str] = (),
         labels: Sequence[str] = (),
+        continues: bool = False,
     ) -> Self:
         """Raises Broken if `tokenizer_json` is not a tokenizer. `vocab_size` None: the tokenizer's."""
         try:
@@ -76,6 +81,7 @@ class Model:
             gives_logits,
             frozenset(processors),
             labels,
+            continues,
         )
 
     @classmethod
@@ -93,6 +99,7 @@ class Model:
                 gives_logits=fields.get("logprobs_mode") == "raw_logits",
                 processors=fields.get("processors", ()),
                 labels=fields.get("labels", ()),
+                continues=fields.get(CONTINUES) is True,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Broken("The deployment did not describe its model") from error

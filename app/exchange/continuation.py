@@ -12,6 +12,7 @@ Never another deployment: that is another model. What a request that kills engin
 """
 
 import asyncio
+import logging
 import re
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -31,9 +32,12 @@ from app.internal_api import (
     MARK_NONE,
     MARK_TOKENS,
 )
+from app.telemetry.logs import event
 from app.upstream.client import EngineLost, ResponseStream
 from app.upstream.http.connection import Take
 from app.upstream.target import Target
+
+_log = logging.getLogger("switchyard")
 
 _MARK = b"\n" + MARK_TOKENS
 _IDS = len(MARK_TOKENS)
@@ -205,6 +209,11 @@ class ContinuedStream:
         """
         self._idle, self._has_ended, self._keep_alive = idle, has_ended, keep_alive
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether another engine can continue the stream."""
+        return self._continuation.is_marked
+
     def unread(self, chunks: bytes) -> None:
         """See `ResponseStream.unread`."""
         self._response.unread(chunks)
@@ -258,6 +267,11 @@ class ContinuedStream:
             exchange.record.pause_s += pause_s
             labels = exchange.assignment.endpoint, self._target.name
             exchange.state.telemetry.routing.continued(*labels, _reason(lost), outcome, pause_s)
+            about = {"request_id": exchange.record.request_id, "endpoint": labels[0], "deployment": labels[1]}
+            told = event(
+                "stream_moved", **about, reason=_reason(lost), outcome=outcome, pause_ms=round(pause_s * 1000, 1)
+            )
+            _log.warning("A stream has lost its engine", extra=told)
         self._idle.resume()
         return True
 

@@ -205,6 +205,12 @@ class Exchange:
             refusal = Unprocessable(f"Two engines have died of this request; it is refused for another {left:.0f} s")
             refusal.retry_after = left
             raise refusal
+        if self.call.translation.resumed and self.assignment.alternatives:
+            raise BadRequest(
+                f"resume: name the deployment that began the stream, in `model` or in the header {DEPLOYMENT_HEADER}: "
+                "the endpoint has several",
+                param="resume",
+            )
         if self.size > self.snapshot.config.max_body_bytes:
             check_body_size(self.size, self.snapshot.config.body_limit(self.assignment.endpoint))
         if self.endpoint is not None and self.endpoint.content_filter is not None:

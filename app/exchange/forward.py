@@ -40,6 +40,7 @@ from app.engine.errors import (
 )
 from app.engine.usage import counted, max_tokens, usage_of_answer
 from app.errors import (
+    BadRequest,
     Broken,
     ContextExceeded,
     DeadlinePassed,
@@ -57,7 +58,7 @@ from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames, EventNames, names_of
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
-from app.exchange.request import check_engine_params, check_salt, impossible
+from app.exchange.request import check_engine_params, check_resumed, check_salt, impossible
 from app.exchange.response import ResponseWriter, StreamAborted
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
@@ -256,6 +257,10 @@ class Attempt:
         """Makes the lookups and the main request, and writes the answer."""
         exchange = self._exchange
         serving = await self._serving()
+        if exchange.call.translation.resumed:
+            content_filter = exchange.endpoint.content_filter if exchange.endpoint is not None else None
+            check = partial(check_resumed, exchange.call, serving.known_model, content_filter)
+            await exchange.state.access.bodies.work(exchange.size, check)
         request = await self._engine_request(serving)
         if isinstance(request, Reply):
             exchange.record.usage = request.usage
@@ -346,6 +351,8 @@ class Attempt:
         with closing(self._opened(request)) as chunks:
             async with self._in_time():
                 await chunks.begin(check=stream.check)
+            if exchange.call.translation.resumed and not chunks.is_marked:
+                raise BadRequest("resume: streams of this kind cannot be continued", param="resume")
             if constrained_field(request.body) is not None:
                 async with until(exchange.deadline):
                     await self._check_second_event(chunks)
@@ -466,7 +473,7 @@ class Attempt:
                 groups=continuation if target.continues else None,
             )
 
-        return ContinuedStream(self._exchange, target, call, self._lost)
+        return ContinuedStream(self._exchange, target, call, self._lost, self._exchange.call.translation.resumed)
 
     def _lost(self, failure: UpstreamError | None) -> None:
         """Records that an engine is lost: its failure, None for a hand-over; another one is called."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pydantic_core import from_json
 
 from app.aio import result_within
-from app.config.schema import ENGINE_PARAMS, Config, Endpoint, Timeouts
+from app.config.schema import ENGINE_PARAMS, Config, ContentFilter, Endpoint, Timeouts
 from app.dialects.base import Call, EngineRequest
 from app.dialects.bodies import members
 from app.dialects.json_size import check_size, outlined, weight
@@ -34,12 +34,15 @@ from app.engine.constraints import (
     unsatisfiable_field,
 )
 from app.engine.expected import prompts_of
+from app.engine.model import Model
+from app.engine.usage import max_tokens
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow, UnsupportedMediaType
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_keys import listed
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
 from app.long_json import has_only_numbers
+from app.routing.content_filter import check_content
 from app.upstream.target import Target
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
@@ -335,6 +338,23 @@ def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint |
                 param=path,
                 code="unsupported_parameter",
             )
+
+
+def check_resumed(call: Call, model: Model, content_filter: ContentFilter | None) -> None:
+    """Raises BadRequest if the model's deployment cannot continue the call's stream after the tokens that its client
+    has, or their text is blocked."""
+    tokens = call.translation.resumed
+    if not model.continues:
+        raise BadRequest("resume: this deployment does not continue streams", param="resume")
+    if (at := next((at for at, token in enumerate(tokens) if token >= model.vocab_size), None)) is not None:
+        path = f"resume.token_ids[{at}]"
+        raise BadRequest(f"{path}: the model has {model.vocab_size} tokens, and none is {tokens[at]}", param=path)
+    most = max_tokens(call.body)
+    if most is not None and len(tokens) >= most:
+        path = "resume.token_ids"
+        raise BadRequest(f"{path}: these {len(tokens)} tokens leave none of the {most} to be generated", param=path)
+    if content_filter is not None:
+        check_content(content_filter, {"resume": model.decode(tokens)})
 
 
 def cache_scope(config: Config, endpoint: str, caller: str) -> str:

@@ -17,6 +17,7 @@ _FIELDS = (
     "query",
     "queries",
     "documents",
+    "resume",
 )
 
 _WINDOW = _LONGEST_MATCH = 64 * 1024

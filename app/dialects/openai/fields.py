@@ -38,6 +38,7 @@ from app.dialects.common.fields import (
     described_by,
     either,
     given,
+    is_true,
     values,
 )
 from app.dialects.schemas import NOT_USED
@@ -86,12 +87,34 @@ class StreamOptions(fields.StreamOptions):
     include_obfuscation: bool | None = None
 
 
+class Resume(BaseModel):
+    """The part of a stream that its client has."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(min_length=1)
+
+
+RESUME_ONE_STREAM = either(absent("resume"), both(is_true("stream"), values({"n": [None, 1]})))
+
+
 class _Sampling(SamplingFields, Recorded):
     stream_options: StreamOptions | None = Field(default=None, description="vLLM's; only with `stream`")
     top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
     n: int = Field(default=1, ge=1, le=128, description=GREEDY_N)
     stop: str | list[str] | None = None
     max_tokens: int | None = Field(default=None, ge=0)
+    resume: Resume | None = Field(
+        default=None,
+        description="the rest of a stream that broke off with its router, after the `token_ids` that came with "
+        "`return_token_ids`; the other fields are the first request's, and the deployment is named",
+    )
+
+    @model_validator(mode="after")
+    def _resumes_one_stream(self) -> Self:
+        if self.resume is not None and not (self.stream and self.n == 1):
+            raise ValueError("resume: only allowed when stream is true and n is 1")
+        return self
 
 
 class Part(AnyPart):
@@ -146,6 +169,7 @@ class Chat(_Sampling):
 
     model_config = described_by(
         STREAM_OPTIONS_WITH_STREAM,
+        RESUME_ONE_STREAM,
         TOP_LOGPROBS_WITH_LOGPROBS,
         either(values({"tool_choice": [None, "none"]}), SOME_TOOLS),
         either(values({"function_call": [None, "none"]}), given("functions", {"type": "array", "minItems": 1})),
@@ -202,7 +226,10 @@ class Completions(_Sampling):
     """POST /v1/completions."""
 
     model_config = described_by(
-        STREAM_OPTIONS_WITH_STREAM, BEST_OF_WITHOUT_STREAM, either(given("prompt"), given("prompt_embeds"))
+        STREAM_OPTIONS_WITH_STREAM,
+        RESUME_ONE_STREAM,
+        BEST_OF_WITHOUT_STREAM,
+        either(given("prompt"), given("prompt_embeds")),
     )
 
     prompt: str | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
@@ -388,7 +415,7 @@ class InputTokens(OperationBody):
 NOT_INCLUDED = frozenset({"web_search_call.action.sources", "web_search_call.results"})
 """Values of OpenAI's `include` that vLLM does not know."""
 
-NOT_SENT = frozenset(Recorded.model_fields) - {"model"} | {"modalities", "verbosity"}
+NOT_SENT = frozenset(Recorded.model_fields) - {"model"} | {"modalities", "resume", "verbosity"}
 """Fields of all operations but Responses that the engine does not get."""
 
 NOT_SENT_OF_RESPONSES = frozenset(

@@ -4,7 +4,7 @@ Also response objects, whole and in streams, where vLLM's differ from OpenAI's.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
@@ -164,6 +164,8 @@ class ChatTranslation(DirectTranslation):
     stream: bool = False
     hide_usage: bool = False
     functions: bool = False
+    resumed: Sequence[int] = ()
+    needs_model: bool = False
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
@@ -178,7 +180,7 @@ class ChatTranslation(DirectTranslation):
         greedy(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
-        translation = cls("/v1/chat/completions", sent, request.stream, hide_usage, with_functions)
+        translation = cls("/v1/chat/completions", sent, request.stream, hide_usage, with_functions, **_resumed(request))
         call = _call("chat", sent, translation, request)
         return replace(call, field_names=_OF_FUNCTIONS) if with_functions else call
 
@@ -197,6 +199,8 @@ class CompletionsTranslation(DirectTranslation):
     stream: bool = False
     hide_usage: bool = False
     best_of: BestOf | None = None
+    resumed: Sequence[int] = ()
+    needs_model: bool = False
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
@@ -209,7 +213,7 @@ class CompletionsTranslation(DirectTranslation):
         _settle_format(body)
         hide_usage = not ask_for_usage(body)
         sent = _without(body, fields.NOT_SENT)
-        translation = cls("/v1/completions", sent, request.stream, hide_usage, best_of)
+        translation = cls("/v1/completions", sent, request.stream, hide_usage, best_of, **_resumed(request))
         call = _call("completions", sent, translation, request)
         return replace(call, field_names=FIELD_NAMES) if best_of is not None else call
 
@@ -456,6 +460,11 @@ def _call(task: Task, sent: Mapping[str, Any], translation: Translation, request
     """The call of a request that may name its user and what it shares with other requests."""
     user = request.user or request.safety_identifier
     return Call(task, sent, translation, request.model, user=user, cache_key=request.prompt_cache_key)
+
+
+def _resumed(request: fields.Chat | fields.Completions) -> dict[str, Any]:
+    """The fields of a translation that continues a stream: its tokens, whose vocabulary and text the model knows."""
+    return {} if request.resume is None else {"resumed": request.resume.token_ids, "needs_model": True}
 
 
 def _settle_format(body: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import names_no_model, task_asked_about
 from app.dialects.tgi.tokenize import ChatTokenize, TokensTranslation
 from app.dialects.tgi.vertex import Instances, Vertex
-from app.errors import NotFound, Rejected, SwitchyardError, Unavailable, UpstreamError
+from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unavailable, UpstreamError
 from app.misspellings import question
 
 
@@ -258,6 +258,8 @@ class TGI:
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         if operation == "root":
             operation = tei.operation_of(request, context) or operation
+        if b'"resume"' in request.body and "resume" in peek(request.body):  # TGI's unknown fields are ignored
+            raise BadRequest("resume: only OpenAI's chat completions and completions resume a stream", param="resume")
         call = _PARSERS[operation](request, context)
         endpoint = request.params.get("endpoint")
         return call if endpoint is None else replace(call, model=endpoint)

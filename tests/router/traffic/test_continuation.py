@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
 
 from app.exposures.wire import Failure
 from app.internal_api import AFFINITY_HEADER, APP_PREFIX, CONTINUATION_HEADER
@@ -19,10 +21,13 @@ from app.routing.resilience import FAULTS_IN_A_ROW, Fuse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.clients.conversations import TOOL
+from tests.support.clients.documents import blocks
+from tests.support.clients.samples import MODEL
 from tests.support.engine.fake_engine import CARD, USAGE, FakeEngine, chat, chunk, frame, refuse, stream
 from tests.support.engine.marked import Fate
 from tests.support.engine.other_answers import every_route
 from tests.support.experiments.recording_controller import Keeper
+from tests.support.processes.project import ROOT
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
 
@@ -367,3 +372,143 @@ def test_a_client_cannot_ask_for_the_rest_of_a_stream(rig: ContinuingRig) -> Non
             assert CONTINUATION_HEADER not in answer.headers
     assert {headers.get(CONTINUATION_HEADER) for headers in rig.engine.headers} <= {None, "new"}
     assert set(map(str, rig.engine.known)) == {"None"}
+
+
+def resumed(rig: ContinuingRig, name: str, tokens: Any, **fields: Any) -> httpx.Response:
+    return rig.ask(name, resume={"token_ids": tokens}, **fields)
+
+
+@pytest.mark.parametrize("name", ["openai chat", "openai completions"])
+def test_a_client_gets_the_rest_of_a_stream_that_broke_off_with_its_router(rig: ContinuingRig, name: str) -> None:
+    undisturbed = plain(rig.text(name)).split("\n\n")
+    for have in (1, 2):
+        tokens = [70 + number for number in range(have)]
+        answer = resumed(rig, name, tokens, return_token_ids=True)
+        assert answer.status_code == 200, answer.text
+        assert plain(answer.text).split("\n\n") == undisturbed[have:]
+        assert rig.engine.known[-1] == tokens
+        assert "resume" not in rig.engine.requests[-1]
+    rig.engine.fates = [Fate(1)]
+    assert plain(resumed(rig, name, [70]).text).split("\n\n") == undisturbed[1:], "it outlives its engine, too"
+    assert rig.engine.known[-1] == [70, 71]
+
+
+def test_a_resumed_stream_names_its_deployment_where_there_are_several(rig: ContinuingRig) -> None:
+    endpoints = {"chat": {**rig.config["endpoints"]["chat"], "traffic": {"blue": 50, "green": 50}}}
+    rig.config["deployments"]["green"] = {"app": "green", "model": "m"}
+    rig.change(endpoints=endpoints)
+    answer = resumed(rig, "openai chat", [70])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "resume")
+    assert "azureml-model-deployment" in answer.text
+    assert resumed(rig, "openai chat", [70], model="blue").status_code == 200
+
+
+BAD_RESUMES: list[tuple[Any, dict[str, Any], str]] = [
+    ({"token_ids": []}, {}, "resume.token_ids"),
+    ({"token_ids": [-1]}, {}, "resume.token_ids[0]"),
+    ({"token_ids": [70, 2**32]}, {}, "resume.token_ids[1]"),
+    ({"token_ids": [70, 2**31]}, {}, "resume.token_ids[1]"),
+    ({"token_ids": ["a"]}, {}, "resume.token_ids[0]"),
+    ({"token_ids": "ab"}, {}, "resume.token_ids"),
+    ({"tokens": [70]}, {}, "resume.to"),
+    ({}, {}, "resume.token_ids"),
+    ([70], {}, "resume"),
+    ({"token_ids": [70]}, {"stream": False}, "resume"),
+    ({"token_ids": [70]}, {"n": 2}, "resume"),
+    ({"token_ids": [70, 71]}, {"max_tokens": 2}, "resume.token_ids"),
+]
+
+
+@pytest.mark.parametrize("name", ["openai chat", "openai completions"])
+@pytest.mark.parametrize(("resume", "fields", "param"), BAD_RESUMES)
+def test_what_cannot_be_resumed_is_refused_by_its_field(
+    rig: ContinuingRig, name: str, resume: Any, fields: dict[str, Any], param: str
+) -> None:
+    path, body = STREAMS[name]
+    options = {} if fields.get("stream") is False else {"stream": True}
+    body = {key: value for key, value in body.items() if key != "stream_options"}
+    answer = rig.client.post(path, json={"model": "chat", **body, **options, **fields, "resume": resume})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(param)
+    assert rig.engine.requests == []
+
+
+def test_a_deployment_that_does_not_continue_streams_resumes_none(rig: ContinuingRig) -> None:
+    rig.engine.continues = False
+    answer = resumed(rig, "openai chat", [70])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "resume")
+    assert rig.engine.requests == []
+
+
+def test_the_content_filter_reads_what_is_resumed(rig: ContinuingRig) -> None:
+    rig.change(endpoints={"chat": {**rig.config["endpoints"]["chat"], "content_filter": {"patterns": ["hello w"]}}})
+    answer = resumed(rig, "openai chat", MODEL.encode("hello world"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "content_filter")
+    assert answer.json()["error"]["param"] == "resume"
+    assert rig.engine.requests == []
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if name not in ("openai chat", "openai completions")])
+def test_other_dialects_refuse_to_resume_by_name(rig: ContinuingRig, name: str) -> None:
+    answer = resumed(rig, name, [70])
+    assert "resume" in answer.text
+    assert answer.status_code >= 400 or name == "tgi"
+    assert rig.engine.requests == []
+
+
+class BreakingProxy:
+    """An ASGI application in front of a router that dies under the first streams: after so many chunks of each."""
+
+    def __init__(self, url: str, after: list[int]) -> None:
+        self._url, self._after = url, after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        left = self._after.pop(0) if self._after else -1
+        async with (
+            httpx.AsyncClient() as client,
+            client.stream(
+                "POST", self._url + scope["path"], content=body, headers={"content-type": "application/json"}
+            ) as response,
+        ):
+            headers = [(b"content-type", response.headers["content-type"].encode())]
+            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    if left == 0:
+                        return  # an unfinished response makes the server break the connection
+                    left -= 1
+                await send({"type": "http.response.body", "body": f"{line}\n".encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+def chat_with_ids(body: dict[str, Any]) -> Response:
+    """vLLM's chat with `return_token_ids`: the ids are those of the groups that a replica makes of it."""
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    texts = [("Hel", [70]), ("lo", [71]), (" you", [72])]
+    choices: list[dict[str, Any]] = [
+        {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None, "token_ids": ids}
+        for text, ids in texts
+    ]
+    choices.append({"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", "token_ids": [73, 1000]})
+    return stream([*(frame({**head, "choices": [choice]}) for choice in choices), "data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize("after", [[1], [3], [0, 2], [1, 1], [2, 0]])
+def test_the_helper_of_the_docs_brings_the_whole_answer(
+    rig: ContinuingRig, servers: ServerPool, after: list[int]
+) -> None:
+    rig.engine.answer = chat_with_ids
+    (block,) = [block for block in blocks(ROOT / "docs/operate/reliability.md") if "def chunks(" in block.code]
+    helper: dict[str, Any] = {}
+    exec(compile(block.code.partition("\n\nclient = ")[0], block.id, "exec"), helper)
+    proxy = BreakingProxy(str(rig.client.base_url).rstrip("/"), after)
+    with servers.host(Starlette(routes=[Mount("/", proxy)])) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        got = [chunk.choices[0] for chunk in helper["chunks"](client, model="chat", messages=ASKS)]
+    assert "".join(choice.delta.content or "" for choice in got) == "Hello you"
+    assert [choice.finish_reason for choice in got] == [None, None, None, "stop"]
+    assert {body["model"] for body in rig.engine.requests} == {"m"}

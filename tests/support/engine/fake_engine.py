@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from app.engine.expected import choices_of, count_of
 from app.engine.model import Model
-from app.internal_api import CONTINUATION_HEADER, MODEL_PATH
+from app.internal_api import CONTINUATION_HEADER, CONTINUES, MODEL_PATH
 from app.sse import DONE
 from tests.support.clients.samples import MODEL, PROCESSORS, tokenizer
 from tests.support.engine import engine_answers as completions
@@ -206,7 +206,8 @@ class FakeEngine:
         return JSONResponse({"object": "list", "data": cards})
 
     async def _model(self, request: Request) -> Response:
-        return JSONResponse(self.card, status_code=200 if self.card else 404)
+        card = {**self.card, CONTINUES: True} if self.card and self.continues else self.card
+        return JSONResponse(card, status_code=200 if card else 404)
 
     async def _version(self, request: Request) -> Response:
         return JSONResponse({"version": "0.29.0"})
