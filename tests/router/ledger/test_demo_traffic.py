@@ -22,7 +22,7 @@ def test_the_command_prints_every_deployments_answers(rig: Rig, capsys: pytest.C
 
 
 def test_an_unknown_endpoint_is_an_error(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "traffic", "nothing", *ARGUMENTS, "--url", rig.url]) == ExitCode.UNREACHABLE
+    assert main(["demo", "traffic", "nothing", *ARGUMENTS, "--url", rig.url]) == ExitCode.WRONG
     printed = capsys.readouterr()
     assert "The last error: The model 'nothing' does not exist" in printed.out
     assert printed.err.splitlines()[-1] == "No request was answered"
