@@ -206,7 +206,7 @@ def _from_hub(source: str, file: str, installation: Installation, ask_hub: HubFo
         ask_hub(source, file)
     except WeightsError as error:
         message, _, fix = str(error).partition(". ")
-        yield problem("weights", message, fix[:1].lower() + fix[1:])
+        yield problem("weights", message, fix if fix[1:2].isupper() else fix[:1].lower() + fix[1:])
     else:
         yield ok("weights", f"{source} is in the hub's cache, or can be fetched")
 

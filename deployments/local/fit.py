@@ -131,8 +131,12 @@ def misfits(
 def _gpu_misfits(needing: Mapping[str, Demand], is_cuda_build: bool, gpus: Sequence[Gpu]) -> Iterator[str]:
     if not is_cuda_build:
         yield f"{', '.join(needing)}: the CPU build of vLLM is installed; run: {make('setup ACCELERATOR=gpu')}"
+    large = {name: _gpus(demand) for name, demand in needing.items() if _gpus(demand) > len(gpus)}
+    for name, number in large.items():
+        fix = "lower tensor_parallel_size or pipeline_parallel_size"
+        yield f"{name}: a replica needs {number:g} GPUs, and this machine has {len(gpus)}; {fix}"
     total = sum(demand.min_replicas * _gpus(demand) for demand in needing.values())
-    if total > len(gpus):
+    if total > len(gpus) and not large:
         names = ", ".join(needing)
         yield (
             f"{names}: together they need {total:g} GPUs, and this machine has {len(gpus)}; let them share one "

@@ -70,6 +70,11 @@ def test_a_machine_with_too_few_gpus_of_another_type_or_without_any_says_so() ->
     assert unfit(two, [L4, L4]) == []
     (few,) = unfit(two, [L4])
     assert few.startswith("v0/Engine, v1/Engine: together they need 2 GPUs, and this machine has 1; let them share one")
+    (large,) = unfit(model(Placement("gpu"), {"tensor_parallel_size": 2}), [L4])
+    assert large == (
+        "v0/Engine: a replica needs 2 GPUs, and this machine has 1; lower tensor_parallel_size or "
+        "pipeline_parallel_size"
+    )
     others = unfit(two, [H100, H100])
     assert others[0] == ("v0/Engine: accelerator_type is L4, and this machine has H100; leave it out, or correct it")
     (none,) = unfit(two, NoGpus("nvidia-smi is not installed", "install the driver"))
