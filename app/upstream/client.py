@@ -125,6 +125,10 @@ class Groups(Protocol):
 
     def feed(self, chunk: bytes) -> bytes: ...
 
+    def passing_to(self, take: Take) -> Take: ...
+
+    def unfed(self, events: bytes) -> bytes: ...
+
     def end(self) -> bytes: ...
 
 
@@ -146,7 +150,6 @@ class ResponseStream:
         "_response",
         "_send",
         "_target",
-        "_unread",
     )
 
     def __init__(
@@ -163,7 +166,6 @@ class ResponseStream:
         self._send, self._target, self._path, self._request = send, target, path, request
         self._first_byte_s, self._on_head, self._groups = first_byte_s, on_head, groups
         self._response: Response | None = None
-        self._unread = b""
 
     async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
         """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
@@ -224,10 +226,7 @@ class ResponseStream:
 
     def unread(self, chunks: bytes) -> None:
         """Puts chunks back: they are read again."""
-        if self._groups is None:
-            self._opened.unread(chunks)
-        else:
-            self._unread = chunks + self._unread
+        self._opened.unread(chunks if self._groups is None else self._groups.unfed(chunks))
 
     async def each(self, take: Take) -> bytes:
         """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
@@ -242,19 +241,9 @@ class ResponseStream:
             raise failure(error, self._target) from error
 
     async def _each_group(self, groups: Groups, take: Take) -> bytes:
-        feed, last = groups.feed, self._unread
-
-        def take_groups(chunk: bytes) -> Awaitable[None] | None:
-            events = feed(chunk)
-            return take(events) if events else None
-
+        last = b""
         try:
-            if last and not self._opened.is_read:
-                self._unread = b""
-                if (unfinished := take(last)) is not None:
-                    await unfinished
-                last = b""
-            last += feed(await self._opened.each(take_groups))
+            last = groups.feed(await self._opened.each(groups.passing_to(take)))
             return last + groups.end()
         except HttpError as error:
             raise EngineLost(incomplete(self._target)) from error
@@ -265,9 +254,6 @@ class ResponseStream:
 
     async def _read(self) -> bytes:
         """The next bytes, or groups; b"" after the end."""
-        if self._unread:
-            unread, self._unread = self._unread, b""
-            return unread
         if self._groups is None:
             return await self._opened.read()
         try:

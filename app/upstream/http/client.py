@@ -265,12 +265,6 @@ class Response:
         assert self._connection is not None, "closed"
         self._connection.unread(part)
 
-    @property
-    def is_read(self) -> bool:
-        """Whether nothing more can be read."""
-        assert self._connection is not None, "closed"
-        return self._connection.is_read
-
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:

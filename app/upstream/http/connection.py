@@ -89,11 +89,6 @@ class Connection(asyncio.Protocol):
         finished = self._is_complete and self._unsent is None and not self._is_paused
         return finished and self._keeps_alive and self.is_open
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the response is complete, and all of it has been read."""
-        return self._is_complete and not self._chunks
-
     def send(self, head: bytes, body: bytes) -> None:
         """Writes a request, the next part of a long body whenever the server has taken the one before.
 

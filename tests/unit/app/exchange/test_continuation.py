@@ -24,9 +24,17 @@ def wire(groups: list[Group]) -> bytes:
 
 
 def fed(continuation: Continuation, data: bytes, points: list[float]) -> bytes:
-    """What the continuation passes on of an engine's bytes, cut at these points."""
+    """What the continuation passes on of an engine's bytes, cut at these points. The first part is put back and read
+    again, as where a stream begins."""
     edges = sorted({0, len(data), *(int(point * len(data)) for point in points)})
-    return b"".join(continuation.feed(data[start:end]) for start, end in pairwise(edges))
+    passed: list[bytes] = []
+    take = continuation.passing_to(passed.append)
+    for number, (start, end) in enumerate(pairwise(edges)):
+        part = data[start:end]
+        if number == 0:
+            part = continuation.unfed(events) if (events := continuation.feed(part)) else b""
+        take(part)
+    return b"".join(passed)
 
 
 def successor(continuation: Continuation, groups: list[Group]) -> list[Group]:
@@ -43,9 +51,9 @@ def test_a_stream_cut_at_any_byte_goes_on_as_if_nothing_had_happened(conversatio
     for cut in range(len(whole) + 1):
         continuation = Continuation()
         continuation.begin(MARKED)
-        passed = continuation.feed(whole[:cut])
+        passed = fed(continuation, whole[:cut], [0.5])
         if not passed.endswith(groups[-1].events):
-            passed += continuation.feed(wire(successor(continuation, groups)))
+            passed += fed(continuation, wire(successor(continuation, groups)), [])
         assert continuation.end() == b""
         assert passed == conversation.upstream
         assert list(continuation.tokens) == [id for group in groups for id in group.ids]
