@@ -1,6 +1,7 @@
 """`switchyard serve` and `switchyard init`: a configuration, or a model for which one is written."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import typer
 import yaml
 
 from app.config.base import ConfigError, nearest
-from app.internal_api import PACKAGE_PREFIX
+from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.cli.options import CommandError, ExitCode
 from deployments.invocation import DEFAULT_FILE, argument, command
 
@@ -172,7 +173,7 @@ def _model(target: str, *, ask_hub: bool) -> tuple[str, Mapping[str, Any], bool]
     try:
         if target.startswith(PACKAGE_PREFIX):
             name = target.removeprefix(PACKAGE_PREFIX)
-            return target, *_described(prepare(name, _models(models_directory())))
+            return target, *_described(prepare(name, Path(os.environ.get(MODELS_VARIABLE) or models_directory())))
         if path.is_dir():
             if not (path / "config.json").is_file():
                 raise CommandError(f"{target} has no config.json: it is not a model's folder")
@@ -200,14 +201,6 @@ def _meant(word: str) -> str:
     files = {file.stem: file.name for file in Path().glob("*.yaml")}
     known = {**files, **{name: f"{PACKAGE_PREFIX}{name}" for name in RECIPES}}
     return known.get(word) or known.get(nearest(word, known).removeprefix("; did you mean ").removesuffix("?"), "")
-
-
-def _models(default: Path) -> Path:
-    import os
-
-    from app.internal_api import MODELS_VARIABLE
-
-    return Path(os.environ.get(MODELS_VARIABLE) or default)
 
 
 def _described(folder: Path) -> tuple[Mapping[str, Any], bool]:

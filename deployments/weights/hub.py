@@ -122,14 +122,12 @@ def _is_of_connection(error: Exception) -> bool:
 
 def _explained(source: str, error: Exception, unreachable: Exception | None) -> str | None:
     """What a person should do about it; None if that is unknown. `unreachable`: why the hub was not asked."""
-    import os
-
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants, errors, get_token
 
     cache, here = f"the cache {constants.HF_HUB_CACHE}", "copy the model to this machine, and name its folder"
     match error:
         case errors.GatedRepoError():
-            token = "HF_TOKEN is of an account without access" if os.environ.get("HF_TOKEN") else "HF_TOKEN is not set"
+            token = "HF_TOKEN is of an account without access" if get_token() else "HF_TOKEN is not set"
             fix = f"Accept its conditions at {constants.ENDPOINT}/{source}, and export HF_TOKEN=hf_… of that account"
             return f"The model {source} is gated, and {token}. {fix}"
         case errors.RepositoryNotFoundError():
