@@ -63,7 +63,7 @@ def serve(
       switchyard serve Qwen/Qwen3-8B --as chat
       switchyard serve Qwen/Qwen3-8B --as chat --variant fp8='--quantization fp8' --gpu L4 --max-model-len 32k
     """
-    from deployments.local import launcher
+    from deployments.local import launcher, processes
 
     if _is_file(target):
         given = {_AS: endpoint, _VARIANT: variant, _GPU: gpu, _OUTPUT: output}
@@ -75,6 +75,7 @@ def serve(
         if config.exists():
             typer.echo(f"Checking {config}", err=True)  # what follows takes seconds to import
     else:
+        processes.require_none(processes.run_directory())  # before a file is written that nothing serves
         config = _written(target, endpoint, variant or (), gpu, output, context.args, "serve")
     launcher.serve(config, port)
 

@@ -121,6 +121,15 @@ def require_port(run: Run, port: int | None) -> None:
         raise NotRunning(f"Nothing of this installation runs on port {port}: its application is on port {run.port}")
 
 
+def require_none(directory: Path) -> None:
+    """Raises LaunchError if another launcher holds the run directory."""
+    try:
+        with exclusive(directory):
+            return
+    except AlreadyRunning:
+        raise LaunchError(held(directory)) from None
+
+
 def held(directory: Path) -> str:
     """The message for a person who starts a second run in `directory`."""
     run = record(directory)

@@ -13,7 +13,7 @@ from deployments.cli.main import main
 from deployments.cli.options import ExitCode
 from deployments.invocation import command
 from deployments.local.fit import engine_problems
-from deployments.local.processes import RUN_DIRECTORY
+from deployments.local.processes import RUN_DIRECTORY, exclusive
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +144,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert printed.err.startswith(said)
     assert printed.err.count("\n") == 1
     assert sorted(path.name for path in here.glob("*.yaml")) == ["mine.yaml"]
+
+
+def test_beside_another_run_nothing_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with exclusive(here / "run"):
+        assert run("serve My-Model --as chat") == ExitCode.WRONG
+    assert capsys.readouterr().err.startswith("Another instance of this installation already runs")
+    assert list(here.glob("*.yaml")) == []
