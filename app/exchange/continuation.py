@@ -354,7 +354,8 @@ class ContinuedStream:
             await self._keep_alive()
 
     def _failure(self, lost: EngineLost) -> UpstreamError:
-        return lost.failure or Unavailable(f"Deployment '{self._target.name}' is not available")
+        """The error of a stream that does not go on. A hand-over is no fault."""
+        return lost.failure or Unavailable(f"Deployment '{self._target.name}' is not available", retry_after=1)
 
 
 def _reason(lost: EngineLost) -> str:

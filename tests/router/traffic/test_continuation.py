@@ -29,6 +29,7 @@ from tests.support.engine.other_answers import every_route
 from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import ServerPool
+from tests.support.telemetry.otlp_receiver import receiving
 from tests.support.waiting import wait_until
 
 ASKS: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
@@ -359,6 +360,26 @@ def test_the_ledger_has_the_moves_the_pause_and_the_first_engines_failure(rig: C
     assert pauses[0] == 0 < min(pauses[1:])
     assert pauses[1] > 0.15, "it waited twice"
     assert all(row.item.itl_max_s >= row.item.pause_s for row in rows[1:4])
+
+
+def test_a_continued_stream_is_two_calls_in_its_trace_and_one_line_in_the_log(
+    rig: ContinuingRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+    with receiving() as (collector, url):
+        rig.change(tracing={"endpoint": url, "percent": 100})
+        rig.engine.fates = [Fate(2)]
+        answer = rig.ask()
+        span, first, second = collector.of(answer.headers["x-request-id"])
+        rig.change(tracing={"endpoint": url, "percent": 0})
+    assert (span.failed, first.failed, second.failed) == (False, True, False)
+    assert first.attributes["error.type"] == "broken"
+    assert span.attributes["switchyard.moves"] == 1
+    assert span.attributes["switchyard.pause"] > 0
+    parents = [headers["traceparent"].split("-")[2] for headers in rig.engine.headers]
+    assert parents == [first.id, second.id]
+    (moved,) = [vars(line)["fields"] for line in caplog.records if getattr(line, "event", "") == "stream_moved"]
+    assert (moved["reason"], moved["outcome"], moved["deployment"]) == ("closed", "continued", "blue")
 
 
 def test_a_client_cannot_ask_for_the_rest_of_a_stream(rig: ContinuingRig) -> None:
