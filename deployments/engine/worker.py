@@ -47,12 +47,13 @@ class _RequestState(CachedRequestState):  # type: ignore[misc]  # vLLM ships no 
         if self.generator is None:
             return
         if self.generator.device.type == "cpu":
-            self.generator = _CpuGenerator.of(self, noise)
+            self.generator = CpuGenerator.of(self, len(noise))
+            return
         for _ in self.output_token_ids:
             noise.exponential_(generator=self.generator)
 
 
-class _CpuGenerator(torch.Generator):  # type: ignore[misc]
+class CpuGenerator(torch.Generator):  # type: ignore[misc]
     """A request's generator, whose last draw vLLM can take back.
 
     It does so after each part of a long prompt, by the generator's offset. Those of CPUs have none, and raise, which
@@ -60,14 +61,14 @@ class _CpuGenerator(torch.Generator):  # type: ignore[misc]
     """
 
     _state: Any
-    _noise: torch.Tensor
+    _numbers: torch.Tensor
 
     @classmethod
-    def of(cls, state: Any, noise: torch.Tensor) -> Self:
-        """The generator of a request's `state`; `noise` is what a draw fills."""
+    def of(cls, state: Any, size: int) -> Self:
+        """The generator of a request's `state`; a draw fills `size` numbers."""
         generator = cls()  # torch's takes no arguments of others
-        generator._state, generator._noise = state, noise
-        generator.manual_seed(state.sampling_params.seed)
+        generator._state, generator._numbers = state, torch.empty(size, dtype=torch.int64)
+        generator.set_offset(0)
         return generator
 
     def get_offset(self) -> int:
@@ -76,4 +77,4 @@ class _CpuGenerator(torch.Generator):  # type: ignore[misc]
     def set_offset(self, offset: int) -> None:
         self.manual_seed(self._state.sampling_params.seed)
         for _ in self._state.output_token_ids:
-            self._noise.exponential_(generator=self)
+            self._numbers.random_(generator=self)  # uses what an exponential_ uses, in a fifth of the time

@@ -238,8 +238,8 @@ def test_an_unmarked_stream_is_the_same(http: httpx.Client) -> None:
 
 
 def test_continuations_go_on_when_they_are_preempted(http: httpx.Client) -> None:
-    """Eight streams that need twice the cache's blocks."""
-    bodies = [requests.seeded(seed, ignore_eos=True) | {"max_tokens": 80} for seed in range(8)]
+    """Any two of the streams need more than the cache's blocks."""
+    bodies = [requests.seeded(seed, ignore_eos=True) | {"max_tokens": CONTEXT // 2} for seed in range(4)]
     whole = [asked(http, CHAT, body) for body in bodies]
     before = preemptions(http)
     with ThreadPoolExecutor(len(bodies)) as threads:
