@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from app.internal_api import HAND_OVER_VARIABLE, INTERNAL_KEY_VARIABLE
+from app.internal_api import INTERNAL_KEY_VARIABLE
 from benchmarks.serving import engine
 from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
@@ -111,14 +111,16 @@ def wait_until_back(condition: Callable[[], bool], state: Callable[[], object]) 
 def document() -> dict[str, Any]:
     """serve_config.yaml of the cluster."""
     user_config = {
-        "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
+        "endpoints": {"chat": {"tasks": ["chat", "completions", "responses"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
         "timeouts": {"first_byte_s": FIRST_BYTE_S, "idle_s": 15},
     }
     tiny = copy.deepcopy(engine(prepare_tiny(default_cache())))
-    tiny["runtime_env"]["env_vars"][HAND_OVER_VARIABLE] = "2"
     tiny["deployment_config"]["autoscaling_config"] = None
     tiny["deployment_config"]["num_replicas"] = 2
+    # Two engines then say the same, and one has room for the streams of both.
+    tools = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    tiny["engine_kwargs"] |= {"dtype": "float32", "max_num_seqs": 256, "enable_prefix_caching": False, **tools}
     watchful = {"health_check_period_s": 1, "health_check_timeout_s": 5}
     return {
         "applications": [
