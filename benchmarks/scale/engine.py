@@ -142,7 +142,8 @@ class Connection(asyncio.Protocol):
         path = request.split(b" ", 2)[1]
         if _STREAMED.search(request) and (tokens := _TOKENS.search(request)):
             self.is_message = path == b"/v1/messages"
-            self.transport.write(HEAD + _chunk(_MESSAGE_START) if self.is_message else HEAD)
+            head = HEAD + b"\r\n"
+            self.transport.write(head + _chunk(_MESSAGE_START) if self.is_message else head)
             self._streams[self] = int(tokens[1])
             return
         self.transport.write(self._answers.of(path, request))
