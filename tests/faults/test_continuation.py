@@ -34,12 +34,12 @@ PATIENT = {"first_byte_s": 90, "idle_s": 90}
 """Two hundred streams at once are slow on two cores, and a tool's arguments may be silent for long."""
 
 
-def kinds(number: int) -> Iterator[Lane]:
+def kinds(number: int, tokens: int = TOKENS) -> Iterator[Lane]:
     """One stream of each dialect and kind of request; `number` tells those of one kind apart."""
     say = f"Say something about the number {number}."
     messages = {"messages": [{"role": "user", "content": say}]}
     seeded = {"temperature": 1.0, "seed": number}
-    chat = {"model": "chat", **messages, "max_tokens": TOKENS, "min_tokens": TOKENS, "stream": True}
+    chat = {"model": "chat", **messages, "max_tokens": tokens, "min_tokens": tokens, "stream": True}
     usage = {"stream_options": {"include_usage": True}}
     schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     done = b"data: [DONE]"
@@ -55,9 +55,9 @@ def kinds(number: int) -> Iterator[Lane]:
     yield lane("chat, schema", "/v1/chat/completions", {**follows, **usage, **seeded, "response_format": schema})
     forced = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}
     yield lane("chat, tool", "/v1/chat/completions", {**follows, **usage, **seeded, **forced})
-    text = {"model": "chat", "prompt": say, "max_tokens": TOKENS, "stream": True, **seeded, **usage}
+    text = {"model": "chat", "prompt": say, "max_tokens": tokens, "stream": True, **seeded, **usage}
     yield lane("completions", "/v1/completions", text)
-    response = {"model": "chat", "input": say, "max_output_tokens": TOKENS, "stream": True, "temperature": 0}
+    response = {"model": "chat", "input": say, "max_output_tokens": tokens, "stream": True, "temperature": 0}
     yield lane("responses", "/v1/responses", response, b'"output_tokens":')
     (azure,) = (one for one in lanes() if one.name == "azure" and one.streamed)
     yield Lane(f"azure {number}", azure.path, {**follows, **seeded}, azure.ends, True, azure.headers)
@@ -69,14 +69,14 @@ def kinds(number: int) -> Iterator[Lane]:
                 yield lane(
                     "databricks",
                     one.path,
-                    {**messages, "max_tokens": TOKENS, "temperature": 0, "stream": True},
+                    {**messages, "max_tokens": tokens, "temperature": 0, "stream": True},
                     one.ends,
                 )
             case "tgi":
-                parameters = {"max_new_tokens": TOKENS, "details": True, "do_sample": True, "seed": number + 1}
+                parameters = {"max_new_tokens": tokens, "details": True, "do_sample": True, "seed": number + 1}
                 yield lane("tgi", one.path, {"inputs": say, "parameters": parameters}, one.ends)
             case "friendli":
-                body = {**one.body, "prompt": say, "max_tokens": TOKENS, "min_tokens": 0, **seeded, "stream": True}
+                body = {**one.body, "prompt": say, "max_tokens": tokens, "min_tokens": 0, **seeded, "stream": True}
                 yield lane("friendli", one.path, body, one.ends)
     yield lane("friendli chat", "/serverless/v1/chat/completions", {**follows, **seeded})
     yield lane("tgi chat", "/tgi/chat/v1/chat/completions", {**follows, **seeded})
@@ -200,3 +200,21 @@ def by_work(engines: Sequence[psutil.Process]) -> list[psutil.Process]:
     before = {process.pid: process.cpu_times().user for process in engines}
     time.sleep(1)
     return sorted(engines, key=lambda process: before[process.pid] - process.cpu_times().user)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_the_streams_of_a_deployment_without_engines_end_with_an_error(cluster: Cluster) -> None:
+    """They wait ten seconds for a replica; a new one takes longer to start."""
+    may_end = ("chat, schema", "chat, tool")
+    streams = [lane for lane in kinds(2000, tokens=1200) if not lane.name.startswith(may_end)]
+
+    def all_die() -> None:
+        for process in cluster.processes(ENGINE):
+            process.kill()
+
+    outcomes = asked(cluster.url, streams, len(streams) * 8, all_die)
+    ended_late = [outcome for outcome in outcomes if outcome.is_whole]
+    assert ended_late == []
+    # Azure's and Friendli's clients take no error event: their connection breaks.
+    silent = [outcome for outcome in outcomes if b"error" not in outcome.body and outcome.error is None]
+    assert silent == []
