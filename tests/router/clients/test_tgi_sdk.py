@@ -503,6 +503,6 @@ def test_an_unreadable_request_counts_for_the_paths_endpoint(engine: Rig, path: 
 
 
 def test_a_request_for_an_unknown_endpoint_counts_for_none(engine: Rig) -> None:
-    assert httpx.post(f"{engine.url}/tgi/gone/generate", content=b"{").status_code == 404
-    assert "gone" not in httpx.get(f"{engine.url}/metrics").text
+    assert httpx.post(f"{engine.url}/tgi/nowhere/generate", content=b"{").status_code == 404
+    assert "nowhere" not in httpx.get(f"{engine.url}/metrics").text
     assert "tgi_request_count 0.0" in httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()
