@@ -1,4 +1,4 @@
-"""Two hundred streams of every dialect go on when their engine dies; one that kills engines does not."""
+"""Two hundred streams of every dialect go on when their engine dies or hangs; one that kills engines does not."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.faults.conftest import ENGINE, Cluster
+from tests.faults.conftest import ENGINE, REPLICA, Cluster
 from tests.support.processes.load import Lane, Outcome, ask, lanes, unexplained
 from tests.support.processes.seen import Seen, seen
 from tests.support.waiting import wait_until
@@ -145,13 +145,23 @@ def moved(cluster: Cluster) -> float:
     return max(sum(value for name, value in metrics.items() if name.startswith(begins)) for metrics in scrapes)
 
 
+LOSSES: Mapping[str, Callable[[Cluster], object]] = {
+    "killed": lambda cluster: cluster.kill(ENGINE),
+    "replica killed": lambda cluster: cluster.kill(REPLICA),
+    "hung": lambda cluster: cluster.processes(ENGINE)[0].suspend(),
+}
+
+
 @pytest.mark.usefixtures("unchanged")
-def test_every_stream_ends_as_if_its_engine_had_not_been_killed(cluster: Cluster, golden: Mapping[str, Seen]) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_stream_ends_as_if_its_engine_had_not_been_lost(
+    cluster: Cluster, golden: Mapping[str, Seen], loss: str
+) -> None:
     assert len(STREAMS) >= 200
     chunks = int(BEGUN * TOKENS * len(STREAMS) / 4)  # a chunk may have several tokens
     warm_up(cluster)
     before, moved_before = {process.pid for process in cluster.processes(ENGINE)}, moved(cluster)
-    outcomes = asked(cluster.url, STREAMS, chunks, lambda: cluster.kill(ENGINE))
+    outcomes = asked(cluster.url, STREAMS, chunks, lambda: LOSSES[loss](cluster))
     failed = unexplained(outcomes)
     assert not failed, "\n".join(failed)
     different = [
