@@ -198,22 +198,19 @@ class Fuse:
 
     def refuse(self, body: bytes) -> None:
         """Refuses the body with this hash for a minute: an engine that continued its stream died before any token."""
+        self._refused.pop(body, None)  # the oldest comes first
         if len(self._refused) >= _MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
         self._refused[body] = self._clock() + DEATHS_S
 
     @property
     def refuses(self) -> bool:
-        """Whether there may be a body that is refused."""
-        return bool(self._refused)
+        """Whether there is a body that is refused; if not, none needs to be hashed."""
+        return bool(self._refused) and next(reversed(self._refused.values())) > self._clock()
 
     def refused_s(self, body: bytes) -> float:
         """For how many more seconds the body is refused; 0 if it is not."""
-        left = self._refused.get(body, 0.0) - self._clock()
-        if left > 0:
-            return left
-        self._refused.pop(body, None)
-        return 0.0
+        return max(0.0, self._refused.get(body, 0.0) - self._clock())
 
 
 # Each request repays a tenth of a retry, so that retries add at most a tenth to the load when everything fails. Nothing

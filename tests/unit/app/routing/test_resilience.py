@@ -1,5 +1,7 @@
 """Breakers open on failed connections and failed checks, never on requests alone, and spare the last deployment.
 
+The fuse refuses bodies for a minute, and looks at none when there is nothing to refuse.
+
 The budget of retries, and each caller's part of it.
 """
 
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.routing.resilience import (
+    DEATHS_S,
     FAULTS_IN_A_ROW,
     LONGEST_OPEN_S,
     OPEN_S,
@@ -16,6 +19,7 @@ from app.routing.resilience import (
     Breaker,
     Breakers,
     Fault,
+    Fuse,
     RetryBudget,
 )
 
@@ -218,3 +222,25 @@ def test_the_debts_of_callers_that_left_are_repaid_by_the_others() -> None:
     for _ in range(round(RESERVE / SHARE) + 100):
         budget.request(CALLER)
     assert sum(budget.take(CALLER) for _ in range(100)) == RESERVE / 2
+
+
+def test_the_fuse_refuses_a_body_for_a_minute_after_the_last_death() -> None:
+    now = 0.0
+    fuse = Fuse(lambda: now)
+    fuse.refuse(b"first")
+    now = 30.0
+    fuse.refuse(b"second")
+    fuse.refuse(b"first")
+    now = 30.0 + DEATHS_S - 1
+    assert fuse.refuses
+    assert (fuse.refused_s(b"first"), fuse.refused_s(b"second"), fuse.refused_s(b"third")) == (1.0, 1.0, 0.0)
+
+
+def test_when_a_minute_is_over_no_body_needs_to_be_hashed() -> None:
+    now = 0.0
+    fuse = Fuse(lambda: now)
+    fuse.refuse(b"body")
+    now = DEATHS_S
+    assert not fuse.refuses
+    assert fuse.refused_s(b"body") == 0.0
+    assert not Fuse(lambda: now).refuses
