@@ -3,7 +3,7 @@
 Seven layers. A module imports from its own layer's packages as listed and from the layers below, never upwards
 (`tests/unit/test_layers.py`):
 
-    1  aio  answer_cache  errors  internal_api  internal_keys  long_json  private_files  sse
+    1  aio  answer_cache  errors  internal_api  internal_keys  long_json  markdown  private_files  sse
                                                             what everything shares
     2  config  engine                                       what the YAML may say; vLLM's formats as pure functions
     3  control_plane  exposures  limits  mirror  request_recordings  routing  telemetry  upstream

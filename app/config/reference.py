@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config.schema import Config
+from app.markdown import with_part
 
 _APPLICATION, _DEPLOYMENT, _FILE = "ServeApplicationSchema", "DeploymentSchema", "ServeDeploySchema"
 """Ray Serve's names of the file's parts."""
@@ -164,11 +165,7 @@ def _text(described: Schema) -> str:
 
 def updated(page: str) -> str:
     """`page` with the reference between its two marks. Raises ValueError where they are missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no line {BEGIN} with a line {END} after it")
-    return f"{before}{BEGIN}\n\n{reference(schema())}\n\n{END}{after}"
+    return with_part(page, BEGIN, END, reference(schema()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

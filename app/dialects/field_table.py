@@ -13,6 +13,7 @@ from app.dialects.base import Dialect
 from app.dialects.nested_fields import IDLE
 from app.dialects.registry import DIALECTS
 from app.dialects.schemas import VLLM, FieldSupport, dialect_support
+from app.markdown import with_part
 
 MISSPELT = "rejected, with the name that was meant"
 """The support of nested fields that `app.dialects.nested_fields` takes for misspelt."""
@@ -91,11 +92,7 @@ def table(dialect: Dialect) -> str:
 
 def updated(text: str, dialect: Dialect) -> str:
     """`text` with the dialect's table between the two marks. Raises ValueError if they are missing."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"there is no line {BEGIN} with a line {END} after it")
-    return f"{before}{BEGIN}\n\n{table(dialect)}\n\n{END}{after}"
+    return with_part(text, BEGIN, END, table(dialect))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

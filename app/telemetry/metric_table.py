@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.markdown import with_part
 from app.telemetry.metrics import Telemetry
 
 BEGIN, END = "<!-- metrics: begin (made by `make fields`) -->", "<!-- metrics: end -->"
@@ -31,11 +32,7 @@ def table() -> str:
 
 def updated(text: str) -> str:
     """`text` with the table between the two marks. Raises ValueError if they are missing."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"there is no line {BEGIN} with a line {END} after it")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return with_part(text, BEGIN, END, table())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

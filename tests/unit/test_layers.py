@@ -20,6 +20,7 @@ LAYERS = [
         "app.internal_api",
         "app.internal_keys",
         "app.long_json",
+        "app.markdown",
         "app.misspellings",
         "app.moments",
         "app.private_files",
