@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from app.access.caller import ConfigViews
-from app.config.endpoints import EarlierWeights
 from app.config.experiments import is_active
 from app.config.loading import Parser
 from app.config.schema import Config, Endpoint, Task, Timeouts
@@ -30,6 +29,7 @@ from app.routing.rules import (
     Overrides,
     Rules,
     current_rules,
+    earlier_of,
     follows,
     same,
     stops_of,
@@ -227,7 +227,7 @@ class SnapshotBuilder:
         unknown = {
             name: followed
             for name, followed in reported.items()
-            if not follows(self._in_force[name].earlier, map(_earlier, followed))
+            if not follows(self._in_force[name].earlier, map(earlier_of, followed))
         }
         return self._built(config, unknown) if unknown else None
 
@@ -332,9 +332,9 @@ class SnapshotBuilder:
             before,
             endpoint.traffic,
             stops,
-            map(_earlier, endpoint.plan.earlier),
+            map(earlier_of, endpoint.plan.earlier),
             withdrawn=endpoint.plan.withdrawn,
-            replaced=map(_earlier, replaced),
+            replaced=map(earlier_of, replaced),
             pin_s=endpoint.pin_s,
             now=now,
         )
@@ -351,10 +351,6 @@ class SnapshotBuilder:
             settles_at = self._settles.get(name, 0.0)
             window = GracePeriod(name, earlier, endpoint.plan.withdrawn, able, self._pins, settles_at)
         return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
-
-
-def _earlier(former: Replaced | EarlierWeights) -> Earlier:
-    return Earlier(former.weights, former.until, former.withdrawn)
 
 
 def _until(earlier: Earlier) -> float:

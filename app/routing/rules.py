@@ -93,6 +93,22 @@ class Earlier(NamedTuple):
     stops: Mapping[str, str] = NO_STOPS
 
 
+class FormerFields(Protocol):
+    """The fields that are used of `exposures.wire.Replaced` and `config.endpoints.EarlierWeights`."""
+
+    @property
+    def weights(self) -> Mapping[str, int]: ...
+    @property
+    def until(self) -> float: ...
+    @property
+    def withdrawn(self) -> Mapping[str, str]: ...
+
+
+def earlier_of(former: FormerFields, withdrawn: Mapping[str, str] = NO_STOPS) -> Earlier:
+    """Weights that a plan or the journal has, with the deployments that have been `withdrawn` since."""
+    return Earlier(former.weights, former.until, {**former.withdrawn, **withdrawn})
+
+
 class InForce(NamedTuple):
     """The weights by which an endpoint's keys are drawn. `earlier`: those that running conversations follow, the oldest
     first."""

@@ -18,7 +18,7 @@ from app.config.schema import Config, Endpoint
 from app.errors import BadRequest
 from app.exposures.plans import content_of, digest_of, plan_of
 from app.exposures.wire import Replaced
-from app.routing.rules import Earlier, follows, moved_on, same
+from app.routing.rules import earlier_of, follows, moved_on, same
 
 FACTS = JUDGED, LOAD, OBSTACLES, LOST, LOOKS = ("judged", "load", "obstacles", "lost", "looks")
 """Kinds of entries with facts that no exposure has, written whenever they change, so that a report of any time can be
@@ -104,8 +104,8 @@ def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
 
 def _are_listed(replaced: Sequence[Replaced], plan: PlanSettings) -> bool:
     return follows(
-        [Earlier(former.weights, former.until, {**former.withdrawn, **plan.withdrawn}) for former in plan.earlier],
-        [Earlier(former.weights, former.until, former.withdrawn) for former in replaced],
+        (earlier_of(former, plan.withdrawn) for former in plan.earlier),
+        map(earlier_of, replaced),
     )
 
 
