@@ -230,13 +230,16 @@ class Attempt:
             ) from error
         self._failed(error)
 
-    def _failed(self, error: UpstreamError) -> None:
-        """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic."""
+    def _failed(self, error: UpstreamError, *, is_lost: bool = False) -> None:
+        """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic.
+
+        `is_lost`: a stream has lost its engine to it.
+        """
         if error is self._blamed:
             return
         self._blamed = error
         exchange, state, name = self._exchange, self._exchange.state, self._target.name
-        if isinstance(error, Unanswered | Incomplete):
+        if is_lost or isinstance(error, Unanswered | Incomplete):
             exchange.deaths += 1
         if isinstance(error, MalformedAnswer):
             malformed = event(
@@ -479,10 +482,8 @@ class Attempt:
         """Records that an engine is lost: its failure, None for a hand-over; another one is called."""
         observer, name = self._observer, self._target.name
         if failure is not None:
-            if not isinstance(failure, Unanswered | Incomplete):
-                self._exchange.deaths += 1
             observer.failed(name, failure)
-            self._failed(failure)
+            self._failed(failure, is_lost=True)
         observer.returned()
         observer.called(self._target)
 
