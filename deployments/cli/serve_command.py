@@ -185,11 +185,9 @@ def _model(target: str, *, ask_hub: bool) -> tuple[str, Mapping[str, Any], bool]
             raise CommandError(f"The folder {target} does not exist")
         if "/" not in target and (meant := _meant(target)):
             raise CommandError(f"'{target}' is no folder or hub's id. Did you mean {meant}?")
-        if not ask_hub:
-            folder = hub.cached_config_folder(target)
-            return target, *(_described(folder) if folder is not None else ({}, False))
-        typer.echo(f"Looking for {target} in the cache and at the hub", err=True)
-        folder = hub.config_folder(target)
+        if ask_hub:
+            typer.echo(f"Looking for {target} in the cache and at the hub", err=True)
+        folder = hub.config_folder(target) if ask_hub else hub.cached_config_folder(target)
         return target, *(_described(folder) if folder is not None else ({}, False))
     except WeightsError as error:
         raise CommandError(str(error)) from None

@@ -1,7 +1,6 @@
 """What a valid configuration asks for that no machine, or not this one, has: known before anything starts."""
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
 from deployments.local import accelerator
 from deployments.local.accelerator import KV_AND_WEIGHTS, Gpu, NoGpus
 from deployments.weights.recipes import RECIPES
-from deployments.weights.sources import adapter_sources, is_hub_id, model_sources
+from deployments.weights.sources import HUB_ID, adapter_sources, is_hub_id, model_sources
 
 LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
@@ -73,7 +72,7 @@ def unknown_sources(document: Mapping[str, Any]) -> Iterator[str]:
             name = source.removeprefix(PACKAGE_PREFIX)
             if name != source and name not in RECIPES:
                 yield f"{where}: no package has the model '{name}'{nearest(name, RECIPES) or f'; known: {_KNOWN}'}"
-            elif is_hub_id(source) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is None:
+            elif is_hub_id(source) and HUB_ID.fullmatch(source) is None:
                 forms = f"a folder (/… or ./…), a hub's id (owner/name), {PACKAGE_PREFIX}… or s3://…"
                 meant = nearest(source.partition(":")[0], [PACKAGE_PREFIX.rstrip(":")])
                 yield f"{where}: '{source}' is neither {forms}{f'{meant[:-1]}:?' if meant else ''}"

@@ -13,6 +13,7 @@ import yaml
 
 from app.internal_api import PACKAGE_PREFIX
 from deployments.local.accelerator import KV_AND_WEIGHTS
+from deployments.weights.sources import HUB_ID, is_hub_id
 
 VARIANT_SHARE = 10
 """The percentage of the traffic that each variant gets besides the first."""
@@ -189,8 +190,9 @@ def name_of(source: str) -> str:
     """What a model is called, from its source: a hub's id as it is, else the last part of a folder, URL or package."""
     if source.startswith(PACKAGE_PREFIX):
         return source.removeprefix(PACKAGE_PREFIX)
-    is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None and not source.startswith(".")
-    return source if is_hub_id else source.rstrip("/").rpartition("/")[2] or "model"
+    if is_hub_id(source) and HUB_ID.fullmatch(source) is not None:
+        return source
+    return source.rstrip("/").rpartition("/")[2] or "model"
 
 
 def tasks_of(config: Mapping[str, Any], runner: object = None, *, embeds: bool = False) -> tuple[str, ...]:

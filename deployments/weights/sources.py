@@ -1,10 +1,14 @@
 """The sources of the weights of a Serve configuration's applications."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.config.adapters import adapters_of
 from app.internal_api import PACKAGE_PREFIX
+
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+"""The form of a hub's ids."""
 
 
 def is_hub_id(source: object) -> bool:
