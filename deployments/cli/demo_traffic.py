@@ -160,7 +160,7 @@ class TrafficSender:
                 await self._score(session, answer.headers["x-request-id"])
         except aiohttp.ClientConnectorError as error:
             self._failed(name, str(error))
-            if not any(seen.first_token_s for seen in self._seen.values()):
+            if not self._is_answered():
                 self._refused = CommandError(f"{self._url} cannot be reached: {error}", ExitCode.UNREACHABLE)
         except (aiohttp.ClientError, TimeoutError) as error:
             self._failed(name, str(error) or "no answer in time")
@@ -185,7 +185,7 @@ class TrafficSender:
 
     def table(self) -> str:
         """The answers by deployment; empty if the server has refused all."""
-        if self._refused is not None and not any(seen.first_token_s for seen in self._seen.values()):
+        if self._refused is not None and not self._is_answered():
             return ""
         rows = [
             [
@@ -203,11 +203,14 @@ class TrafficSender:
             lines.append(f"The last error: {self._error}")
         return "\n".join(lines)
 
+    def _is_answered(self) -> bool:
+        return any(seen.first_token_s for seen in self._seen.values())
+
     def check(self) -> None:
         """Raises CommandError if the server refused a question for good, or answered none."""
         if self._refused is not None:
             raise self._refused
-        if not any(seen.first_token_s for seen in self._seen.values()):
+        if not self._is_answered():
             raise CommandError("No request was answered", ExitCode.UNREACHABLE)
 
 
