@@ -6,8 +6,9 @@ of its engine. Here a child does both first, with bounded CPU time and memory, a
 some tokens: from its beginning, and from wherever an answer may come to (`everywhere`). What the child does not survive
 is refused for a while; the rest costs the engine about the same again.
 
-The children are forks of one small process with xgrammar and the vocabulary. It is sent a socket for each trial; a
-child hears the constraint there, says `STARTED`, and `DONE` in the end. If the other side hangs up, the child ends.
+The children are forks of one small process with xgrammar and the vocabulary. For each trial it is sent a file with the
+constraint, and a socket where a child says `STARTED`, and `DONE` in the end. If the other side hangs up, the child
+ends. Nothing is sent to the child there: the kernel would end it for that, too.
 
     python -m deployments.engine.trial FILE_DESCRIPTOR < SETTINGS
 """
@@ -34,7 +35,7 @@ from hashlib import blake2b
 from operator import itemgetter
 from re import _parser  # type: ignore[attr-defined, unused-ignore]
 from threading import Timer
-from typing import Any
+from typing import Any, TextIO
 
 STEPS, STEPS_EVERYWHERE = 32, 4
 """Tokens that a trial follows from the beginning, where forced text in between does not count, and from each other
@@ -164,26 +165,26 @@ class Trials:
         async with self._places:
             for _ in range(2):
                 process = self.start()
-                if said := await self._said_by_child(json.dumps([kind, text]).encode()):
+                if said := await self._said_by_child(json.dumps([kind, text])):
                     return said == STARTED + DONE
                 with suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(process.wait, 10)  # it is ending
         raise RuntimeError("the process that tries constraints does not run")
 
-    async def _said_by_child(self, constraint: bytes) -> bytes:
+    async def _said_by_child(self, constraint: str) -> bytes:
         """What it says until it ends; nothing if there was none."""
         assert self._control is not None
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, os.fdopen(os.memfd_create("constraint"), "w") as file:
+            file.write(constraint)
+            file.flush()
             try:
-                socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
+                socket.send_fds(self._control, [b"\0"], [theirs.fileno(), file.fileno()])
             except OSError:
                 ours.close()
                 return b""
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
-            writer.write(constraint)
-            writer.write_eof()
             return await reader.read()
         except ConnectionError:
             return b""
@@ -209,21 +210,23 @@ def _serve(control: socket.socket, vocabulary: str, any_whitespace: bool, bounds
     longest = np.argsort([-len(token) for token in tokens.decoded_vocab], kind="stable")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no child becomes a zombie
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if not message:
             return
-        with socket.socket(fileno=descriptors[0]) as connection:
+        with socket.socket(fileno=descriptors[0]) as connection, os.fdopen(descriptors[1]) as constraint:
             if os.fork() == 0:
                 try:
                     control.close()
-                    _try(connection, tokens, longest, any_whitespace, bounds)
+                    _try(connection, constraint, tokens, longest, any_whitespace, bounds)
                 finally:
                     connection.close()  # the verdict does not wait until the memory is given back
                     os._exit(0)
 
 
-def _try(connection: socket.socket, tokens: Any, longest: Any, any_whitespace: bool, bounds: Bounds) -> None:
-    """Compiles the constraint that `connection` sends. The kernel ends this process where it leaves the bounds.
+def _try(
+    connection: socket.socket, constraint: TextIO, tokens: Any, longest: Any, any_whitespace: bool, bounds: Bounds
+) -> None:
+    """Compiles a constraint and tells `connection`. The kernel ends this process where it leaves the bounds.
 
     `longest`: the tokens' numbers, the longest first.
     """
@@ -237,12 +240,12 @@ def _try(connection: socket.socket, tokens: Any, longest: Any, any_whitespace: b
     _limit_cpu_time(bounds.reading_s)
     _limit_memory(bounds.bytes)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # C++ says why it ends
-    with connection.makefile("rb") as constraint:
-        kind, text = json.load(constraint)
-    connection.sendall(STARTED)
     # From now on, SIGIO ends this process when the other side hangs up.
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    connection.sendall(STARTED)  # fails if it has hung up
+    constraint.seek(0)
+    kind, text = json.load(constraint)
     try:
         grammar = _read_as_vllm(kind, text, any_whitespace)
     except Exception as error:  # noqa: BLE001  vLLM gets the same error, and says so
