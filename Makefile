@@ -70,7 +70,7 @@ HOSTILE_TESTS := tests/router/hostile
 SDKS := anthropic|azure|databricks|friendli|openai
 SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/clients $(LONG_TESTS) $(HOSTILE_TESTS)), \
 	$(shell grep -rlE --include '*.py' '^(from|import) ($(SDKS))\b' tests/unit tests/router))
-LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist worksteal \
+LAYER = $(BIN)/python -m pytest --timeout 700 -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 
 # The fast layer in parts: a process for each imports less than workers that share all tests. Those that hardly wait, at
@@ -131,7 +131,7 @@ test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
 	@$(END_ALL) $(BIN)/python -m pytest --timeout 1800 $(ENGINE_TESTS) & engine=$$!; \
-		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
+		$(BIN)/python -m pytest --timeout 700 -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
 		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 
 coverage: $(TESTING)  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
