@@ -24,7 +24,7 @@ _KNOWN = ", ".join(RECIPES)
 _UTILIZATION = 0.92
 """vLLM's default of `gpu_memory_utilization`."""
 
-_SHARING = "docs/start/gpu.md#two-variants-on-one-gpu"
+_SHARING = "docs/start/gpu.md#two-deployments-on-one-gpu"
 
 
 def engine_problems(document: Mapping[str, Any]) -> Iterator[str]:
