@@ -278,6 +278,7 @@ class Router:
         self._recorder.configure(config)
         self._tracing.configure(tracing)
         self.state.recent_keys.configure(config.endpoints)
+        self.state.telemetry.show(config.endpoints)
         self._deployments.configured(incoming.targets)
         self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
         self._management.configured(config, int(time.time() * 1000))

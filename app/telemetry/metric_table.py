@@ -17,14 +17,13 @@ BEGIN, END = "<!-- metrics: begin (made by `make fields`) -->", "<!-- metrics: e
 def table() -> str:
     """A Markdown table, in the order of the names."""
     head = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    registry = Telemetry().registry
-    # A family that has counted nothing yet does not tell its labels: only its collector does.
-    collectors = registry._collector_to_names.items()
-    labels = {name: getattr(collector, "_labelnames", ()) for collector, names in collectors for name in names}
+    telemetry = Telemetry()
     rows = [
         f"| `{family.name}{'_total' if family.type == 'counter' else ''}` | {family.type} | "
-        f"{', '.join(f'`{label}`' for label in labels[family.name])} | {family.documentation} |"
-        for family in registry.collect()
+        # A family that has counted nothing yet does not tell its labels: only its collector does.
+        f"{', '.join(f'`{label}`' for label in getattr(collector, '_labelnames', ()))} | {family.documentation} |"
+        for collector in (*telemetry.registry._collector_to_names, *telemetry.histograms)
+        for family in collector.collect()
         if not family.name.startswith("process_")
     ]
     return "\n".join([*head, *sorted(rows)])

@@ -6,15 +6,17 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 - Metrics of the exposures and recordings that routers send to the controller.
 - Metrics of failures before the first byte, and of full endpoints and deployments.
 - The series that count the requests of one endpoint, deployment, dialect, status and reason.
+- The histograms of requests in what a scrape reads, where many endpoints share theirs.
 """
 
-import os
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
+from operator import add
 from typing import Any, Final, Protocol, TypeVar
 
 from prometheus_client import (
@@ -27,8 +29,9 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from app.telemetry.caller_use import CallerUse
 from app.telemetry.logs import Record, log_request
@@ -56,7 +59,6 @@ class LedgerMetrics:
             "switchyard_ledger_buffer_bytes",
             "Exposures that the controller of experiments has not stored yet",
             registry=registry,
-            multiprocess_mode="livesum",
         )
         self.ledger_batch = Histogram(
             "switchyard_ledger_batch_seconds",
@@ -258,12 +260,39 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
 
 
+OWN_HISTOGRAMS = 50
+"""Endpoints that have histograms of their own in what a scrape reads."""
+
+TOGETHER = "_others"
+"""The labels `endpoint` and `deployment` of the histograms that all further endpoints share. No endpoint has this
+name."""
+
+
+class _Endpoints:
+    """Which endpoints have histograms of their own: the first of the configuration, so that it is the same ones on
+    every router. For each it is decided once, since a series that joined another would look like new requests."""
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+        self._sharing: set[str] = set()
+
+    def configure(self, names: Iterable[str]) -> None:
+        """Decides for the names that are new."""
+        for name in names:
+            if name not in self._own and name not in self._sharing:
+                (self._own if len(self._own) < OWN_HISTOGRAMS else self._sharing).add(name)
+
+    def shown(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """The labels of the series in which those of these labels are shown."""
+        return (TOGETHER, TOGETHER, *labels[2:]) if labels[0] in self._sharing else labels
+
+
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)
 """Bucket bounds; above the last one nothing is left."""
 
 
 class Telemetry(LedgerMetrics):
-    """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
+    """The process's metrics."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # they would double the series of every counter and histogram
@@ -276,7 +305,6 @@ class Telemetry(LedgerMetrics):
             "Requests that a deployment is working on",
             _LABELS[:3],
             registry=registry,
-            multiprocess_mode="livesum",
         )
         self.requests = Counter(
             "switchyard_requests",
@@ -289,46 +317,47 @@ class Telemetry(LedgerMetrics):
             "1 while a deployment's circuit breaker is open: it gets no traffic that another one can take",
             ("deployment",),
             registry=registry,
-            multiprocess_mode="livemax",
         )
         self.errors = Counter(
             "switchyard_errors", "Requests that failed, by kind", (*_LABELS, "error_type"), registry=registry
         )
+        self._endpoints = _Endpoints()
         self.duration = Histogram(
             "gen_ai_server_request_duration_seconds",
             "From the request's arrival to the answer's last byte",
             _LABELS,
-            registry=registry,
+            registry=None,
             buckets=DURATION,
         )
         self.first_token = Histogram(
             "gen_ai_server_time_to_first_token_seconds",
             "From the request's arrival to a stream's first chunk",
             _LABELS,
-            registry=registry,
+            registry=None,
             buckets=FIRST_TOKEN,
         )
         self.per_token = Histogram(
             "gen_ai_server_time_per_output_token_seconds",
             "The rest of a stream after its first token, divided by its tokens",
             _LABELS,
-            registry=registry,
+            registry=None,
             buckets=PER_TOKEN,
         )
         self.tokens = Histogram(
             "gen_ai_client_token_usage_tokens",
             "Tokens per request: input is the prompt, output the completion",
             (*_LABELS, "gen_ai_token_type"),
-            registry=registry,
+            registry=None,
             buckets=TOKENS,
         )
         self.max_tokens = Histogram(
             "gen_ai_request_max_tokens",
             "max_tokens of requests that set it",
             _LABELS,
-            registry=registry,
+            registry=None,
             buckets=TOKENS,
         )
+        self.histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.max_tokens)
         self.reloads = Counter(
             "switchyard_config_reloads",
             "Configurations received, by outcome: applied, refused",
@@ -339,7 +368,6 @@ class Telemetry(LedgerMetrics):
             "switchyard_config_last_reload_successful",
             "1 if the configuration that was delivered last is in force, 0 if it was refused",
             registry=registry,
-            multiprocess_mode="livemin",
         )
         self.key_reloads = Counter(
             "switchyard_key_reloads",
@@ -351,7 +379,6 @@ class Telemetry(LedgerMetrics):
             "switchyard_keys_last_reload_successful",
             "1 if the keys file that was read last is in force, 0 if it was refused",
             registry=registry,
-            multiprocess_mode="livemin",
         )
         self.last_key_reload.set(1)
         self.unauthorized_requests = Counter(
@@ -381,7 +408,6 @@ class Telemetry(LedgerMetrics):
             "1 while an experiment's stop keeps the endpoint's traffic from the deployment",
             ("endpoint", "deployment"),
             registry=registry,
-            multiprocess_mode="livemax",
         )
         self._stopped: set[tuple[str, str]] = set()
         self.pins = Gauge(
@@ -389,7 +415,6 @@ class Telemetry(LedgerMetrics):
             "Conversations that keep the deployment on which they began after a change of traffic",
             ("endpoint",),
             registry=registry,
-            multiprocess_mode="livemax",
         )
         self._pinned: set[str] = set()
         self.pin_misses = Counter(
@@ -412,7 +437,6 @@ class Telemetry(LedgerMetrics):
             "Copies that wait for one of the shadow's slots",
             ("endpoint", "deployment"),
             registry=registry,
-            multiprocess_mode="livesum",
         )
         self.traces = Counter(
             "switchyard_traced_requests",
@@ -424,13 +448,9 @@ class Telemetry(LedgerMetrics):
             "switchyard_event_loop_lag_seconds",
             "The delay of a one-second timer when it last fired",
             registry=registry,
-            multiprocess_mode="max",
         )
-        self.tasks = Gauge(
-            "switchyard_asyncio_tasks", "Tasks of the event loop", registry=registry, multiprocess_mode="livesum"
-        )
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            ProcessCollector(registry=registry)
+        self.tasks = Gauge("switchyard_asyncio_tasks", "Tasks of the event loop", registry=registry)
+        ProcessCollector(registry=registry)
 
     def keys_read(self, outcome: str) -> None:
         """Counts a reload of the keys file: ``applied`` or ``refused``."""
@@ -445,6 +465,10 @@ class Telemetry(LedgerMetrics):
         """Counts a configuration that was delivered: ``applied`` or ``refused``."""
         self.reloads.labels(outcome).inc()
         self.last_reload.set(int(outcome == "applied"))
+
+    def show(self, endpoints: Iterable[str]) -> None:
+        """Decides which of these endpoints have histograms of their own."""
+        self._endpoints.configure(endpoints)
 
     def limited(self, endpoint: str, limit: str) -> None:
         """Counts a request over a limit of ``requests``, ``tokens`` or ``concurrent`` requests."""
@@ -519,20 +543,48 @@ class Telemetry(LedgerMetrics):
         return ((metric, labels, child) for (metric, labels), child in self._children.items())
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
-        """The metrics in Prometheus' text format, or those of some endpoints."""
-        source = self._source()
-        return generate_latest(source if endpoints is None else _ForEndpoints(endpoints, source))
+        """The metrics in Prometheus' text format, or those of some endpoints, which have all histograms of their own.
+        Of all endpoints, the first `OWN_HISTOGRAMS` have."""
+        return b"".join(map(generate_latest, self._sources(endpoints)))
 
     def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
         """The metrics of some endpoints."""
-        return _ForEndpoints(endpoints, self._source()).collect()
+        return chain.from_iterable(source.collect() for source in self._sources(endpoints))
 
-    def _source(self) -> CollectorRegistry:
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            return self.registry
-        shared = CollectorRegistry()
-        MultiProcessCollector(shared)
-        return shared
+    def _sources(self, endpoints: Collection[str] | None) -> Iterator[Collector]:
+        yield self.registry if endpoints is None else _ForEndpoints(endpoints, self.registry)
+        yield _Histograms(self, self._endpoints, endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class _Histograms(Collector):
+    """The histograms of some endpoints; of all of them, as `shown` says."""
+
+    telemetry: Telemetry
+    shown: _Endpoints
+    endpoints: Collection[str] | None
+
+    def collect(self) -> Iterator[Metric]:
+        series: dict[Histogram, dict[tuple[str, ...], list[float]]] = {each: {} for each in self.telemetry.histograms}
+        for histogram, labels, child in list(self.telemetry.children()):
+            if histogram in series and (self.endpoints is None or labels[0] in self.endpoints):
+                # The numbers themselves: `collect` makes an object of every one, and `get` takes a lock.
+                values = [child._sum._value, *(bucket._value for bucket in child._buckets)]
+                shown = self.shown.shown(labels) if self.endpoints is None else labels
+                before = series[histogram].get(shown)
+                series[histogram][shown] = values if before is None else list(map(add, before, values))
+        for histogram, values_of in series.items():
+            if self.endpoints is None or values_of:
+                yield _family(histogram, values_of)
+
+
+def _family(histogram: Histogram, values_of: Mapping[tuple[str, ...], Sequence[float]]) -> Metric:
+    """`values_of` labels: the sum, and the count of each bucket without those below it."""
+    family = HistogramMetricFamily(histogram._name, histogram._documentation, labels=histogram._labelnames)
+    bounds = list(map(floatToGoString, histogram._upper_bounds))
+    for labels, (total, *counts) in values_of.items():
+        family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), total)
+    return family
 
 
 class _Working:
