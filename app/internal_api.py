@@ -66,10 +66,6 @@ MARK_HAND_OVER = b":handover\n\n"
 MARK_NONE = b":none\n\n"
 """The last mark of a stream that cannot be continued from here on. What follows it is unmarked."""
 
-HAND_OVER_VARIABLE = "SWITCHYARD_HAND_OVER_AFTER_S"
-"""The environment variable with the seconds after which a model application's replica that is stopped hands over its
-streams; `never`: it finishes them."""
-
 CONTINUES = "continues"
 """The field of a model's card (`MODEL_PATH`): true if its engine continues streams and marks them."""
 

@@ -1,16 +1,33 @@
 """One vLLM generation deployment: chat, completions, responses."""
 
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
 from ray import serve
 
-from deployments.engine.application import EngineArgs, build_engine
+from deployments.engine.application import EngineArgs, build_engine, engine_config
 from deployments.engine.logits.registry import logits_processors
 
 
-def build(args: EngineArgs) -> serve.Application:
+class GenerationArgs(EngineArgs):
+    """`args` of an application that generates: `{llm_config: {...}}`, and what a replica that is stopped does."""
+
+    drain: Literal["hand_over", "finish"] = Field(
+        default="hand_over",
+        description="What a stopped replica does with its streams: `hand_over` to another replica, or `finish`.",
+    )
+    hand_over_after_s: float = Field(
+        default=30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that answers have to end by themselves, before the streams are handed over.",
+    )
+
+
+def build(args: GenerationArgs) -> serve.Application:
     """The application; Serve validates `args` against its annotation."""
-    return build_engine(args, **engine_kwargs(args))
+    after_s = args.hand_over_after_s if args.drain == "hand_over" else None
+    return build_engine(engine_config(args, **engine_kwargs(args)), hand_over_after_s=after_s)
 
 
 def engine_kwargs(args: EngineArgs) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _condition(import_path: str, name: str, args: Mapping[str, Any]) -> dict[str
     if name == "Router":
         deployment["user_config"] = {"$ref": "#/$defs/Config"}
     if "llm_config" in args["properties"]:
-        args = {**args, "properties": {"llm_config": {"$ref": "#/$defs/LLMConfig"}}}
+        args = {**args, "properties": {**args["properties"], "llm_config": {"$ref": "#/$defs/LLMConfig"}}}
     properties = {"deployments": {"items": {"properties": deployment}}, "args": args}
     known = {"properties": {"import_path": {"const": import_path}}, "required": ["import_path"]}
     return {"if": known, "then": {"properties": properties}}

@@ -40,12 +40,13 @@ _ARGUMENTS: Mapping[str, Sequence[str]] = {
 """The dataclasses that declare the valid `engine_kwargs`, by their file in the package vllm."""
 
 
-def build(config: Any, server: str, name: str) -> serve.Application:
+def build(config: Any, server: str, name: str, **options: Any) -> serve.Application:
     """The application of an LLMConfig: one deployment `name` of the class `server` (`module.Class`).
 
-    Replicas import the class. What Serve may set for the deployment is in `config.deployment_config`.
+    Replicas import the class, and make it of the config and the `options`. What Serve may set for the deployment is in
+    `config.deployment_config`.
     """
-    return serve.deployment(**{**deployment_options(config), "name": name})(server).bind(llm_config=config)
+    return serve.deployment(**{**deployment_options(config), "name": name})(server).bind(llm_config=config, **options)
 
 
 def llm_config(given: Mapping[str, Any]) -> Any:
@@ -210,16 +211,16 @@ class EngineArgs(BaseModel):
     llm_config: dict[str, Any]
 
 
-def build_engine(args: EngineArgs, **engine_kwargs: Any) -> serve.Application:
-    """The application for `args`. The YAML takes precedence over `engine_kwargs`, and both over the defaults.
-
-    Raises ValueError for fields and arguments that Ray or vLLM do not have.
-    """
-    return build(engine_config(args, **engine_kwargs), SERVER, DEPLOYMENT)
+def build_engine(config: Any, **options: Any) -> serve.Application:
+    """The application of an `engine_config`, with these options of the server."""
+    return build(config, SERVER, DEPLOYMENT, **options)
 
 
 def engine_config(args: EngineArgs, **engine_kwargs: Any) -> Any:
-    """Its LLMConfig; the arguments and errors as of `build_engine`."""
+    """The LLMConfig for `args`. The YAML takes precedence over `engine_kwargs`, and both over the defaults.
+
+    Raises ValueError for fields and arguments that Ray or vLLM do not have.
+    """
     kwargs = {**ENGINE_KWARGS, **engine_kwargs, **adapter_kwargs(args.llm_config)}
     return llm_config(_with_defaults(args.llm_config, kwargs))
 

@@ -12,10 +12,9 @@ behind the internal key.
 
 import asyncio
 import logging
-import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.internal_api import HAND_OVER_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
+from app.internal_api import MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
 from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
@@ -71,9 +70,6 @@ _log = logging.getLogger("switchyard")
 # A replica that is stopped finishes its requests, for as long as a request may take. Streams need not hold its node so
 # long: another replica continues them. That computes prompt and answer again, so short answers are finished first.
 
-HAND_OVER_AFTER_S = 30.0
-"""The time that answers have to end by themselves, by default."""
-
 LOOK_AGAIN_S = 1.0
 
 
@@ -95,20 +91,6 @@ async def hand_over_when_stopped(
         if len(streams) and await asyncio.to_thread(has_successor) and (count := streams.hand_over()):
             _log.info("Handed over the streams of a stopped replica", extra=event("handed_over", streams=count))
         await asyncio.sleep(every_s)
-
-
-def hand_over_after_s(environment: Mapping[str, str]) -> float | None:
-    """The seconds that HAND_OVER_VARIABLE gives; None: never. Raises ValueError for anything else."""
-    given = environment.get(HAND_OVER_VARIABLE, "")
-    if given == "never":
-        return None
-    try:
-        seconds = float(given or HAND_OVER_AFTER_S)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{HAND_OVER_VARIABLE} must be a number of seconds, or never, not {given!r}")
-    return seconds
 
 
 def is_stopped() -> bool:
@@ -272,16 +254,23 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     """Ray's LLMServer behind the internal key."""
 
     _default_engine_cls = Engine
+    _hand_over_after_s: float | None = None
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, llm_config: Any, *, hand_over_after_s: float | None = None
+    ) -> None:
+        """`hand_over_after_s`: when a replica that is stopped hands its streams over; None: it finishes them."""
+        self._hand_over_after_s = hand_over_after_s
+        await super().__init__(llm_config)
 
     async def _start_engine(self) -> None:
         log_to_stderr()
         prepare_modules(self._llm_config)
-        after_s = hand_over_after_s(os.environ)  # a mistake in it is said before minutes of loading
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
         self._load = LoadReport(held_by_serve)
         self._watchers = [asyncio.create_task(Watchdog(self.engine._engine_client).run())]
-        if after_s is not None:
+        if (after_s := self._hand_over_after_s) is not None:
             handing_over = hand_over_when_stopped(self._streams, is_stopped, has_successor, after_s)
             self._watchers.append(asyncio.create_task(handing_over))
 

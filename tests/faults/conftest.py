@@ -25,6 +25,7 @@ ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
 ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
 KEY = "key"
 FIRST_BYTE_S = 15
+HAND_OVER_AFTER_S = 2
 BACK_WITHIN_S = 120
 
 
@@ -135,7 +136,7 @@ def document() -> dict[str, Any]:
                 "name": "tiny",
                 "route_prefix": "/deployments/tiny",
                 "import_path": "deployments.llm:build",
-                "args": {"llm_config": tiny},
+                "args": {"llm_config": tiny, "hand_over_after_s": HAND_OVER_AFTER_S},
                 "deployments": [{"name": "Engine", **watchful}],
             },
         ]

@@ -1,6 +1,7 @@
 """Two hundred streams of every dialect go on when their engine dies or hangs; one that kills engines does not."""
 
 import asyncio
+import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,10 +146,19 @@ def moved(cluster: Cluster) -> float:
     return max(sum(value for name, value in metrics.items() if name.startswith(begins)) for metrics in scrapes)
 
 
+def one_replica_less(cluster: Cluster) -> None:
+    """Serve stops one of the two, which hands its streams over."""
+    fewer = copy.deepcopy(cluster.document)
+    fewer["applications"][0]["deployments"][0]["user_config"]["timeouts"] = PATIENT
+    fewer["applications"][1]["args"]["llm_config"]["deployment_config"]["num_replicas"] = 1
+    cluster.rest("PUT", json=fewer)
+
+
 LOSSES: Mapping[str, Callable[[Cluster], object]] = {
     "killed": lambda cluster: cluster.kill(ENGINE),
     "replica killed": lambda cluster: cluster.kill(REPLICA),
     "hung": lambda cluster: cluster.processes(ENGINE)[0].suspend(),
+    "stopped": one_replica_less,
 }
 
 

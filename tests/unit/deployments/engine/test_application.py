@@ -17,6 +17,7 @@ from tests.support.processes.project import ROOT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
+    from deployments import llm
     from deployments.engine.application import EngineArgs, engine_config
 
 MODEL = {"model_loading_config": {"model_id": "m", "model_source": "org/m"}}
@@ -151,6 +152,34 @@ def test_the_application_equals_that_of_rays_builder(given: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "after_s"),
+    [
+        ({}, 30.0),
+        ({"hand_over_after_s": 0}, 0.0),
+        ({"drain": "hand_over", "hand_over_after_s": 2.5}, 2.5),
+        ({"drain": "finish"}, None),
+    ],
+)
+def test_a_replica_learns_when_it_hands_its_streams_over(given: dict[str, Any], after_s: float | None) -> None:
+    application = llm.build(llm.GenerationArgs.model_validate({"llm_config": MODEL, **given}))
+    assert application._bound_deployment.init_kwargs["hand_over_after_s"] == after_s
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"drain": "never"}, "drain"),
+        ({"hand_over_after_s": -1}, "hand_over_after_s"),
+        ({"hand_over_after_s": float("inf")}, "hand_over_after_s"),
+        ({"hand_over_after_s": "soon"}, "hand_over_after_s"),
+    ],
+)
+def test_another_way_to_drain_is_refused_by_its_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        llm.GenerationArgs.model_validate({"llm_config": MODEL, **given})
+
+
 @pytest.mark.parametrize(("in_file", "replicas"), [(2, (2, 2)), ("auto", (1, 100)), (None, (1, 1))])
 def test_the_files_number_of_replicas_holds(in_file: Any, replicas: tuple[int, int]) -> None:
     """Serve applies a file's `deployments:` to what the builder returned."""
@@ -197,8 +226,10 @@ BUILD = """
 import json, sys
 from deployments import embedding, llm
 from deployments.engine.application import EngineArgs
-for module, args in zip((llm, llm, embedding), json.load(sys.stdin), strict=True):
-    module.build(EngineArgs(**args))
+from deployments.llm import GenerationArgs
+takers = (llm, GenerationArgs), (llm, GenerationArgs), (embedding, EngineArgs)
+for (module, arguments), args in zip(takers, json.load(sys.stdin), strict=True):
+    module.build(arguments(**args))
 print(sorted({"torch", "transformers", "vllm"} & set(sys.modules)))
 """
 

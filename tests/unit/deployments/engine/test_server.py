@@ -17,19 +17,17 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from app.internal_api import HAND_OVER_VARIABLE, REPLICA_AGE_HEADER
+from app.internal_api import REPLICA_AGE_HEADER
 from tests.support.waiting import wait_until_async
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
     from deployments.engine.server import (
-        HAND_OVER_AFTER_S,
         QUEUE_TIME,
         SERVICE_TIME,
         DisconnectMiddleware,
         LoadReport,
         ReplicaAgeMiddleware,
-        hand_over_after_s,
         hand_over_when_stopped,
         held_by_serve,
     )
@@ -248,17 +246,3 @@ async def test_streams_are_handed_over_after_the_stop_while_another_replica_runs
     has_successor.set()
     await wait_until_async(lambda: open_streams.handed_over > 2, lambda: str(open_streams.handed_over))
     watching.cancel()
-
-
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [(None, HAND_OVER_AFTER_S), ("", HAND_OVER_AFTER_S), ("0", 0.0), ("2.5", 2.5), ("never", None)],
-)
-def test_the_time_until_streams_are_handed_over_is_a_variable(given: str | None, seconds: float | None) -> None:
-    assert hand_over_after_s({} if given is None else {HAND_OVER_VARIABLE: given}) == seconds
-
-
-@pytest.mark.parametrize("given", ["-1", "inf", "nan", "soon"])
-def test_another_time_is_refused_by_its_name(given: str) -> None:
-    with pytest.raises(ValueError, match=HAND_OVER_VARIABLE):
-        hand_over_after_s({HAND_OVER_VARIABLE: given})
