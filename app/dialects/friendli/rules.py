@@ -2,12 +2,10 @@
 
 Pydantic checks each field alone. These are written by hand because their order and their texts are part of the
 contract.
-
-The rules for the fields of completions and of what they share with chat, in the order in which they are checked.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
@@ -28,26 +26,23 @@ from app.dialects.friendli.sampling import seeds_count_up
 from app.errors import BadRequest
 from app.internal_api import MAX_STOP_STRINGS
 
-_Checked = TypeVar("_Checked", bound=GenerationFields)
-_Fields = TypeVar("_Fields", bound=GenerationFields, contravariant=True)
+_Fields = TypeVar("_Fields", bound=GenerationFields)
 
 
-class FieldRule(ABC, Generic[_Fields]):
-    """`field` is wrong `when` the condition holds; `message` states the reason."""
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[_Fields]):
+    """Rejects `field` with `message` when `when` is true of the request.
+
+    `schema`: the rule in JSON Schema; None if that cannot express it.
+    """
 
     field: str
     message: str
-
-    @abstractmethod
-    def when(self, fields: _Fields) -> bool:
-        """Whether `fields` break the rule."""
-
-    def schema(self) -> Schema | None:
-        """The rule in JSON Schema; None if that cannot express it."""
-        return None
+    when: Callable[[_Fields], bool]
+    schema: Schema | None = None
 
 
-def checked_against(fields: _Checked, rules: Iterable[FieldRule[_Checked]]) -> _Checked:
+def checked_against(fields: _Fields, rules: Iterable[Rule[Any]]) -> _Fields:
     """Returns `fields`. Raises BadRequest for the first rule that they break."""
     for rule in rules:
         if rule.when(fields):
@@ -55,9 +50,9 @@ def checked_against(fields: _Checked, rules: Iterable[FieldRule[_Checked]]) -> _
     return fields
 
 
-def schemas(rules: Iterable[FieldRule[Any]]) -> list[Schema]:
+def schemas(rules: Iterable[Rule[Any]]) -> list[Schema]:
     """The rules that JSON Schema can express."""
-    return [schema for rule in rules if (schema := rule.schema()) is not None]
+    return [rule.schema for rule in rules if rule.schema is not None]
 
 
 def unset(*names: str) -> Schema:
@@ -66,295 +61,200 @@ def unset(*names: str) -> Schema:
 
 
 SOME_ITEMS: Schema = {"type": "array", "minItems": 1}
-UNFORMATTED: Schema = {"properties": {"response_format": values({"type": ["text"]})}}
-WITHOUT_BEAMS = absent("num_beams")
+_UNFORMATTED: Schema = {"properties": {"response_format": values({"type": ["text"]})}}
+_WITHOUT_BEAMS = absent("num_beams")
+_NOT_DRAWN = either(_WITHOUT_BEAMS, values({"beam_search_type": [None, "DETERMINISTIC"]}))
 
 
-class _FieldRule(FieldRule[_Fields]):
-    """A kind of rule, for one field."""
-
-    def __init__(self, field: str, message: str) -> None:
-        self.field, self.message = field, message
-
-    def _value(self, fields: GenerationFields) -> Any:
-        return getattr(fields, self.field)
-
-
-class Exclusive(_FieldRule[GenerationFields]):
+def _exclusive(field: str, other: str) -> Rule[Any]:
     """Two fields that exclude one another."""
-
-    def __init__(self, field: str, other: str) -> None:
-        super().__init__(field, f"cannot be given together with {other}")
-        self._other = other
-
-    def when(self, fields: GenerationFields) -> bool:
-        return fields.is_given(self.field) and fields.is_given(self._other)
-
-    def schema(self) -> Schema:
-        return either(unset(self.field), unset(self._other))
+    return Rule(
+        field,
+        f"cannot be given together with {other}",
+        when=lambda fields: fields.is_given(field) and fields.is_given(other),
+        schema=either(unset(field), unset(other)),
+    )
 
 
-class OnlyWith(_FieldRule[GenerationFields]):
+def _only_with(field: str, other: str) -> Rule[Any]:
     """A field that needs another one to be true."""
-
-    def __init__(self, field: str, other: str) -> None:
-        super().__init__(field, f"only allowed with {other}")
-        self._other = other
-
-    def when(self, fields: GenerationFields) -> bool:
-        return fields.is_given(self.field) and not getattr(fields, self._other)
-
-    def schema(self) -> Schema:
-        return either(unset(self.field), is_true(self._other))
+    return Rule(
+        field,
+        f"only allowed with {other}",
+        when=lambda fields: fields.is_given(field) and not getattr(fields, other),
+        schema=either(unset(field), is_true(other)),
+    )
 
 
-class RequiredWith(_FieldRule[GenerationFields]):
+def _required_with(field: str, other: str) -> Rule[Any]:
     """A list that must be given if another one is."""
-
-    def __init__(self, field: str, other: str) -> None:
-        super().__init__(field, f"must be given with {other}")
-        self._other = other
-
-    def when(self, fields: GenerationFields) -> bool:
-        return fields.is_given(self._other) and not fields.is_given(self.field)
-
-    def schema(self) -> Schema:
-        return either(unset(self._other), given(self.field, SOME_ITEMS))
+    return Rule(
+        field,
+        f"must be given with {other}",
+        when=lambda fields: fields.is_given(other) and not fields.is_given(field),
+        schema=either(unset(other), given(field, SOME_ITEMS)),
+    )
 
 
-class NotWithFormat(_FieldRule[GenerationFields]):
+def _not_with_format(field: str, message: str = "not supported with response_format") -> Rule[Any]:
     """A field that a grammar excludes."""
-
-    def __init__(self, field: str, message: str = "not supported with response_format") -> None:
-        super().__init__(field, message)
-
-    def when(self, fields: GenerationFields) -> bool:
-        return fields.is_formatted and bool(self._value(fields))
-
-    def schema(self) -> Schema:
-        return either(UNFORMATTED, values({self.field: [None, 0, []]}))
+    return Rule(
+        field,
+        message,
+        when=lambda fields: fields.is_formatted and bool(getattr(fields, field)),
+        schema=either(_UNFORMATTED, values({field: [None, 0, []]})),
+    )
 
 
-class NotWithBeams(_FieldRule[Completions]):
+def _not_with_beams(field: str, message: str = "not supported with num_beams") -> Rule[Completions]:
     """A field that must have its default in a beam search."""
-
-    def __init__(self, field: str, message: str = "not supported with num_beams") -> None:
-        super().__init__(field, message)
-
-    def when(self, fields: Completions) -> bool:
-        return fields.searches and self._value(fields) != self._default
-
-    @property
-    def _default(self) -> Any:
-        return Completions.model_fields[self.field].default
-
-    def schema(self) -> Schema:
-        return either(WITHOUT_BEAMS, values({self.field: [None, self._default]}))
+    default = Completions.model_fields[field].default
+    return Rule(
+        field,
+        message,
+        when=lambda fields: fields.searches and getattr(fields, field) != default,
+        schema=either(_WITHOUT_BEAMS, values({field: [None, default]})),
+    )
 
 
-class OnlyWithBeams(_FieldRule[Completions]):
+def _only_with_beams(field: str) -> Rule[Completions]:
     """A field of beam searches alone."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(field, "only allowed with num_beams")
-
-    def when(self, fields: Completions) -> bool:
-        return not fields.searches and self._value(fields) is not None
-
-    def schema(self) -> Schema:
-        return either(absent(self.field), given("num_beams"))
+    return Rule(
+        field,
+        "only allowed with num_beams",
+        when=lambda fields: not fields.searches and getattr(fields, field) is not None,
+        schema=either(absent(field), given("num_beams")),
+    )
 
 
-class NotWithDeterministicBeams(_FieldRule[Completions]):
+def _not_with_deterministic_beams(field: str) -> Rule[Completions]:
     """A field of those beam searches alone that draw."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(field, "not allowed where beam_search_type is DETERMINISTIC")
-
-    def when(self, fields: Completions) -> bool:
-        return fields.searches and not fields.draws_beams and self._value(fields) is not None
-
-    def schema(self) -> Schema:
-        drawn = given("beam_search_type", {"enum": ["NAIVE_SAMPLING", "STOCHASTIC"]})
-        return either(WITHOUT_BEAMS, absent(self.field), drawn)
+    drawn = given("beam_search_type", {"enum": ["NAIVE_SAMPLING", "STOCHASTIC"]})
+    return Rule(
+        field,
+        "not allowed where beam_search_type is DETERMINISTIC",
+        when=lambda fields: fields.searches and not fields.draws_beams and getattr(fields, field) is not None,
+        schema=either(_WITHOUT_BEAMS, absent(field), drawn),
+    )
 
 
-class EncoderOnly(_FieldRule[Completions]):
+def _encoder_only(field: str) -> Rule[Completions]:
     """A field that has an effect in encoder-decoder models alone; 1 is neutral."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(field, "only allowed for encoder-decoder models")
-
-    def when(self, fields: Completions) -> bool:
-        return bool(self._value(fields) != 1)
-
-    def schema(self) -> Schema:
-        return values({self.field: [None, 1]})
+    return Rule(
+        field,
+        "only allowed for encoder-decoder models",
+        when=lambda fields: getattr(fields, field) != 1,
+        schema=values({field: [None, 1]}),
+    )
 
 
-class Unsupported(_FieldRule[Completions]):
+def _unsupported(field: str) -> Rule[Completions]:
     """A field that no value makes acceptable."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(field, Completions.refused[field])
-
-    def when(self, fields: Completions) -> bool:
-        return self._value(fields) is not None
-
-    def schema(self) -> Schema:
-        return absent(self.field)
+    return Rule(
+        field,
+        Completions.refused[field],
+        when=lambda fields: getattr(fields, field) is not None,
+        schema=absent(field),
+    )
 
 
 MAX_BEAM_TEMPERATURE = 2.0  # vLLM's own limit: logits processors have no effect on beams
 
 
-class OneSeedPerChoice(FieldRule[GenerationFields]):
-    field = "seed"
-    message = "must hold as many seeds as n says"
-
-    def when(self, fields: GenerationFields) -> bool:
-        return isinstance(fields.seed, list) and len(fields.seed) not in (0, fields.n)
-
-
-class PromptOrTokens(FieldRule[Completions]):
-    field = "prompt"
-    message = "either it or tokens must be given"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.prompt is None and not fields.tokens
-
-    def schema(self) -> Schema:
-        return either(given("prompt"), given("tokens", SOME_ITEMS))
-
-
-class PromptNotEmpty(FieldRule[Completions]):
-    field = "prompt"
-    message = "must not be empty"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.prompt == ""
-
-
-class DistinctIndices(FieldRule[Completions]):
-    field = "token_index_to_replace"
-    message = "must not hold an index twice"
-
-    def when(self, fields: Completions) -> bool:
-        return len(set(fields.token_index_to_replace)) < len(fields.token_index_to_replace)
-
-    def schema(self) -> Schema:
-        return {"properties": {self.field: {"uniqueItems": True}}}
-
-
-class LogitsOrLogprobs(FieldRule[Completions]):
-    field = "include_output_logits"
-    message = "cannot be given together with log-probabilities"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.include_output_logits and (fields.include_output_logprobs or fields.logprobs is not None)
-
-    def schema(self) -> Schema:
-        return either(unset(self.field), both(unset("include_output_logprobs"), absent("logprobs")))
-
-
-class NoFormatWithBeams(FieldRule[Completions]):
-    field = "response_format"
-    message = "not supported with num_beams"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.searches and fields.is_formatted
-
-    def schema(self) -> Schema:
-        return either(WITHOUT_BEAMS, UNFORMATTED)
-
-
-_NOT_DRAWN = either(WITHOUT_BEAMS, values({"beam_search_type": [None, "DETERMINISTIC"]}))
-
-
-class PositiveTopPWithBeams(FieldRule[Completions]):
-    field = "top_p"
-    message = "must be greater than 0 with num_beams"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.draws_beams and fields.top_p == 0
-
-    def schema(self) -> Schema:
-        return either(_NOT_DRAWN, {"properties": {self.field: {"exclusiveMinimum": 0}}})
-
-
-class BeamTemperature(FieldRule[Completions]):
-    field = "temperature"
-    message = f"must be above 0 and at most {MAX_BEAM_TEMPERATURE:g} where beams are drawn"
-
-    def when(self, fields: Completions) -> bool:
-        temperature = fields.temperature
-        return fields.draws_beams and temperature is not None and not 0 < temperature <= MAX_BEAM_TEMPERATURE
-
-    def schema(self) -> Schema:
-        bounds = {"exclusiveMinimum": 0, "maximum": MAX_BEAM_TEMPERATURE}
-        return either(_NOT_DRAWN, {"properties": {self.field: bounds}})
-
-
-class RepetitionPenaltyFromOne(FieldRule[Completions]):
-    field = "repetition_penalty"
-    message = "must be at least 1"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.repetition_penalty is not None and fields.repetition_penalty < 1
-
-
-class PositiveTopP(FieldRule[Completions]):
-    field = "top_p"
-    message = "must be greater than 0"
-
-    def when(self, fields: Completions) -> bool:
-        return fields.top_p == 0
-
-
-GENERATION_RULES: Sequence[FieldRule[GenerationFields]] = (
-    OnlyWith("stream_options", "stream"),
-    OneSeedPerChoice(),
-    Exclusive("timeout", "timeout_microseconds"),
-    NotWithFormat("min_tokens"),
+GENERATION_RULES: Sequence[Rule[Any]] = (
+    _only_with("stream_options", "stream"),
+    Rule(
+        "seed",
+        "must hold as many seeds as n says",
+        when=lambda fields: isinstance(fields.seed, list) and len(fields.seed) not in (0, fields.n),
+    ),
+    _exclusive("timeout", "timeout_microseconds"),
+    _not_with_format("min_tokens"),
 )
 
-COMPLETION_RULES: Sequence[FieldRule[Completions]] = (
-    PromptOrTokens(),
-    Exclusive("prompt", "tokens"),
-    PromptNotEmpty(),
-    Exclusive("max_total_tokens", "max_tokens"),
-    Exclusive("min_total_tokens", "min_tokens"),
-    NotWithFormat("min_total_tokens"),
-    EncoderOnly("encoder_no_repeat_ngram"),
-    EncoderOnly("encoder_repetition_penalty"),
-    RequiredWith("embedding_to_replace", "token_index_to_replace"),
-    RequiredWith("token_index_to_replace", "embedding_to_replace"),
-    DistinctIndices(),
-    Exclusive("include_output_logprobs", "logprobs"),
-    LogitsOrLogprobs(),
-    NotWithFormat("forced_output_tokens", "cannot be given together with response_format"),
-    OnlyWithBeams("early_stopping"),
-    OnlyWithBeams("length_penalty"),
-    OnlyWith("beam_compat_no_post_normalization", "beam_compat_pre_normalization"),
-    NotWithBeams("stream"),
-    NotWithBeams("n"),
-    NotWithBeams("stop", "not supported with num_beams: use stop_tokens"),
-    NotWithBeams("min_p"),
-    NotWithBeams("xtc_probability"),
-    NotWithBeams("xtc_threshold"),
-    NotWithBeams("forced_output_tokens"),
-    NoFormatWithBeams(),
-    NotWithDeterministicBeams("top_k"),
-    NotWithDeterministicBeams("top_p"),
-    PositiveTopPWithBeams(),
-    BeamTemperature(),
-    Unsupported("soft_prompts"),
-    Unsupported("position_ids"),
-    Unsupported("generation_offset"),
+COMPLETION_RULES: Sequence[Rule[Completions]] = (
+    Rule(
+        "prompt",
+        "either it or tokens must be given",
+        when=lambda fields: fields.prompt is None and not fields.tokens,
+        schema=either(given("prompt"), given("tokens", SOME_ITEMS)),
+    ),
+    _exclusive("prompt", "tokens"),
+    Rule("prompt", "must not be empty", when=lambda fields: fields.prompt == ""),
+    _exclusive("max_total_tokens", "max_tokens"),
+    _exclusive("min_total_tokens", "min_tokens"),
+    _not_with_format("min_total_tokens"),
+    _encoder_only("encoder_no_repeat_ngram"),
+    _encoder_only("encoder_repetition_penalty"),
+    _required_with("embedding_to_replace", "token_index_to_replace"),
+    _required_with("token_index_to_replace", "embedding_to_replace"),
+    Rule(
+        "token_index_to_replace",
+        "must not hold an index twice",
+        when=lambda fields: len(set(fields.token_index_to_replace)) < len(fields.token_index_to_replace),
+        schema={"properties": {"token_index_to_replace": {"uniqueItems": True}}},
+    ),
+    _exclusive("include_output_logprobs", "logprobs"),
+    Rule(
+        "include_output_logits",
+        "cannot be given together with log-probabilities",
+        when=lambda fields: (
+            fields.include_output_logits and (fields.include_output_logprobs or fields.logprobs is not None)
+        ),
+        schema=either(
+            unset("include_output_logits"),
+            both(unset("include_output_logprobs"), absent("logprobs")),
+        ),
+    ),
+    _not_with_format("forced_output_tokens", "cannot be given together with response_format"),
+    _only_with_beams("early_stopping"),
+    _only_with_beams("length_penalty"),
+    _only_with("beam_compat_no_post_normalization", "beam_compat_pre_normalization"),
+    _not_with_beams("stream"),
+    _not_with_beams("n"),
+    _not_with_beams("stop", "not supported with num_beams: use stop_tokens"),
+    _not_with_beams("min_p"),
+    _not_with_beams("xtc_probability"),
+    _not_with_beams("xtc_threshold"),
+    _not_with_beams("forced_output_tokens"),
+    Rule(
+        "response_format",
+        "not supported with num_beams",
+        when=lambda fields: fields.searches and fields.is_formatted,
+        schema=either(_WITHOUT_BEAMS, _UNFORMATTED),
+    ),
+    _not_with_deterministic_beams("top_k"),
+    _not_with_deterministic_beams("top_p"),
+    Rule(
+        "top_p",
+        "must be greater than 0 with num_beams",
+        when=lambda fields: fields.draws_beams and fields.top_p == 0,
+        schema=either(_NOT_DRAWN, {"properties": {"top_p": {"exclusiveMinimum": 0}}}),
+    ),
+    Rule(
+        "temperature",
+        f"must be above 0 and at most {MAX_BEAM_TEMPERATURE:g} where beams are drawn",
+        when=lambda fields: (
+            fields.draws_beams and fields.temperature is not None and not 0 < fields.temperature <= MAX_BEAM_TEMPERATURE
+        ),
+        schema=either(
+            _NOT_DRAWN, {"properties": {"temperature": {"exclusiveMinimum": 0, "maximum": MAX_BEAM_TEMPERATURE}}}
+        ),
+    ),
+    _unsupported("soft_prompts"),
+    _unsupported("position_ids"),
+    _unsupported("generation_offset"),
 )
 
 # From the documentation of the classic form; the current SDK's allows more.
-CLASSIC_RULES: Sequence[FieldRule[Completions]] = (RepetitionPenaltyFromOne(), PositiveTopP())
+CLASSIC_RULES: Sequence[Rule[Completions]] = (
+    Rule(
+        "repetition_penalty",
+        "must be at least 1",
+        when=lambda fields: fields.repetition_penalty is not None and fields.repetition_penalty < 1,
+    ),
+    Rule("top_p", "must be greater than 0", when=lambda fields: fields.top_p == 0),
+)
 
 
 def read_completions(body: Mapping[str, Any], form: Form) -> Completions:
@@ -426,66 +326,38 @@ class Chat(GenerationFields):
         return not self.seeds or seeds_count_up(self.seeds)
 
 
-class NoFormatWithTools(FieldRule[Chat]):
-    field = "response_format"
-    message = "not supported with tools"
-
-    def when(self, fields: Chat) -> bool:
-        return fields.is_formatted and bool(fields.tools)
-
-    def schema(self) -> Schema:
-        return either(UNFORMATTED, unset("tools"))
-
-
-class NoMinTokensWithTools(FieldRule[Chat]):
-    field = "min_tokens"
-    message = "not supported with tools"
-
-    def when(self, fields: Chat) -> bool:
-        return bool(fields.min_tokens and fields.tools)
-
-    def schema(self) -> Schema:
-        return either(values({self.field: [None, 0]}), unset("tools"))
-
-
-class ToolChoiceNeedsTools(FieldRule[Chat]):
-    field = "tool_choice"
-    message = "only allowed with tools"
-
-    def when(self, fields: Chat) -> bool:
-        return fields.tool_choice not in (None, "none", "auto") and not fields.tools
-
-    def schema(self) -> Schema:
-        return either(values({self.field: [None, "none", "auto"]}), SOME_TOOLS)
-
-
-class StreamedSeedsCountUp(FieldRule[Chat]):
-    field = "seed"
-    message = "a list that does not count up by one cannot be streamed"
-
-    def when(self, fields: Chat) -> bool:
-        return fields.stream and not fields.is_one_request
-
-
-class ReasoningStaysParsed(FieldRule[Chat]):
-    field = "parse_reasoning"
-    message = "false is not supported: what the engine parses stays so"
-
-    def when(self, fields: Chat) -> bool:
-        return fields.parse_reasoning is False
-
-    def schema(self) -> Schema:
-        return values({self.field: [None, True]})
-
-
-CHAT_RULES: Sequence[FieldRule[Chat]] = (
-    OnlyWith("top_logprobs", "logprobs"),
-    Exclusive("max_completion_tokens", "max_tokens"),
-    NoFormatWithTools(),
-    NoMinTokensWithTools(),
-    ToolChoiceNeedsTools(),
-    StreamedSeedsCountUp(),
-    ReasoningStaysParsed(),
+CHAT_RULES: Sequence[Rule[Chat]] = (
+    _only_with("top_logprobs", "logprobs"),
+    _exclusive("max_completion_tokens", "max_tokens"),
+    Rule(
+        "response_format",
+        "not supported with tools",
+        when=lambda fields: fields.is_formatted and bool(fields.tools),
+        schema=either(_UNFORMATTED, unset("tools")),
+    ),
+    Rule(
+        "min_tokens",
+        "not supported with tools",
+        when=lambda fields: bool(fields.min_tokens and fields.tools),
+        schema=either(values({"min_tokens": [None, 0]}), unset("tools")),
+    ),
+    Rule(
+        "tool_choice",
+        "only allowed with tools",
+        when=lambda fields: fields.tool_choice not in (None, "none", "auto") and not fields.tools,
+        schema=either(values({"tool_choice": [None, "none", "auto"]}), SOME_TOOLS),
+    ),
+    Rule(
+        "seed",
+        "a list that does not count up by one cannot be streamed",
+        when=lambda fields: fields.stream and not fields.is_one_request,
+    ),
+    Rule(
+        "parse_reasoning",
+        "false is not supported: what the engine parses stays so",
+        when=lambda fields: fields.parse_reasoning is False,
+        schema=values({"parse_reasoning": [None, True]}),
+    ),
 )
 
 
