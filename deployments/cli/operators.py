@@ -108,7 +108,7 @@ def render(
 ) -> None:
     """Write what a cluster's manifests need for what it serves.
 
-    From the serve_config.yaml in a kustomize overlay's directory, generated.yaml next to it.
+    From the serve_config.yaml in a kustomize overlay's directory, generated.yaml and generated-job.yaml next to it.
 
     \b
     Examples:
@@ -116,20 +116,21 @@ def render(
       switchyard k8s render k8s/overlays/gpu --check
     """
     from app.config.base import ConfigError
-    from deployments.kubernetes.generated import GENERATED, SERVED, generate, is_current
+    from deployments.kubernetes.generated import SERVED, generate, is_current
 
     for overlay in overlays or sorted(path.parent for path in Path("k8s/overlays").glob(f"*/{SERVED}")):
-        file = overlay / GENERATED
         try:
             if is_current(overlay):
                 continue
-            if check:
-                fix = command(f"k8s render {argument(overlay)}")
-                raise CommandError(f"{file} is out of date with {SERVED}; run: {fix}")
-            file.write_text(generate(overlay))
+            files = generate(overlay)
         except ConfigError as error:
             raise CommandError("\n".join([f"{overlay / SERVED} is invalid:", *error.problems])) from None
-        typer.echo(f"Wrote {file}")
+        if check:
+            fix = command(f"k8s render {argument(overlay)}")
+            raise CommandError(f"{' and '.join(files)} in {overlay} are not those of {SERVED}; run: {fix}")
+        for name, content in files.items():
+            (overlay / name).write_text(content)
+        typer.echo(f"Wrote {' and '.join(files)} in {overlay}")
 
 
 def mirror(

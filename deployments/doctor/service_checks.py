@@ -33,7 +33,8 @@ from deployments.local.processes import LaunchError, Phase, models_directory
 from deployments.weights import hub
 from deployments.weights.cache import is_prepared, source_of
 from deployments.weights.errors import WeightsError
-from deployments.weights.sources import model_sources
+from deployments.weights.sources import model_sources, source_on
+from deployments.weights.volume import is_complete, state
 
 _LAST = 3
 _TAIL_BYTES = 256 * 1024
@@ -169,6 +170,8 @@ def weights(installation: Installation, ask_hub: HubFolder = hub.config_folder) 
     for source in sources:
         if source.startswith(PACKAGE_PREFIX):
             yield _packaged(source.removeprefix(PACKAGE_PREFIX), cache, installation)
+        elif installation.on_cluster and (fetched := source_on(cache, source)) is not None:
+            yield _fetched(fetched, cache)
         elif _is_path(source):
             yield _local(Path(source))
         elif "://" not in source:
@@ -216,8 +219,7 @@ def _packaged(name: str, cache: Path, installation: Installation) -> Finding:
         if is_prepared(name, cache):
             return ok("weights", f"{name} is prepared in {cache}")
         if installation.on_cluster:
-            fix = "read the log of the Job that fetches it: kubectl logs job/switchyard-weights"
-            return problem("weights", f"{name} is not prepared in {cache}", fix)
+            return _fetched(f"{PACKAGE_PREFIX}{name}", cache)
         source_of(name)
     except WeightsError as error:
         message, _, fix = str(error).partition(". Run: ")
@@ -226,6 +228,14 @@ def _packaged(name: str, cache: Path, installation: Installation) -> Finding:
     if (cache / name).exists():
         return warning("weights", f"{name} in {cache} is damaged, or of another version", fix)
     return warning("weights", f"{name} is not prepared yet", fix)
+
+
+def _fetched(source: str, volume: Path) -> Finding:
+    """On the volume of a cluster."""
+    if is_complete(source, volume):
+        return ok("weights", f"{source} is complete in {volume}")
+    fix = "read the log of the Job that fetches it: kubectl logs -l app.kubernetes.io/name=switchyard-weights --tail=-1"
+    return problem("weights", f"engines wait for {source}: {state(source, volume)}", fix)
 
 
 def _local(path: Path) -> Finding:

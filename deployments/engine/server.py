@@ -26,7 +26,7 @@ from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.internal_api import MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
+from app.internal_api import AWAIT_WEIGHTS_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
 from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
@@ -39,6 +39,8 @@ from deployments.engine.scheduler import scheduler_class
 from deployments.engine.tried_requests import try_constraints
 from deployments.engine.watchdog import Watchdog
 from deployments.weights import cache as weights
+from deployments.weights.sources import source_on
+from deployments.weights.volume import arrival
 
 _NAME = REPLICA_AGE_HEADER.encode()
 
@@ -263,8 +265,14 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         self._hand_over_after_s = hand_over_after_s
         await super().__init__(llm_config)
 
-    async def _start_engine(self) -> None:
+    async def start(self) -> None:
+        """Starts the engine once its weights are there."""
         log_to_stderr()
+        if os.environ.get(AWAIT_WEIGHTS_VARIABLE) == "1":  # not in `_start_engine`, whose time Ray limits
+            await arrival(sources_on(models_directory(), self._llm_config), models_directory(), _log.info)
+        await super().start()
+
+    async def _start_engine(self) -> None:
         prepare_modules(self._llm_config)
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
@@ -310,6 +318,13 @@ class PackagedWeights(CallbackBase):  # type: ignore[misc]
         loading.model_source = str(path)
         self.llm_config.get_engine_config().hf_model_id = str(path)
         self.ctx.run_init_node = False  # the model is local: no download task on other nodes
+
+
+def sources_on(volume: Path, llm_config: Any) -> list[str]:
+    """The sources of an LLMConfig's model and adapters that the volume has."""
+    loading, modules = llm_config.model_loading_config, llm_config.engine_kwargs.get("lora_modules") or ()
+    named = [loading.model_source or loading.model_id, *(module["path"] for module in modules)]
+    return [source for name in named if isinstance(name, str) and (source := source_on(volume, name)) is not None]
 
 
 def models_directory() -> Path:

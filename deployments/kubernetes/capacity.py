@@ -3,12 +3,14 @@
 Ray reports no error for these: a replica stays STARTING, and the autoscaler adds nothing.
 
 - Weights that pods cannot load: a model hub's ids, on nodes that never ask a hub.
-- Warns of a ledger on a node's own disk: the controller of experiments starts without its evidence on another node.
+- Warns of weights without a revision, and of a ledger on a node's own disk: the controller of experiments starts
+  without its evidence on another node.
 """
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import yaml
@@ -23,8 +25,8 @@ from app.internal_api import LEDGER_VARIABLE
 from deployments.haproxy import cluster_settings
 from deployments.invocation import make, module
 from deployments.kubernetes.demands import Bundle, Demand, Group, demands, groups, most_nodes
-from deployments.kubernetes.generated import MODELS, group_of
-from deployments.weights.sources import is_hub_id
+from deployments.kubernetes.generated import MODELS, SIZE, group_of
+from deployments.weights.sources import adapter_sources, is_hub_id, is_pinned, model_sources, source_on
 
 OFFLINE = "HF_HUB_OFFLINE"
 
@@ -62,8 +64,8 @@ MANY_NODES = 50
 _ROUNDING = 1e-9
 
 
-def problems(service: Mapping[str, Any]) -> list[str]:
-    """Every problem of a RayService, each with its fix."""
+def problems(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Every problem of a RayService, each with its fix. `objects`: the cluster's others."""
     try:
         document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
         if problems := list(package_problems(document)):
@@ -83,7 +85,7 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     return [
         *_misfits(demands(document), offered, _head_cpus(cluster)),
         *hub_problems(document, cluster),
-        *_small_settings(cluster),
+        *_small_settings(cluster, objects),
     ]
 
 
@@ -118,17 +120,21 @@ def _misfits(demands: Sequence[Demand], offered: Sequence[Group], head_cpus: str
             yield f"group {group.name}: at most {group.most} pods, but {names} need {needed}; raise maxReplicas"
 
 
-def _small_settings(cluster: Mapping[str, Any]) -> Iterator[str]:
+def _small_settings(cluster: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Every HAProxy checks every replica of the cluster: Ray's own intervals are for few nodes."""
     nodes = most_nodes(cluster)
     if nodes <= MANY_NODES:
         return
+    maps = {it["metadata"]["name"]: it.get("data") or {} for it in objects if it.get("kind") == "ConfigMap"}
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        container = ((group.get("template") or {}).get("spec") or {}).get("containers", [{}])[0]
-        missing = cluster_settings(nodes).keys() - {variable["name"] for variable in container.get("env", [])}
-        if missing:
+        container = _container((group.get("template") or {}).get("spec") or {})
+        referred = [(source.get("configMapRef") or {}).get("name") for source in container.get("envFrom") or []]
+        given = {name: value for it in referred for name, value in maps.get(it, {}).items()}
+        given |= {variable["name"]: variable.get("value") for variable in container.get("env") or []}
+        if cluster_settings(nodes).items() - given.items():
             name = group.get("groupName", "head")
-            fix = f"run `{make('k8s')}`, or add what `{module(f'deployments.haproxy --nodes {nodes}')}` prints"
+            printed = f"what `{module(f'deployments.haproxy --nodes {nodes}')}` prints"
+            fix = f"run `{make('k8s')}`, or put {printed} into the ConfigMap {SIZE}"
             yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
 
 
@@ -217,8 +223,21 @@ _NODE_LOCAL = ("emptyDir", "hostPath", "ephemeral")
 
 
 def warnings(service: Mapping[str, Any]) -> list[str]:
-    """At most one sentence about a RayService without `capacity.problems`."""
-    config = load_document(yaml.safe_load(service["spec"].get("serveConfigV2") or ""))
+    """Sentences about a RayService without `capacity.problems`."""
+    document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
+    return [*_unpinned(document), *_kept_nowhere(service, load_document(document))]
+
+
+def _unpinned(document: Mapping[str, Any]) -> Iterator[str]:
+    """Weights that another cluster, or the same one later, would fetch in another version."""
+    applications = document.get("applications") or []
+    for named in dict.fromkeys((*model_sources(applications), *adapter_sources(applications))):
+        source = source_on(PurePath(MODELS), named)
+        if source is not None and not is_pinned(source):
+            yield f"serveConfigV2: {named} names no revision; append @ and a commit of the model's repository"
+
+
+def _kept_nowhere(service: Mapping[str, Any], config: Config) -> list[str]:
     url = config.ledger.url
     if "://" in url or not _is_recorded(config):
         return []

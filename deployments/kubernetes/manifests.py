@@ -54,8 +54,8 @@ def render(directory: Path, path: str | None = None) -> str:
     return done.stdout
 
 
-def without(overlay: Path, name: str) -> list[Manifest]:
-    """An overlay's objects without its file `name`, which may not exist yet. Raises ConfigError.
+def without(overlay: Path, *names: str) -> list[Manifest]:
+    """An overlay's objects without its files `names`, which may not exist yet. Raises ConfigError.
 
     Renders a copy of
     the overlay and of all that it refers to.
@@ -68,7 +68,11 @@ def without(overlay: Path, name: str) -> list[Manifest]:
         copy = Path(temporary, overlay.resolve().relative_to(top))
         document: Any = read_yaml(copy / KUSTOMIZATION)
         for field in ("patches", "resources"):
-            document[field] = [entry for entry in document.get(field) or [] if name not in (entry, _path(entry))]
+            document[field] = [
+                entry
+                for entry in document.get(field) or []
+                if not {entry if isinstance(entry, str) else "", _path(entry)} & {*names}
+            ]
         (copy / KUSTOMIZATION).write_text(yaml.safe_dump(document))
         return read(copy)
 

@@ -4,7 +4,11 @@
 it is imported. So the import is inside the functions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +80,73 @@ def fetch(source: str, engine_kwargs: Mapping[str, Any]) -> Path | None:
     return Path(_asked(source, revision, download))
 
 
+def download(
+    source: str, revision: str | None, folder: Path, say: Callable[[str], None], every_s: float = 30.0
+) -> tuple[str, dict[str, int]]:
+    """Downloads the files of a hub's model that vLLM loads into `folder`. Continues what was interrupted.
+
+    Returns the commit, and each file's size in bytes. `say` is told the progress every `every_s` seconds. Raises
+    WeightsError.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        info = HfApi().model_info(source, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT_S)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        ignored = _ignored(list(sizes))
+        files = {name: size for name, size in sizes.items() if not any(fnmatch(name, it) for it in ignored)}
+        total = sum(files.values())
+        folder.mkdir(parents=True, exist_ok=True)
+        missing, free = total - _bytes_in(folder), shutil.disk_usage(folder).free
+        if missing > free:
+            raise WeightsError(
+                f"{_size(missing)} of {source} are missing, and the volume has {_size(free)}. Enlarge it"
+            )
+        for path in (folder / name for name, size in files.items() if _differs(folder / name, size)):
+            path.unlink()  # the hub's client takes what has the name
+        with _repeated(lambda: say(f"{_size(_bytes_in(folder))} of {_size(total)}"), every_s):
+            snapshot_download(source, revision=info.sha, local_dir=folder, ignore_patterns=ignored)
+    except WeightsError:
+        raise
+    except Exception as error:
+        if (said := _explained(source, error, error if _is_of_connection(error) else None)) is None:
+            raise
+        raise WeightsError(said) from None
+    return str(info.sha), files
+
+
+def _differs(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size != size
+
+
+def _bytes_in(folder: Path) -> int:
+    """With those of partial files, which the hub's client has in a folder of its own in there."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+@contextmanager
+def _repeated(call: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Calls it every `every_s` seconds, in a thread, while the block runs."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(every_s):
+            with suppress(OSError):  # a file that was counted has just been renamed
+                call()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def _ignored(files: Sequence[str]) -> list[str]:
     """The files that vLLM does not load of those of a model: it prefers safetensors in Hugging Face's names."""
     has = [file for file in files if file.endswith(".safetensors")]
@@ -134,7 +205,7 @@ def _explained(source: str, error: Exception, unreachable: Exception | None) -> 
             fix = "Correct its name; for a private one, export HF_TOKEN=hf_… of an account with access"
             return f"The hub has no model {source}, or it is private. {fix}"
         case errors.RevisionNotFoundError():
-            return f"The model {source} has no such revision. Correct --revision"
+            return f"The model {source} has no such revision. Correct the revision"
         case errors.HFValidationError():
             fix = "Name a folder, a hub's id (`owner/name`), or `package:` and a name"
             return f"'{source}' is neither a folder nor a hub's id. {fix}"

@@ -1,7 +1,9 @@
 """The sources of the weights of a Serve configuration's applications."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from app.config.adapters import adapters_of
@@ -31,3 +33,18 @@ def adapter_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
         config = (application.get("args") or {}).get("llm_config")
         if isinstance(config, Mapping):
             yield from (adapter.path for adapter in adapters_of(config))
+
+
+def source_on(volume: PurePath, model_source: str) -> str | None:
+    """The source of a model's `model_source`, or of an adapter's path, in the Serve configuration; None if the volume
+    does not have it.
+    """
+    if model_source.startswith(PACKAGE_PREFIX):
+        return model_source
+    path = PurePath(os.path.normpath(model_source))
+    return f"hf:{path.relative_to(volume)}" if path.is_relative_to(volume) and path != volume else None
+
+
+def is_pinned(source: str) -> bool:
+    """Whether the source is the same at any time: a package's, which the lock pins, or with a revision."""
+    return source.startswith(PACKAGE_PREFIX) or "@" in source

@@ -75,8 +75,9 @@ def environment(container: Object, secrets: Mapping[str, Object], fields: Mappin
     """
     values: dict[str, str] = {}
     for source in container.get("envFrom", []):
-        name = (source.get("secretRef") or source["configMapRef"])["name"]
-        values |= {key: str(value) for key, value in secrets[name].items()}
+        reference = source.get("secretRef") or source["configMapRef"]
+        data = secrets.get(reference["name"], {}) if reference.get("optional") else secrets[reference["name"]]
+        values |= {key: str(value) for key, value in data.items()}
     for entry in container.get("env", []):
         source = entry.get("valueFrom", {})
         reference = source.get("secretKeyRef") or source.get("configMapKeyRef")

@@ -10,40 +10,45 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 OWNER = "acme"
-_REVISION = "a" * 40
+REVISION = "a" * 40
+"""The commit of every repository, to which `main` leads."""
 
 
 def hub(models: Path) -> Starlette:
     """Every folder in `models` is a repository `acme/<name>` with one revision."""
 
     def files(request: Request) -> list[Path]:
-        return sorted((models / request.path_params["name"]).iterdir())
+        return sorted(it for it in (models / request.path_params["name"]).rglob("*") if it.is_file())
+
+    def name_of(path: Path) -> str:
+        return "/".join(path.relative_to(models).parts[1:])
 
     async def repository(request: Request) -> Response:
-        siblings = [{"rfilename": it.name} for it in files(request)]
-        return JSONResponse({"id": f"{OWNER}/{request.path_params['name']}", "sha": _REVISION, "siblings": siblings})
+        siblings = [{"rfilename": name_of(it), "size": it.stat().st_size} for it in files(request)]
+        return JSONResponse({"id": f"{OWNER}/{request.path_params['name']}", "sha": REVISION, "siblings": siblings})
 
     async def tree(request: Request) -> Response:
-        return JSONResponse([_entry(it) for it in files(request)])
+        return JSONResponse([_entry(name_of(it), it) for it in files(request)])
 
     async def content(request: Request) -> Response:
         path = models / request.path_params["name"] / request.path_params["file"]
         if not path.exists():
             return Response(status_code=404, headers={"x-error-code": "EntryNotFound"})
-        return FileResponse(path, headers={"etag": f'"{_digest(path)}"', "x-repo-commit": _REVISION})
+        return FileResponse(path, headers={"etag": f'"{_digest(path)}"', "x-repo-commit": REVISION})
 
     return Starlette(
         routes=[
             Route(f"/api/models/{OWNER}/{{name}}/revision/main", repository),
-            Route(f"/api/models/{OWNER}/{{name}}/tree/{_REVISION}", tree),
-            Route(f"/{OWNER}/{{name}}/resolve/main/{{file}}", content),
-            Route(f"/{OWNER}/{{name}}/resolve/{_REVISION}/{{file}}", content),
+            Route(f"/api/models/{OWNER}/{{name}}/revision/{REVISION}", repository),
+            Route(f"/api/models/{OWNER}/{{name}}/tree/{REVISION}", tree),
+            Route(f"/{OWNER}/{{name}}/resolve/main/{{file:path}}", content),
+            Route(f"/{OWNER}/{{name}}/resolve/{REVISION}/{{file:path}}", content),
         ]
     )
 
 
-def _entry(path: Path) -> dict[str, Any]:
-    return {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": _digest(path)}
+def _entry(name: str, path: Path) -> dict[str, Any]:
+    return {"type": "file", "path": name, "size": path.stat().st_size, "oid": _digest(path)}
 
 
 def _digest(path: Path) -> str:

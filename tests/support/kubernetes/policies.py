@@ -8,7 +8,7 @@ from deployments.kubernetes import generated
 from deployments.kubernetes.demands import quantity
 from deployments.kubernetes.generated import MODELS
 from deployments.kubernetes.manifests import Manifest, ray_service
-from tests.support.kubernetes.overlays import pods, ray_pods
+from tests.support.kubernetes.overlays import Pod, pods, ray_pods
 from tests.support.kubernetes.room import room_to_drain
 
 SECRETS = {"switchyard", "switchyard-keys", "switchyard-hub"}
@@ -62,6 +62,12 @@ def sized_containers(manifests: list[Manifest]) -> Iterator[str]:
         yield "head: its requests differ from its limits: it is not the last to be evicted"
 
 
+def _objects(pod: Pod) -> float:
+    """The size of Ray's object store: by default 30 % of the memory."""
+    given = (pod.group or {}).get("rayStartParams", {}).get("object-store-memory")
+    return float(given or 0.3 * quantity(pod.main["resources"]["limits"]["memory"]))
+
+
 def drains(manifests: list[Manifest]) -> Iterator[str]:
     """A stopped pod lets streams of an hour finish."""
     for pod in ray_pods(manifests):
@@ -77,6 +83,14 @@ def drains(manifests: list[Manifest]) -> Iterator[str]:
         yield "RayService: the old cluster is deleted before its streams have ended"
     if "type" not in spec.get("upgradeStrategy", {}):
         yield "RayService: no upgradeStrategy"
+
+
+def streams_outlast_scale_down(manifests: list[Manifest]) -> Iterator[str]:
+    """No cluster autoscaler ends a pod to save a node: it grants 10 minutes. Ray's own autoscaler removes idle pods."""
+    for pod in ray_pods(manifests):
+        template = (pod.group or {})["template"]
+        if template["metadata"].get("annotations", {}).get("cluster-autoscaler.kubernetes.io/safe-to-evict") != "false":
+            yield f"{pod.where}: the cluster autoscaler may end it, and its streams, after 10 minutes"
 
 
 def same_environment(manifests: list[Manifest]) -> Iterator[str]:
@@ -134,6 +148,8 @@ def writable_directories(manifests: list[Manifest]) -> Iterator[str]:
         limit = quantity(pod.main["resources"]["limits"]["memory"])
         if memory.get("medium") != "Memory" or not 0 < quantity(memory.get("sizeLimit", 0)) < limit:
             yield f"{pod.where}: /dev/shm is no memory, or as much as the container has"
+        elif _objects(pod) > 0.9 * quantity(memory["sizeLimit"]):
+            yield f"{pod.where}: Ray's objects do not fit into /dev/shm, and are on the disk"
 
 
 def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
@@ -323,10 +339,9 @@ def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{pod.where}: weights where no engine is, or the other way round"
         elif mount is not None and not mount.get("readOnly"):
             yield f"{pod.where}: may write the weights"
-    script = next(it["data"]["fetch.sh"] for it in manifests if "fetch.sh" in it.get("data", {}))
-    if MODELS not in script:
-        yield "nothing fetches weights"
     job = next(pod for pod in pods(manifests) if pod.where.startswith("Job"))
+    if not job.main.get("args"):
+        yield "nothing fetches weights"
     if "HF_TOKEN" not in job.environment:
         yield "the Job has no token for gated models"
 
@@ -362,6 +377,7 @@ POLICIES: tuple[Policy, ...] = (
     named_images,
     sized_containers,
     drains,
+    streams_outlast_scale_down,
     same_environment,
     secrets_where_needed,
     no_secret_arguments,

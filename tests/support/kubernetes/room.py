@@ -7,6 +7,7 @@ import yaml
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.capacity import homes, pods
 from deployments.kubernetes.demands import demands, groups, most_nodes
+from deployments.kubernetes.generated import SIZE
 from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.kubernetes.overlays import ray_pods
 
@@ -21,7 +22,12 @@ def room_to_drain(manifests: list[Manifest]) -> Iterator[str]:
         if group.most <= (needed := pods(housed, group)):
             yield f"{group.name}: {needed} of {group.most} pods may be in use: none takes the place of one that drains"
     rays, settings = cluster_settings(1), cluster_settings(most_nodes(cluster))
+    given = next(it["data"] for it in manifests if it["kind"] == "ConfigMap" and it["metadata"]["name"] == SIZE)
+    for name, value in settings.items():
+        if (found := given.get(name, rays[name])) != value:
+            yield f"{SIZE}: {name} is {found}, not {value} as for {most_nodes(cluster)} nodes"
     for pod in ray_pods(manifests):
-        for name, value in settings.items():
-            if (found := pod.environment.get(name, rays[name])) != value:
-                yield f"{pod.where}: {name} is {found}, not {value} as for {most_nodes(cluster)} nodes"
+        if {"configMapRef": {"name": SIZE, "optional": True}} not in pod.main.get("envFrom", []):
+            yield f"{pod.where}: does not read {SIZE}"
+        if settings.keys() & pod.environment.keys():
+            yield f"{pod.where}: a larger cluster would be another one, by its environment"

@@ -23,6 +23,10 @@ def head(service: Manifest) -> Any:
     return cluster(service)["headGroupSpec"]["template"]["spec"]
 
 
+def worker_of(service: Manifest) -> Any:
+    return group(service, "cpu")["template"]["metadata"]
+
+
 def variable(service: Manifest, name: str) -> Any:
     return next(it for it in worker(service)["env"] if it["name"] == name)
 
@@ -118,6 +122,16 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
         policies.weights_for_all,
         lambda it: worker(it)["volumeMounts"][0].update(mountPath="/models"),
         "no engine",
+    ),
+    (
+        policies.writable_directories,
+        lambda it: without(cluster(it)["headGroupSpec"]["rayStartParams"], "object-store-memory"),
+        "head: Ray's objects do not fit into /dev/shm",
+    ),
+    (
+        policies.streams_outlast_scale_down,
+        lambda it: without(worker_of(it), "annotations"),
+        "cpu: the cluster autoscaler",
     ),
     (policies.tolerated_gpus, lambda it: without(group(it, "gpu-l4")["template"]["spec"], "tolerations"), "taint"),
     (

@@ -202,7 +202,7 @@ def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: py
 def test_check_of_a_cluster_warns_of_a_ledger_on_a_nodes_own_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "problems", lambda service: [])
+    monkeypatch.setattr(capacity, "problems", lambda service, objects: [])
     record = {"endpoints": {"chat": {**ROUTER_PART["endpoints"]["chat"], "ledger": "always"}}}
     spec = {"serveConfigV2": yaml.safe_dump({**ROUTER_PART, **record}), "rayClusterConfig": {"workerGroupSpecs": []}}
     file = tmp_path / "rendered.yaml"
@@ -229,7 +229,7 @@ def test_the_schema_in_the_repository_is_the_one_that_is_printed(capsys: pytest.
 
 
 def test_an_unknown_model_lists_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = fails(capsys, "weights", "--cache", str(tmp_path), "gone")
+    code, error = fails(capsys, "weights", "--cache", str(tmp_path), "package:gone")
     assert code == ExitCode.WRONG
     assert all(name in error for name in MODELS)
 

@@ -15,7 +15,7 @@ from app.errors import Unauthorized
 from app.internal_keys import Purpose, derived
 from deployments.cli.main import main
 from deployments.invocation import command
-from deployments.kubernetes.generated import GENERATED, SERVED
+from deployments.kubernetes.generated import GENERATED, GENERATED_JOB, SERVED
 from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.project import ROOT
 
@@ -28,8 +28,9 @@ def test_render_writes_files_that_are_not_current(tmp_path: Path, capsys: pytest
     assert f"run: {command(f'k8s render {tmp_path}')}\n" in capsys.readouterr().err
     assert not (tmp_path / GENERATED).exists()
     assert main(["k8s", "render", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"Wrote {tmp_path / GENERATED}\n"
-    assert (tmp_path / GENERATED).read_text() == (DEMO / GENERATED).read_text()
+    assert capsys.readouterr().out == f"Wrote {GENERATED} and {GENERATED_JOB} in {tmp_path}\n"
+    made, demo = (yaml.safe_load_all((it / GENERATED).read_text()) for it in (tmp_path, DEMO))
+    assert next(made)["spec"]["serveConfigV2"] == next(demo)["spec"]["serveConfigV2"]
     assert main(["k8s", "render", str(tmp_path), "--check"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -255,8 +255,14 @@ def test_weights_on_a_volume_that_this_node_does_not_mount_are_a_warning(tmp_pat
     for source in (f"package:{MINILM}", f"{cache}/org/model"):
         assert the_warning(weights(installation(serving(source), **in_a_pod))).startswith(f"{cache} is not mounted")
     cache.mkdir()
-    assert the_problem(weights(installation(serving(f"package:{MINILM}"), **in_a_pod))).endswith(str(cache))
-    assert "is not a model" in the_problem(weights(installation(serving(f"{cache}/org/model"), **in_a_pod)))
+    for source, name in ((f"package:{MINILM}", f"package:{MINILM}"), (f"{cache}/org/model@v1", "hf:org/model@v1")):
+        found = the_problem(weights(installation(serving(source), **in_a_pod)))
+        assert found == f"engines wait for {name}: no Job has begun to fetch it"
+    (cache / "org").mkdir()
+    (cache / "org/.model@v1.state").write_text("failed: The model org/model is gated")
+    assert the_problem(weights(installation(serving(f"{cache}/org/model@v1"), **in_a_pod))).endswith("is gated")
+    prepare(MINILM, cache)
+    assert levels(weights(installation(serving(f"package:{MINILM}"), **in_a_pod))) == [Level.OK]
 
 
 def test_too_little_memory_is_found(tmp_path: Path) -> None:

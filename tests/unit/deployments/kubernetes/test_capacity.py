@@ -164,7 +164,8 @@ def test_other_sources_need_no_hub() -> None:
 
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
     found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
-    fix = f"run `{make('k8s')}`, or add what `{module('deployments.haproxy --nodes 63')}` prints"
+    printed = f"what `{module('deployments.haproxy --nodes 63')}` prints"
+    fix = f"run `{make('k8s')}`, or put {printed} into the ConfigMap switchyard-size"
     assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]
     assert all(problem.endswith(fix) for problem in found)
 
@@ -172,10 +173,14 @@ def test_a_large_cluster_needs_settings_of_its_own() -> None:
         gpu(cluster)["maxReplicas"] = 60
         cluster["headGroupSpec"]["template"] = {"spec": {"containers": [{}]}}
         for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-            settings = cluster_settings(63)
-            group["template"]["spec"]["containers"][0]["env"] = [{"name": it, "value": settings[it]} for it in settings]
+            group["template"]["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "size"}}]
 
-    assert problems(service(settle)) == []
+    def size(nodes: int) -> dict[str, Any]:
+        return {"kind": "ConfigMap", "metadata": {"name": "size"}, "data": dict(cluster_settings(nodes))}
+
+    assert problems(service(settle), [size(63)]) == []
+    assert len(problems(service(settle), [size(53)])) == 3
+    assert len(problems(service(settle))) == 3
 
 
 def test_deployments_share_pods() -> None:
@@ -234,6 +239,14 @@ def service_ledger_volume(
     pod = {"containers": [container], "volumes": [{"name": "root", "emptyDir": {}}, volume]}
     cluster = {"workerGroupSpecs": [{"template": {"spec": {"containers": [{}]}}}, {"template": {"spec": pod}}]}
     return {"spec": {"serveConfigV2": yaml.safe_dump(served | config), "rayClusterConfig": cluster}}
+
+
+def test_weights_without_a_revision_are_a_warning() -> None:
+    (found,) = warnings(service())
+    assert found == ("serveConfigV2: /models/llama names no revision; append @ and a commit of the model's repository")
+    pinned = SERVED.replace("model_source: /models/llama", "model_source: /models/llama@abc")
+    assert warnings(service(served=pinned)) == []
+    assert warnings(service(served=SERVED.replace("/models/llama", "package:llama"))) == []
 
 
 @pytest.mark.parametrize(
