@@ -42,6 +42,10 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 """OpenAI's code for a prompt, or a prompt and an answer, that the model's context cannot hold."""
 
 
+CLIENT_GONE = "client_gone"
+"""The kind of a request whose client disconnected."""
+
+
 def shortened(text: str, longest: int) -> str:
     """`text` with at most `longest` characters: an ellipsis replaces the middle of a longer one."""
     if len(text) <= longest:

@@ -10,9 +10,9 @@ from functools import partial
 
 from app.dialects.base import EngineRequest
 from app.engine.collectors import StreamCollector
-from app.errors import SwitchyardError
+from app.errors import CLIENT_GONE, SwitchyardError
 from app.exchange.exchange import Exchange
-from app.exchange.response import CLIENT_CLOSED_REQUEST, CLIENT_GONE
+from app.exchange.response import CLIENT_CLOSED_REQUEST
 from app.exposures.exposure import Arrival, Exposure
 from app.exposures.log import RequestEnd
 from app.mirror.mirrors import ServedRequest

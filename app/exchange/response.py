@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.dialects.base import EVENT_STREAM, Reply
-from app.errors import InternalError, MethodNotAllowed, SwitchyardError, Unauthorized
+from app.errors import CLIENT_GONE, InternalError, MethodNotAllowed, SwitchyardError, Unauthorized
 from app.exchange.deadlines import ClientDisconnected
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
@@ -24,9 +24,6 @@ NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that disconnected; logged, never sent."""
-
-CLIENT_GONE = "client_gone"
-"""The kind of a request whose client disconnected."""
 
 _log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024

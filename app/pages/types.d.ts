@@ -154,16 +154,23 @@ interface Callers {
 type Quantiles = { p50: number; p95: number } | null;
 type Sticky = { by: "user" | "api_key" | "conversation" | "header"; name?: string };
 
-interface Deployment {
+/** Requests, and the parts that they consist of. */
+interface Outcomes {
+  requests: number;
+  answered: number;
+  errors: number;
+  refused: number;
+  left: number;
+}
+
+interface Deployment extends Outcomes {
   deployment: string;
   model: string;
-  role: "traffic" | "fallback" | "mirror";
+  role: "traffic" | "fallback" | "mirror" | "former";
   weight: number;
   share: number | null;
+  drawn: number;
   diverted: number;
-  requests: number;
-  requests_per_s: number | null;
-  errors: number;
   first_token_s: Quantiles;
   inter_token_s: Quantiles;
   output_tokens_per_s: number | null;
@@ -171,16 +178,20 @@ interface Deployment {
   breaker: "open" | "closed";
   stopped: boolean;
   replicas: Record<string, number> | null;
+  asleep: boolean;
 }
 
-interface Endpoint {
+interface Endpoint extends Outcomes {
   endpoint: string;
   tasks: string[];
   sticky: Sticky | null;
   plan: string;
   experiment: string | null;
   requests_per_s: number | null;
+  drawn: number;
   queued: number;
+  findings: { severity: Mark; text: string }[];
+  unassigned: Outcomes;
   deployments: Deployment[];
   may_operate: boolean;
 }

@@ -8,7 +8,7 @@ The sticky keys that this router saw last, in memory only: a dry run reports whi
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from app.config.schema import Endpoint, Sticky
@@ -239,12 +239,13 @@ _MOST_CHARACTERS = 1024
 
 
 class RecentKeys:
-    """The distinct keys of each endpoint, the latest last."""
+    """The distinct keys of each endpoint, the latest last. `clock`: monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         # A dict would search for its oldest key among those that were removed.
-        self._keys: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self._keys: defaultdict[str, OrderedDict[str, float]] = defaultdict(OrderedDict)
         self._sticky: Mapping[str, Sticky | None] = {}
+        self._clock = clock
 
     def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
         """Forgets the keys of endpoints that no longer exist or whose `sticky` has changed."""
@@ -259,7 +260,7 @@ class RecentKeys:
         if len(key) > _MOST_CHARACTERS:
             return
         keys = self._keys[endpoint]
-        keys[key] = None
+        keys[key] = self._clock()
         keys.move_to_end(key)
         if len(keys) > MOST_KEYS:
             keys.popitem(last=False)
@@ -267,3 +268,11 @@ class RecentKeys:
     def of(self, endpoint: str) -> list[str]:
         """The endpoint's keys."""
         return list(self._keys.get(endpoint, ()))
+
+    def seen_within(self, seconds: float) -> dict[str, int]:
+        """The number of keys that each endpoint had in the last `seconds`."""
+        start = self._clock() - seconds
+        return {
+            endpoint: sum(1 for _ in takewhile(lambda at: at >= start, reversed(keys.values())))
+            for endpoint, keys in self._keys.items()
+        }

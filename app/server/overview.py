@@ -3,131 +3,31 @@
 
 The overview is computed from this router's counters on demand, at most once a second for all callers with the same
 view.
-
-The overview as a document: pure functions of the configuration and of the counts.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
+from app.access.caller import ConfigViews
 from app.aio import run_in_background
-from app.config.experiments import is_active
-from app.config.schema import Config, Endpoint
+from app.config.schema import Config
 from app.control_plane import Replicas
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.common.requests import model_names
 from app.errors import NotFound
-from app.exposures.plans import plan_of
 from app.misspellings import question
 from app.server.openapi import Operation
 from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
+from app.server.overview_document import Present, endpoints_document
 from app.server.replicas import RunningReplicas
-from app.telemetry.recent import EVERY_S, Arm, BucketCounts, Counts, Recent, RecentCounts, in_flight
-
-
-class Present(NamedTuple):
-    """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown."""
-
-    in_flight: Mapping[Arm, int]
-    queued: Mapping[str, int]
-    open_breakers: Collection[str]
-    stops: Mapping[str, Collection[str]]
-    replicas: Replicas | None
-
-
-def endpoints_document(
-    config: Config, window: RecentCounts, present: Present, operated: Collection[str]
-) -> list[dict[str, Any]]:
-    """Every endpoint of `config`, which is what the caller may see. `operated`: those that it may operate."""
-    return [
-        {**_endpoint(name, endpoint, config, window, present), "may_operate": name in operated}
-        for name, endpoint in config.endpoints.items()
-    ]
-
-
-def _endpoint(name: str, endpoint: Endpoint, config: Config, window: RecentCounts, present: Present) -> dict[str, Any]:
-    shadow = [endpoint.mirror.deployment] if endpoint.mirror is not None else []
-    arms = [
-        deployment
-        for deployment in dict.fromkeys([*endpoint.traffic, *(endpoint.fallback or ()), *shadow])
-        if deployment in config.deployments
-    ]
-    counted = {arm: window.counts.get((name, arm), Counts()) for arm in arms}
-    drawn = sum(counts.drawn for counts in counted.values())
-    experiments = [
-        experiment
-        for experiment, section in config.experiments.items()
-        if section.endpoint == name and is_active(section)
-    ]
-    unanswered = window.counts.get((name, ""), Counts())
-    return {
-        "endpoint": name,
-        "tasks": list(endpoint.tasks),
-        "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
-        "plan": plan_of(name, endpoint).id,
-        "generation": endpoint.plan.generation,
-        "experiment": experiments[0] if experiments else None,
-        "requests_per_s": _rate(sum(counts.requests for counts in counted.values()) + unanswered.requests, window),
-        "refused": int(unanswered.refused),
-        "queued": present.queued.get(name, 0),
-        "deployments": [
-            {
-                **_deployment(counted[arm], drawn, window),
-                "deployment": arm,
-                "model": config.deployments[arm].model,
-                "role": _role(arm, endpoint),
-                "weight": endpoint.traffic.get(arm, 0),
-                "in_flight": present.in_flight.get((name, arm), 0),
-                "breaker": "open" if arm in present.open_breakers else "closed",
-                "stopped": arm in present.stops.get(name, ()),
-                "replicas": _replicas(arm, config, present.replicas),
-            }
-            for arm in arms
-        ],
-    }
-
-
-def _role(name: str, endpoint: Endpoint) -> str:
-    if name in endpoint.traffic:
-        return "traffic"
-    return "fallback" if name in (endpoint.fallback or ()) else "mirror"
-
-
-def _deployment(counts: Counts, drawn: float, window: RecentCounts) -> dict[str, Any]:
-    return {
-        "share": round(counts.drawn / drawn, 4) if drawn > 0 else None,
-        "diverted": int(counts.diverted),
-        "requests": int(counts.requests),
-        "requests_per_s": _rate(counts.requests, window),
-        "errors": int(counts.errors),
-        "refused": int(counts.refused),
-        "first_token_s": _quantiles(counts.first_token),
-        "inter_token_s": _quantiles(counts.inter_token),
-        "output_tokens_per_s": _rate(counts.output_tokens, window),
-    }
-
-
-def _rate(count: float, window: RecentCounts) -> float | None:
-    return round(count / window.seconds, 3) if window.seconds > 0 else None
-
-
-def _quantiles(counts: BucketCounts) -> dict[str, float] | None:
-    median, high = counts.quantile(0.5), counts.quantile(0.95)
-    return None if median is None or high is None else {"p50": round(median, 4), "p95": round(high, 4)}
-
-
-def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str, int] | None:
-    """The states of a deployment's replicas; None if it is served elsewhere, or if they are unknown."""
-    app = config.deployments[name].app
-    return dict(replicas.applications.get(app, {})) if replicas is not None and app is not None else None
-
+from app.telemetry.recent import EVERY_S, Recent, RecentCounts, in_flight
 
 CACHE_S = 1.0
 
@@ -148,6 +48,7 @@ class OverviewApi:
         self._services, self._running, self._clock = services, running, clock
         self._queued, self._stops = queued, stops
         self._recent = Recent(services.telemetry, clock())
+        self._splits = _Splits()
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
         self._api = Api("switchyard", services, openai_words, is_audited=False)
@@ -172,6 +73,7 @@ class OverviewApi:
             while True:
                 await asyncio.sleep(EVERY_S)
                 self._recent.sample(self._clock())
+                self._splits.note(self._services.views_or_none(), self._clock())
 
         async with run_in_background(sample()):
             yield
@@ -213,8 +115,15 @@ class OverviewApi:
         self, seen: Config, operated: Collection[str], is_manager: bool, replicas: Replicas | None
     ) -> dict[str, Any]:
         services, window = self._services, self._window()
+        self._splits.note(services.views_or_none(), self._clock())
         present = Present(
-            in_flight(services.telemetry), self._queued(), services.open_breakers(), self._stops(), replicas
+            in_flight(services.telemetry),
+            self._queued(),
+            services.open_breakers(),
+            self._stops(),
+            replicas,
+            services.recent_keys.seen_within(window.seconds),
+            self._splits.changed_since(self._clock() - window.seconds),
         )
         return {
             "at": time.time(),
@@ -240,3 +149,26 @@ class OverviewApi:
         if not self._running.is_known:
             return "This router reads its traffic from its configuration file: change it there."
         return None if may_operate else "Managers and operators change traffic; your key only shows it."
+
+
+class _Splits:
+    """When each endpoint's percentages changed last, as far as this router has looked. Times: as of `note`."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[str, Mapping[str, int]] = {}
+        self._changed: dict[str, float] = {}
+
+    def note(self, views: ConfigViews | None, now: float) -> None:
+        """Compares the percentages in force with those before."""
+        if views is None:
+            return
+        present = {name: endpoint.traffic for name, endpoint in views.config.endpoints.items()}
+        changed = [name for name, traffic in present.items() if self._known.get(name, traffic) != traffic]
+        self._changed = {name: at for name, at in self._changed.items() if name in present} | dict.fromkeys(
+            changed, now
+        )
+        self._known = present
+
+    def changed_since(self, at: float) -> Collection[str]:
+        """The endpoints whose percentages have changed since `at`."""
+        return {name for name, changed in self._changed.items() if changed >= at}

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from app.errors import CLIENT_GONE
 from app.telemetry.logs import Record
 
-_CLIENT_GONE = "client_gone"
 _MOST = 10_000
 """Pairs of caller and endpoint that are counted separately. Tokens can name any number of callers."""
 
@@ -46,7 +46,7 @@ class CallerUse:
             use = self._new(pair)
         use.requests += 1
         use.last_at = self._clock()
-        if (record.error or record.status >= 400) and record.error != _CLIENT_GONE:
+        if (record.error or record.status >= 400) and record.error != CLIENT_GONE:
             use.failed += 1
         if record.usage is not None:
             use.prompt_tokens += record.usage.prompt_tokens

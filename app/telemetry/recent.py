@@ -3,12 +3,13 @@
 A reading is taken every few seconds and on demand, so requests pay nothing for it.
 """
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple, Self
 
+from app.errors import CLIENT_GONE, ClientError
 from app.telemetry.metrics import Telemetry
 
 EVERY_S = 10.0
@@ -19,6 +20,16 @@ Arm = tuple[str, str]
 
 _DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
 """The reasons for which the plan decided. For the others, the client named the deployment."""
+
+
+def _kinds(error: type[ClientError]) -> Iterator[str]:
+    yield error.kind
+    for more in error.__subclasses__():
+        yield from _kinds(more)
+
+
+_REFUSALS = frozenset(_kinds(ClientError))
+"""The kinds of errors that are the client's fault."""
 
 
 @dataclass(slots=True)
@@ -58,27 +69,49 @@ class BucketCounts:
 
 @dataclass(slots=True)
 class Counts:
-    """One deployment's part of an endpoint's requests. `drawn`: those for which the plan decided; `diverted`: those of
-    them that another deployment should have had, which is failing. `errors`: those that failed and were not the
-    client's fault; `refused`: answered with a status from 400 to 499."""
+    """One deployment's part of an endpoint's requests; with the deployment "", those that none was asked to answer.
+
+    `reasons`: the requests by the rule that chose the deployment. Each request was answered, or its client `left`
+    before the end, or it is in `refusals` (the client's fault) or `failures` (any other), by the error's kind.
+    """
 
     requests: float = 0
-    drawn: float = 0
-    diverted: float = 0
-    errors: float = 0
-    refused: float = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    left: float = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     output_tokens: float = 0
     first_token: BucketCounts = field(default_factory=BucketCounts)
     inter_token: BucketCounts = field(default_factory=BucketCounts)
+
+    @property
+    def drawn(self) -> float:
+        """The requests for which the plan decided."""
+        return sum(self.reasons[reason] for reason in _DRAWN)
+
+    @property
+    def errors(self) -> float:
+        """The requests that failed and were not the client's fault."""
+        return self.failures.total()
+
+    @property
+    def refused(self) -> float:
+        """The requests that were the client's fault."""
+        return self.refusals.total()
+
+    @property
+    def answered(self) -> float:
+        """The requests that were answered completely."""
+        return self.requests - self.left - self.errors - self.refused
 
     def since(self, before: Self) -> "Counts":
         """What was counted after `before`."""
         return Counts(
             self.requests - before.requests,
-            self.drawn - before.drawn,
-            self.diverted - before.diverted,
-            self.errors - before.errors,
-            self.refused - before.refused,
+            self.reasons - before.reasons,
+            self.left - before.left,
+            self.failures - before.failures,
+            self.refusals - before.refusals,
             self.output_tokens - before.output_tokens,
             self.first_token.since(before.first_token),
             self.inter_token.since(before.inter_token),
@@ -126,11 +159,13 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
         if metric is telemetry.requests:
             value = child._value._value
             counts.requests += value
-            counts.drawn += value if labels[4] in _DRAWN else 0
-            counts.diverted += value if labels[4] == "failover" else 0
-            counts.refused += value if labels[3].startswith("4") else 0
+            counts.reasons[labels[4]] += value
         elif metric is telemetry.errors:
-            counts.errors += 0 if labels[3].startswith("4") else child._value._value
+            value = child._value._value
+            if (kind := labels[4]) == CLIENT_GONE:
+                counts.left += value
+            else:
+                (counts.refusals if kind in _REFUSALS else counts.failures)[kind] += value
         elif metric is telemetry.tokens and labels[4] == "output":
             counts.output_tokens += child._sum._value
         elif metric is telemetry.first_token:

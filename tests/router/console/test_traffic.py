@@ -4,13 +4,19 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from playwright.async_api import Locator, Page, Route, expect
 
+from app.control_plane import Replicas
 from app.errors import Unavailable
+from app.server.overview_document import endpoints_document
+from app.telemetry.recent import Counts
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.engine.fake_engine import refuse
+from tests.support.overviews import World, worlds
 
 HOSTILE = "<img src=x onerror=document.title='broken'>"
 
@@ -37,18 +43,118 @@ async def test_the_split_and_the_times_are_shown(managed: Managed, open_page: Op
     managed.put({"blue": 60, "green": 40}, "green holds")
     managed.chat(60, stream=True)
     page = await opened(open_page, managed)
-    await expect(chat(page).get_by_text("All answered.")).to_be_visible()
+    await expect(chat(page).get_by_text("All 60 requests were answered.")).to_be_visible()
     await expect(row(page, "blue").get_by_role("cell").nth(0)).to_have_text("60 %")
     await expect(row(page, "blue").get_by_role("cell").nth(1)).to_have_text("56.7 %")
-    await expect(row(page, "green").get_by_role("cell").nth(4)).to_contain_text("ms")
+    await expect(row(page, "green").get_by_role("cell").nth(5)).to_contain_text("ms")
     await expect(page.get_by_text("Counted by this router")).to_be_visible()
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-traffic")
 
 
+@settings(max_examples=60, derandomize=True, database=None, phases=[Phase.generate])
+@given(st.data())
+def many_worlds(found: list[World], data: st.DataObject) -> None:
+    found.append(data.draw(worlds()))
+
+
+FIGURES = """() => JSON.parse(JSON.stringify([...document.querySelectorAll("section.endpoint")].map((section) => ({
+    name: section.querySelector("h2").textContent,
+    figures: [...section.querySelectorAll(".figure b")].map((one) => one.innerText),
+    lead: section.querySelector(".lead .mark").className,
+    said: [...section.querySelectorAll(".lead, .findings li")].map((one) => one.innerText),
+    rows: [...section.querySelectorAll("tbody tr")].map((row) => ({
+        name: [...row.querySelector("th div").childNodes].find((one) => one.nodeType === Node.TEXT_NODE).data,
+        ...Object.fromEntries([...row.querySelectorAll("td")].map((one) => [one.dataset.label, one.innerText])),
+    })),
+}))).replaceAll("\\u00a0", " "))"""
+
+
+def amount(text: str) -> int:
+    """The first number of a cell."""
+    (first, *_) = re.findall(r"[\d,]+", text)
+    return int(first.replace(",", ""))
+
+
+async def test_each_figure_equals_its_definition_in_every_world(managed: Managed, open_page: OpenPage) -> None:
+    all_worlds: list[World] = []
+    many_worlds(all_worlds)
+    expected: dict[str, tuple[World, str]] = {}
+    documents = []
+    for number, world in enumerate(all_worlds):
+        for document in endpoints_document(world.config, world.window, world.present, []):
+            name = f"{document['endpoint']}-{number}"
+            expected[name] = world, document["endpoint"]
+            documents.append({**document, "endpoint": name})
+    page, _ = await open_page(managed.url)
+
+    async def made_up(route: Route) -> None:
+        await route.fulfill(json={**await (await route.fetch()).json(), "endpoints": documents})
+
+    await page.route("**/api/overview", made_up)
+    await page.goto("/ui#/traffic")
+    await expect(page.locator("section.endpoint")).to_have_count(len(documents))
+    shown = await page.evaluate(FIGURES)
+    assert len(shown) == len(expected) >= 60
+    for section in shown:
+        world, name = expected[section["name"]]
+        counted = {arm: counts for (of, arm), counts in world.window.counts.items() if of == name}
+        requests, drawn = sum(one.requests for one in counted.values()), 0.0
+        for row in section["rows"]:
+            counts = counted.get("" if row["name"] == "no deployment" else row["name"], Counts())
+            assert amount(row["Requests"]) == counts.requests, section
+            assert amount(row["Failed"]) == sum(counts.failures.values()), section
+            assert amount(row["Refused"]) == sum(counts.refusals.values()), section
+            drawn += counts.drawn if row["name"] != "no deployment" else 0
+        assert amount(section["figures"][0]) == requests == sum(amount(row["Requests"]) for row in section["rows"])
+        shares = [row["Observed"].split("\n")[0] for row in section["rows"] if "%" in row["Observed"]]
+        assert bool(shares) == (drawn > 0)
+        for row in section["rows"]:
+            if "%" in row["Observed"]:
+                share = float(row["Observed"].split()[0])
+                assert share == pytest.approx(100 * counted.get(row["name"], Counts()).drawn / drawn, abs=0.06)
+        deviation = [
+            re.fullmatch(r"\W*(\w+) got ([\d.]+ %) of .* (\d+ %) is configured.*", one) for one in section["said"]
+        ]
+        for found in filter(None, deviation):
+            (farthest,) = [row for row in section["rows"] if row["name"] == found[1]]
+            assert (found[2], found[3]) == (farthest["Observed"].split("\n")[0], farthest["Configured"])
+        assert len(list(filter(None, deviation))) == (drawn > 0 and len(world.config.endpoints[name].traffic) > 1)
+        failed = sum(amount(row["Failed"]) for row in section["rows"])
+        assert failed == 0 or (
+            "mark-bad" in section["lead"] and any(f"{failed:,} of" in one for one in section["said"])
+        )
+        if "mark-good" in section["lead"]:
+            assert requests > 0
+            assert all(amount(row["Failed"]) == amount(row["Refused"]) == 0 for row in section["rows"])
+    assert await accessibility_problems(page) == []
+
+
+async def test_an_endpoint_without_a_replica_is_down(managed: Managed, open_page: OpenPage) -> None:
+    app = {name: {"app": name, "model": f"{name}-model"} for name in ("blue", "green")}
+    managed.deliver(deployments={**managed.config["deployments"], **app})
+    managed.control.running = Replicas({"blue": {"STARTING": 1}}, {"RUNNING": 1})
+    page = await opened(open_page, managed)
+    lead = chat(page).locator(".lead .mark-bad")
+    await expect(lead).to_have_text("✕chat is down: no replica runs (1 starting).")
+    await expect(chat(page).locator(".findings")).to_have_text("…No request has ended in the last minute.")
+
+
+async def test_refused_and_unanswered_requests_are_counted(managed: Managed, open_page: OpenPage) -> None:
+    managed.chat(4)
+    managed.deliver(access={"limits": {"default": {"requests_per_minute": 1}}})
+    managed.chat(3)
+    page = await opened(open_page, managed)
+    await expect(chat(page).locator(".lead")).to_contain_text("2 of 7 requests were refused: 2 over a limit.")
+    nowhere = row(page, "no deployment")
+    await expect(nowhere.get_by_role("cell").nth(2)).to_have_text("2")
+    await expect(nowhere.get_by_role("cell").nth(4)).to_contain_text("2100 %")
+    await expect(chat(page).locator(".figures")).to_contain_text("7 requests")
+
+
 async def test_without_requests_it_says_so(managed: Managed, open_page: OpenPage) -> None:
     page = await opened(open_page, managed)
-    await expect(chat(page).get_by_text("No requests in this period.")).to_be_visible()
+    await expect(chat(page).get_by_text("No request has ended in the last minute.")).to_be_visible()
     await expect(row(page, "blue").get_by_role("cell").nth(1)).to_contain_text("no value")
 
 
@@ -56,7 +162,7 @@ async def test_errors_are_reported_first_and_in_words(managed: Managed, open_pag
     managed.blue.answer = managed.green.answer = refuse(500, "broken")
     managed.chat(3)
     page = await opened(open_page, managed)
-    await expect(chat(page).locator(".lead")).to_contain_text("3 requests of 3 failed on")
+    await expect(chat(page).locator(".lead")).to_contain_text("3 of 3 requests failed: green: 3 broke off.")
 
 
 async def test_requests_diverted_from_a_failing_deployment_are_marked(managed: Managed, open_page: OpenPage) -> None:
@@ -81,9 +187,8 @@ async def test_breakers_stops_queues_and_replica_states_are_shown(managed: Manag
 
     await page.route("**/api/overview", troubled)
     await page.goto("/ui#/traffic")
-    await expect(chat(page).locator(".lead")).to_contain_text("blue and green are out of service.")
     await expect(chat(page).locator(".figures")).to_contain_text("4 queued")
-    await expect(row(page, "blue").get_by_role("cell").nth(7)).to_have_text("7")
+    await expect(row(page, "blue").get_by_role("cell").nth(8)).to_have_text("7")
     state = row(page, "blue").get_by_role("cell").last
     await expect(state.locator(".mark-bad")).to_contain_text("breaker open")
     await expect(state.locator(".mark-good")).to_contain_text("2 replicas run")

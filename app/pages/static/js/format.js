@@ -34,10 +34,11 @@ export const number = optional((value) =>
 
 export const whole = optional((value) => WHOLE.format(value));
 
-/** 0.123 → "12.3 %". */
-export const percent = optional(
-  (share) => `${(share !== 0 && Math.abs(share) < 0.001 ? SMALL : ONE).format(share * 100)}\u00a0%`,
-);
+/** 0.123 → "12.3 %". Rounds the decimal number: 0.5175 * 100 is 51.74999999999999. */
+export const percent = optional((share) => {
+  const digits = share !== 0 && Math.abs(share) < 0.001 ? SMALL : ONE;
+  return `${digits.format(Number((share * 100).toPrecision(12)))}\u00a0%`;
+});
 
 /** @param {number} value */
 const sign = (value) => (value > 0 ? "+" : value < 0 ? "−" : "");

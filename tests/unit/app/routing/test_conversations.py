@@ -5,6 +5,9 @@ The keys that a router saw last.
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from app.config.schema import Endpoint
 from app.routing.conversations import MOST_AT_ONCE, MOST_KEYS, Pinned, PinnedConversations, RecentKeys
 
@@ -186,3 +189,15 @@ def test_another_kind_of_key_starts_over() -> None:
     assert (keys.of("chat"), keys.of("other")) == (["ann"], [])
     keys.configure({})
     assert keys.of("chat") == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30)), max_size=30), st.integers(0, 100))
+def test_keys_are_counted_by_the_time_of_their_last_request(requests: list[tuple[str, int]], within: int) -> None:
+    now, last = 0, dict[str, int]()
+    keys = RecentKeys(lambda: now)
+    for key, pause in requests:
+        now += pause
+        last[key] = now
+        keys.saw("chat", key)
+    recent = sum(at >= now - within for at in last.values())
+    assert keys.seen_within(within) == ({"chat": recent} if requests else {})

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.usage import Usage
+from app.errors import CLIENT_GONE
 from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
 from app.telemetry.recent import BucketCounts, Counts, Recent, in_flight, read
@@ -67,8 +68,38 @@ def test_a_reading_sums_dialects_and_statuses_by_endpoint_and_deployment() -> No
     found = read(telemetry)
     blue = found["chat", "blue"]
     assert (blue.requests, blue.drawn, blue.errors, blue.refused, blue.output_tokens) == (5, 4, 1, 1, 7)
-    assert (blue.diverted, found["chat", "green"].drawn, found["chat", "green"].diverted) == (0, 1, 1)
-    assert found["chat", "green"].since(found["chat", "green"]).diverted == 0
+    assert (blue.answered, blue.failures, blue.refusals) == (3, {"unavailable": 1}, {"bad_request": 1})
+    assert (blue.reasons["failover"], found["chat", "green"].drawn) == (0, 1)
+    assert found["chat", "green"].since(found["chat", "green"]).reasons["failover"] == 0
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                (200, ""),
+                (200, "incomplete"),
+                (499, CLIENT_GONE),
+                (429, "limit_exceeded"),
+                (424, "unavailable"),
+                (503, "unavailable"),
+                (404, "not_found"),
+            ]
+        )
+    )
+)
+def test_every_request_has_one_outcome(requests: list[tuple[int, str]]) -> None:
+    """Also where a dialect words a failure with a status below 500."""
+    telemetry = Telemetry()
+    for status, error in requests:
+        count(telemetry, status=status, error=error)
+    counts = read(telemetry).get(("chat", "blue"), Counts())
+    kinds = [error for _, error in requests]
+    assert counts.requests == len(requests)
+    assert counts.answered == kinds.count("")
+    assert counts.left == kinds.count(CLIENT_GONE)
+    assert counts.refused == kinds.count("limit_exceeded") + kinds.count("not_found")
+    assert counts.errors == kinds.count("unavailable") + kinds.count("incomplete")
 
 
 def test_times_are_those_of_streams() -> None:

@@ -1,5 +1,5 @@
 import { h, morph } from "../dom.js";
-import { count, duration, list, number, or, percent, seconds, whole } from "../format.js";
+import { count, duration, list, number, or, percent, seconds, unbroken, whole } from "../format.js";
 import { cell, mark, notice, staleNotice, swatch, table, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
@@ -14,8 +14,9 @@ const heads = () => [
   "Deployment",
   { label: "Configured", number: true },
   { label: "Observed", number: true, title: "Share of the requests that the split assigned" },
-  { label: "Requests/s", number: true },
-  { label: "Errors", number: true, title: "Failures that the client did not cause" },
+  { label: "Requests", number: true, title: "All that it got: those of the split, and those that named it" },
+  { label: "Failed", number: true, title: "Failures that the client did not cause" },
+  { label: "Refused", number: true, title: "Requests that were not valid, not allowed, or over a limit" },
   {
     label: ["First token", h("br", {}), h("span", { class: "small" }, "p50 / p95")],
     number: true,
@@ -113,11 +114,12 @@ export async function mount(root, context) {
         h(
           "div",
           { class: "figures" },
-          figure(number(endpoint.requests_per_s), "requests/s"),
+          figure(whole(endpoint.requests), endpoint.requests === 1 ? "request" : "requests"),
+          figure(number(endpoint.requests_per_s), "per second"),
           figure(whole(endpoint.queued), "queued"),
         ),
       ),
-      h("p", { class: "lead" }, sentence(endpoint)),
+      findings(endpoint),
       endpoint.experiment
         ? h(
             "p",
@@ -128,7 +130,7 @@ export async function mount(root, context) {
           )
         : null,
       bars(endpoint),
-      table(`Deployments of ${name}`, heads(), endpoint.deployments.map(row), { class: "stacked" }),
+      table(`Deployments of ${name}`, heads(), rows(endpoint), { class: "stacked" }),
       h(
         "div",
         { class: "actions" },
@@ -193,36 +195,20 @@ function scope({ routers, window_s: window }) {
 }
 
 /**
- * The most important fact about an endpoint, in a sentence.
+ * What the server found, failures first.
  *
  * @param {Endpoint} endpoint
  */
-function sentence(endpoint) {
-  const rows = endpoint.deployments;
-  const troubled = rows.filter(({ breaker, stopped }) => breaker === "open" || stopped);
-  if (troubled.length) {
-    const names = list(troubled.map(({ deployment }) => deployment));
-    return mark("bad", `${names} ${troubled.length > 1 ? "are" : "is"} out of service.`);
-  }
-  const failures = rows
-    .filter(({ errors }) => errors > 0)
-    .map(
-      ({ errors, requests, deployment }) =>
-        `${count(errors, "request", "requests")} of ${whole(requests)} failed on ${deployment}`,
-    );
-  if (failures.length) return mark("warn", failures.join("; "), ".");
-  if (!rows.some(({ requests }) => requests > 0)) return mark("wait", "No requests in this period.");
-  return mark("good", "All answered. ", deviation(rows));
-}
-
-/** @param {Deployment[]} rows */
-function deviation(rows) {
-  const drawn = rows.filter((deployment) => deployment.role === "traffic" && deployment.share !== null);
-  if (drawn.length < 2) return "";
-  /** @param {Deployment} deployment */
-  const distance = (deployment) => Math.abs((deployment.share ?? 0) * 100 - deployment.weight);
-  const worst = drawn.reduce((a, b) => (distance(b) > distance(a) ? b : a));
-  return `${worst.deployment} got ${percent(worst.share)} of the requests; ${worst.weight}\u00a0% is configured.`;
+function findings({ findings: [first, ...others] }) {
+  return [
+    h("p", { class: "lead" }, mark(first.severity, unbroken(first.text))),
+    others.length > 0 &&
+      h(
+        "ul",
+        { class: "findings" },
+        others.map(({ severity, text }) => h("li", {}, mark(severity, unbroken(text)))),
+      ),
+  ];
 }
 
 /**
@@ -273,6 +259,26 @@ function bars(endpoint) {
   );
 }
 
+/** @param {Endpoint} endpoint */
+function rows({ deployments, unassigned }) {
+  return [
+    deployments.map((deployment, index) => row(deployment, index)),
+    unassigned.requests > 0 &&
+      h(
+        "tr",
+        { key: "no deployment" },
+        cell("", ["no deployment", h("div", { class: "hint small" }, "none was asked")], { header: true }),
+        cell("Configured", or(null), { number: true }),
+        cell("Observed", or(null), { number: true }),
+        outcomes(unassigned),
+        ["First token", "Between tokens", "Tokens/s", "In flight"].map((label) =>
+          cell(label, or(null), { number: true }),
+        ),
+        cell("State", or(null)),
+      ),
+  ];
+}
+
 /**
  * @param {Deployment} deployment
  * @param {number} index
@@ -300,8 +306,7 @@ function row(deployment, index) {
       ],
       { number: true },
     ),
-    cell("Requests/s", or(number(deployment.requests_per_s)), { number: true }),
-    cell("Errors", errors(deployment), { number: true }),
+    outcomes(deployment, deployment.requests - deployment.drawn),
     cell("First token", times(deployment.first_token_s), { number: true }),
     cell("Between tokens", times(deployment.inter_token_s), { number: true }),
     cell("Tokens/s", or(number(deployment.output_tokens_per_s)), { number: true }),
@@ -310,10 +315,24 @@ function row(deployment, index) {
   );
 }
 
-/** @param {Deployment} deployment */
-function errors(deployment) {
-  if (deployment.errors === 0) return "0";
-  return mark("bad", `${whole(deployment.errors)} (${percent(deployment.errors / deployment.requests)})`);
+/**
+ * @param {Outcomes} found
+ * @param {number} [named] How many of the requests named their deployment.
+ */
+function outcomes({ requests, errors, refused }, named = 0) {
+  /**
+   * @param {number} some
+   * @param {Mark} kind
+   */
+  const part = (some, kind) =>
+    some === 0 ? "0" : [mark(kind, whole(some)), h("div", { class: "hint small" }, percent(some / requests))];
+  return [
+    cell("Requests", [whole(requests), named > 0 && h("div", { class: "hint small" }, `${whole(named)} by name`)], {
+      number: true,
+    }),
+    cell("Failed", part(errors, "bad"), { number: true }),
+    cell("Refused", part(refused, "warn"), { number: true }),
+  ];
 }
 
 /** @param {Quantiles} found */
@@ -329,7 +348,8 @@ function states(deployment) {
   if (deployment.breaker === "open") found.push(mark("bad", "breaker open"));
   if (deployment.replicas !== null) {
     const { RUNNING: running = 0, ...others } = deployment.replicas;
-    found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
+    if (running === 0 && deployment.asleep) found.push(mark("wait", "scaled to zero"));
+    else found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
     for (const [state, number_] of Object.entries(others))
       found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));
   }

@@ -1,0 +1,362 @@
+"""The overview as a document: pure functions of the configuration, the counts and the present state.
+
+Each figure has one definition. An endpoint's requests are those of its deployments and those for which none was asked;
+each of them was answered, failed, was refused, or its client left. So every sum on a page is a sum of what it shows.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, Literal, NamedTuple
+
+from app.config.experiments import is_active
+from app.config.schema import Config, Endpoint
+from app.control_plane import RUNNING, Replicas
+from app.exposures.plans import plan_of
+from app.telemetry.recent import Arm, BucketCounts, Counts, RecentCounts
+
+_SURE = 3.0
+"""Standard deviations that chance alone does not reach (once in 370 cases)."""
+
+_WORDS: Mapping[str, str] = {
+    "bad_request": "not valid",
+    "broken": "broke off",
+    "forbidden": "not allowed",
+    "limit_exceeded": "over a limit",
+    "rejected": "not valid for the engine",
+    "timeout": "timed out",
+    "too_large": "too large",
+    "unavailable": "no deployment available",
+}
+"""Kinds of errors in words; the others are words with underscores."""
+
+_STICKY: Mapping[str, tuple[str, str]] = {
+    "user": ("user", "users"),
+    "api_key": ("API key", "API keys"),
+    "conversation": ("conversation", "conversations"),
+}
+"""What a sticky split draws, one and many; for a header, its values."""
+
+
+class Present(NamedTuple):
+    """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
+    sticky keys that each endpoint has had in the window. `changed`: endpoints whose split has changed within it."""
+
+    in_flight: Mapping[Arm, int]
+    queued: Mapping[str, int]
+    open_breakers: Collection[str]
+    stops: Mapping[str, Collection[str]]
+    replicas: Replicas | None
+    keys: Mapping[str, int] = {}
+    changed: Collection[str] = frozenset()
+
+
+class Finding(NamedTuple):
+    """A fact about an endpoint, in a sentence."""
+
+    severity: Literal["bad", "warn", "info", "wait", "good"]
+    text: str
+
+
+def endpoints_document(
+    config: Config, window: RecentCounts, present: Present, operated: Collection[str]
+) -> list[dict[str, Any]]:
+    """Every endpoint of `config`, which is what the caller may see. `operated`: those that it may operate."""
+    counted: dict[str, dict[str, Counts]] = {}
+    for (name, arm), counts in window.counts.items():
+        counted.setdefault(name, {})[arm] = counts
+    return [
+        {**_endpoint(name, endpoint, config, window, counted.get(name, {}), present), "may_operate": name in operated}
+        for name, endpoint in config.endpoints.items()
+    ]
+
+
+def _endpoint(
+    name: str,
+    endpoint: Endpoint,
+    config: Config,
+    window: RecentCounts,
+    counted: Mapping[str, Counts],
+    present: Present,
+) -> dict[str, Any]:
+    arms = _arms(endpoint, counted, config)
+    counts = {arm: counted.get(arm, Counts()) for arm in arms}
+    drawn = sum(one.drawn for one in counts.values())
+    experiments = [
+        experiment
+        for experiment, section in config.experiments.items()
+        if section.endpoint == name and is_active(section)
+    ]
+    return {
+        "endpoint": name,
+        "tasks": list(endpoint.tasks),
+        "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
+        "plan": plan_of(name, endpoint).id,
+        "generation": endpoint.plan.generation,
+        "experiment": experiments[0] if experiments else None,
+        **_outcomes(counted.values()),
+        "requests_per_s": _rate(sum(one.requests for one in counted.values()), window),
+        "drawn": int(drawn),
+        "queued": present.queued.get(name, 0),
+        "findings": [
+            finding._asdict() for finding in _findings(name, endpoint, config, present, counted, counts, drawn)
+        ],
+        "unassigned": _outcomes([counted.get("", Counts())]),
+        "deployments": [
+            {
+                **_deployment(counts[arm], drawn, window),
+                "deployment": arm,
+                "model": config.deployments[arm].model if arm in config.deployments else arm,
+                "role": _role(arm, endpoint),
+                "weight": endpoint.traffic.get(arm, 0),
+                "in_flight": present.in_flight.get((name, arm), 0),
+                "breaker": "open" if arm in present.open_breakers else "closed",
+                "stopped": arm in present.stops.get(name, ()),
+                "replicas": _replicas(arm, config, present.replicas),
+                "asleep": _is_asleep(arm, config, present.replicas),
+            }
+            for arm in arms
+        ],
+    }
+
+
+def _arms(endpoint: Endpoint, counted: Mapping[str, Counts], config: Config) -> Sequence[str]:
+    """The endpoint's deployments, and those that have had its requests and are no longer among them."""
+    shadow = [endpoint.mirror.deployment] if endpoint.mirror is not None else []
+    present = [arm for arm in [*endpoint.traffic, *(endpoint.fallback or ()), *shadow] if arm in config.deployments]
+    former = [arm for arm, counts in counted.items() if arm and counts.requests > 0]
+    return list(dict.fromkeys([*present, *former]))
+
+
+def _role(name: str, endpoint: Endpoint) -> str:
+    if name in endpoint.traffic:
+        return "traffic"
+    if name in (endpoint.fallback or ()):
+        return "fallback"
+    return "mirror" if endpoint.mirror is not None and name == endpoint.mirror.deployment else "former"
+
+
+def _outcomes(all_counts: Collection[Counts]) -> dict[str, int]:
+    """The requests, and the parts that they consist of."""
+    return {
+        "requests": int(sum(counts.requests for counts in all_counts)),
+        "answered": int(sum(counts.answered for counts in all_counts)),
+        "errors": int(sum(counts.errors for counts in all_counts)),
+        "refused": int(sum(counts.refused for counts in all_counts)),
+        "left": int(sum(counts.left for counts in all_counts)),
+    }
+
+
+def _deployment(counts: Counts, drawn: float, window: RecentCounts) -> dict[str, Any]:
+    return {
+        **_outcomes([counts]),
+        "drawn": int(counts.drawn),
+        "share": round(counts.drawn / drawn, 4) if drawn > 0 else None,
+        "diverted": int(counts.reasons["failover"]),
+        "requests_per_s": _rate(counts.requests, window),
+        "first_token_s": _quantiles(counts.first_token),
+        "inter_token_s": _quantiles(counts.inter_token),
+        "output_tokens_per_s": _rate(counts.output_tokens, window),
+    }
+
+
+def _rate(count: float, window: RecentCounts) -> float | None:
+    return round(count / window.seconds, 3) if window.seconds > 0 else None
+
+
+def _quantiles(counts: BucketCounts) -> dict[str, float] | None:
+    median, high = counts.quantile(0.5), counts.quantile(0.95)
+    return None if median is None or high is None else {"p50": round(median, 4), "p95": round(high, 4)}
+
+
+def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str, int] | None:
+    """The states of a deployment's replicas; None if it is served elsewhere, or if they are unknown."""
+    app = _app(name, config)
+    return dict(replicas.applications.get(app, {})) if replicas is not None and app is not None else None
+
+
+def _is_asleep(name: str, config: Config, replicas: Replicas | None) -> bool:
+    return replicas is not None and _app(name, config) in replicas.asleep
+
+
+def _app(name: str, config: Config) -> str | None:
+    return config.deployments[name].app if name in config.deployments else None
+
+
+# --- What is wrong, first ---
+
+
+def _findings(
+    name: str,
+    endpoint: Endpoint,
+    config: Config,
+    present: Present,
+    counted: Mapping[str, Counts],
+    counts: Mapping[str, Counts],
+    drawn: float,
+) -> list[Finding]:
+    """What a reader should know of the endpoint, failures first."""
+    found = _service(name, endpoint, config, present)
+    done = _outcomes(counted.values())
+    if done["errors"]:
+        by = {arm or "none was asked": one.failures for arm, one in counted.items() if one.errors}
+        found.append(Finding("bad", f"{_of(done, 'errors')} failed: {_kinds_by(by)}."))
+    if done["refused"]:
+        kinds = sum((one.refusals for one in counted.values()), Counter[str]())
+        found.append(Finding("warn", f"{_of(done, 'refused')} {_were(done['refused'])} refused: {_kinds(kinds)}."))
+    if done["left"]:
+        left = done["left"]
+        of_those = f"{left:,} clients" if left > 1 else "1 client"
+        found.append(Finding("info", f"{of_those} left before the end of the answer."))
+    working = sum(present.in_flight.get((name, arm), 0) for arm in counts)
+    if not done["requests"]:
+        under_way = f": {working:,} {_are(working)} under way" if working else ""
+        found.append(Finding("wait", f"No request has ended in the last minute{under_way}."))
+    elif done["answered"] == done["requests"]:
+        all_of_them = f"All {done['requests']:,} requests were" if done["requests"] > 1 else "The only request was"
+        found.append(Finding("good", f"{all_of_them} answered."))
+    deviation = _deviation(name, endpoint, present, counts, drawn)
+    found += [deviation] if deviation is not None else []
+    return sorted(found, key=lambda finding: _ORDER.get(finding.severity, len(_ORDER)))
+
+
+_ORDER: Mapping[str, int] = {"bad": 0, "warn": 1}
+"""Failures first. What is neither keeps its order."""
+
+
+def _service(name: str, endpoint: Endpoint, config: Config, present: Present) -> list[Finding]:
+    """Deployments that cannot serve, and whether any can."""
+    serving = [arm for arm, weight in endpoint.traffic.items() if weight > 0]
+    asked = [arm for arm in dict.fromkeys([*serving, *(endpoint.fallback or ())]) if arm in config.deployments]
+    faults = {arm: _fault(name, arm, config, present) for arm in asked}
+    out = {arm: fault for arm, fault in faults.items() if fault is not None}
+    if asked and len(out) == len(asked):
+        same = set(out.values())
+        if all(fault.startswith(_NO_REPLICA) for fault in same):
+            states = _states(asked, config, present.replicas)
+            return [Finding("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
+        return [Finding("bad", f"{name} is down: {_by_arm(out)}.")]
+    found = [Finding("bad", f"{arm} is out of service: {fault}.") for arm, fault in out.items()]
+    if asked and all(_is_asleep(arm, config, present.replicas) for arm in asked):
+        found.append(Finding("wait", f"{name} is scaled to zero: its next request starts a replica."))
+    return found
+
+
+_NO_REPLICA = "no replica runs"
+
+
+def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
+    """Why a deployment gets no traffic, or cannot serve it; None if nothing is known."""
+    if arm in present.stops.get(name, ()):
+        return "it is stopped"
+    replicas = _replicas(arm, config, present.replicas)
+    if replicas is not None and not replicas.get(RUNNING) and not _is_asleep(arm, config, present.replicas):
+        return f"{_NO_REPLICA}{_states([arm], config, present.replicas)}"
+    return "its circuit breaker is open" if arm in present.open_breakers else None
+
+
+def _states(arms: Sequence[str], config: Config, replicas: Replicas | None) -> str:
+    """The states of these deployments' replicas, in brackets: " (1 starting)"."""
+    apps = dict.fromkeys(_app(arm, config) for arm in arms)
+    counts = Counter[str]()
+    for app in apps:
+        if replicas is not None and app is not None:
+            counts.update(replicas.applications.get(app, {}))
+    words = [f"{count} {state.lower().replace('_', ' ')}" for state, count in counts.items() if count]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _by_arm(texts: Mapping[str, str]) -> str:
+    return "; ".join(f"{arm}: {text}" for arm, text in texts.items())
+
+
+def _of(done: Mapping[str, int], part: str) -> str:
+    total = done["requests"]
+    return f"{done[part]:,} of {total:,} {'request' if total == 1 else 'requests'}"
+
+
+def _kinds(kinds: Mapping[str, float]) -> str:
+    ordered = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{int(count):,} {_WORDS.get(kind, kind.replace('_', ' '))}" for kind, count in ordered)
+
+
+def _kinds_by(kinds: Mapping[str, Mapping[str, float]]) -> str:
+    return _by_arm({arm: _kinds(of) for arm, of in kinds.items()})
+
+
+def _were(count: float) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _are(count: float) -> str:
+    return "is" if count == 1 else "are"
+
+
+# --- Why a share is not the configured one ---
+
+
+def _deviation(
+    name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], drawn: float
+) -> Finding | None:
+    """The share that is farthest from its percentage, and why. None with fewer than two deployments, or requests."""
+    if len(endpoint.traffic) < 2 or drawn == 0:
+        return None
+    shares = {arm: counts[arm].drawn / drawn for arm in endpoint.traffic if arm in counts}
+    if not shares:
+        return None
+    arm = max(shares, key=lambda arm: abs(shares[arm] - endpoint.traffic[arm] / 100))
+    share, weight = shares[arm], endpoint.traffic[arm]
+    requests = "the only request" if drawn == 1 else f"the {int(drawn):,} requests"
+    said = f"{arm} got {_percent(share)} of {requests} that the split decided; {weight} % is configured"
+    if abs(share - weight / 100) < 0.005:
+        return Finding("info", f"{said}.")
+    reasons = _reasons(name, endpoint, present, counts, arm, drawn)
+    if reasons:
+        return Finding("info", f"{said}: {'; '.join(reasons)}.")
+    return Finding("warn", f"{said}. Chance does not explain that.")
+
+
+def _reasons(
+    name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], arm: str, drawn: float
+) -> list[str]:
+    """Whatever moves shares away from the percentages, the surest first."""
+    by = sum((one.reasons for one in counts.values()), Counter[str]())
+    found = []
+    if (diverted := int(by["failover"])) > 0:
+        found.append(f"{diverted:,} {_were(diverted)} diverted from a deployment that failed")
+    if stopped := [one for one in present.stops.get(name, ()) if endpoint.traffic.get(one, 0) > 0]:
+        found.append(f"{' and '.join(stopped)} {_are(len(stopped))} stopped")
+    if name in present.changed:
+        found.append("the split changed within the minute")
+    if (pinned := int(by["pinned"])) > 0:
+        found.append(f"{pinned:,} {_were(pinned)} turns of conversations that began under other percentages")
+    if (overridden := int(by["override"])) > 0:
+        found.append(f"{overridden:,} followed an override")
+    if found:
+        return found
+    weight, share = endpoint.traffic[arm] / 100, counts[arm].drawn / drawn
+    if by["sticky"] > 0 and endpoint.sticky is not None:
+        keys = present.keys.get(name, 0)
+        one, many = _STICKY.get(
+            endpoint.sticky.by, (f"value of {endpoint.sticky.name}", f"values of {endpoint.sticky.name}")
+        )
+        if 0 < keys < _FEW_KEYS:
+            sent = f"only {keys:,} {one if keys == 1 else many} sent requests"
+            return [
+                f"{sent}, and each stays on one deployment" if keys > 1 else f"{sent}, and it stays on one deployment"
+            ]
+        return [f"each {one} stays on one deployment, and some send more than others"]
+    chance = _SURE * math.sqrt(weight * (1 - weight) / drawn) + 0.5 / drawn
+    return ["so few requests vary that much by chance"] if abs(share - weight) <= chance else []
+
+
+_FEW_KEYS = 200
+"""Sticky keys of which a share of 10 % varies by more than 6 points."""
+
+
+def _percent(share: float) -> str:
+    """With one decimal place where that is not 0, rounded as the page rounds what the document says."""
+    exact = 100 * Decimal(str(round(share, 4)))
+    shown = exact if exact < Decimal("0.1") else exact.quantize(Decimal("0.1"), ROUND_HALF_UP)
+    return f"{shown.normalize():f} %"

@@ -1,0 +1,188 @@
+"""Each figure of the overview has one definition, parts sum to their whole, and failures come first."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from app.config.schema import parse
+from app.control_plane import Replicas
+from app.server.overview_document import Present, endpoints_document
+from app.telemetry.recent import Counts, RecentCounts
+from tests.support.overviews import WINDOW_S, World, worlds
+
+PARTS = ("answered", "errors", "refused", "left")
+BAD, WARN, GOOD = "bad", "warn", "good"
+
+
+def shown(world: World) -> dict[str, dict[str, Any]]:
+    return {one["endpoint"]: one for one in endpoints_document(world.config, world.window, world.present, [])}
+
+
+@given(worlds())
+def test_parts_sum_to_their_whole(world: World) -> None:
+    for name, endpoint in shown(world).items():
+        counted = {arm: counts for (of, arm), counts in world.window.counts.items() if of == name}
+        rows = [*endpoint["deployments"], endpoint["unassigned"]]
+        for part in ("requests", *PARTS):
+            assert endpoint[part] == sum(row[part] for row in rows), part
+        for row in [*rows, endpoint]:
+            assert row["requests"] == sum(row[part] for part in PARTS)
+        assert endpoint["requests"] == sum(counts.requests for counts in counted.values())
+        assert endpoint["requests_per_s"] == pytest.approx(endpoint["requests"] / WINDOW_S, abs=1e-3)
+        assert endpoint["drawn"] == sum(row["drawn"] for row in endpoint["deployments"])
+        shares = [row["share"] for row in endpoint["deployments"]]
+        if endpoint["drawn"]:
+            assert sum(shares) == pytest.approx(1, abs=1e-3)
+        else:
+            assert set(shares) <= {None}
+        for row in endpoint["deployments"]:
+            counts = counted.get(row["deployment"], Counts())
+            assert row["requests"] == counts.requests
+            assert row["drawn"] == counts.requests - counts.reasons["header"] - counts.reasons["model"]
+            assert row["share"] is None or row["share"] == pytest.approx(row["drawn"] / endpoint["drawn"], abs=1e-4)
+
+
+@given(worlds())
+def test_failures_come_first_and_nothing_is_called_good_beside_them(world: World) -> None:
+    for endpoint in shown(world).values():
+        order = [finding["severity"] for finding in endpoint["findings"]]
+        assert order, "there is always something to say"
+        assert BAD not in order[order.count(BAD) :], "before everything else"
+        all_answered = endpoint["requests"] == endpoint["answered"] > 0
+        assert (GOOD in order) == all_answered
+        assert ("No request has ended" in texts(endpoint)) == (endpoint["requests"] == 0)
+        assert (f"{endpoint['errors']:,} of " in texts(endpoint)) or not endpoint["errors"]
+        assert (f"{endpoint['refused']:,} of " in texts(endpoint)) or not endpoint["refused"]
+        for row in endpoint["deployments"]:
+            running = (row["replicas"] or {}).get("RUNNING", 0)
+            is_out = row["stopped"] or row["breaker"] == "open"
+            is_out |= row["replicas"] is not None and not running and not row["asleep"]
+            if is_out and row["role"] == "traffic" and row["weight"] > 0:
+                assert order[0] == BAD
+                assert " is down: " in texts(endpoint) or f"{row['deployment']} is out of service" in texts(endpoint)
+
+
+@given(worlds())
+def test_a_share_that_is_far_from_its_percentage_has_a_reason_or_a_warning(world: World) -> None:
+    for endpoint in shown(world).values():
+        rows = [row for row in endpoint["deployments"] if row["role"] == "traffic" and row["share"] is not None]
+        said = [one for one in endpoint["findings"] if "is configured" in one["text"]]
+        assert len(said) == (len(rows) > 1)
+        if len(rows) > 1:
+            worst = max(abs(row["share"] - row["weight"] / 100) for row in rows)
+            (deviation,) = said
+            has_reason = "configured: " in deviation["text"]
+            if worst > 0.006:
+                assert has_reason or deviation["severity"] == WARN
+            assert not (has_reason and deviation["severity"] == WARN)
+
+
+def texts(endpoint: dict[str, Any]) -> str:
+    return " ".join(finding["text"] for finding in endpoint["findings"])
+
+
+def world(
+    counts: dict[str, Counts] | None = None, *, sticky: dict[str, Any] | None = None, **present: Any
+) -> dict[str, Any]:
+    """The endpoint `chat` with blue at 90 and green at 10 %, both applications of Serve."""
+    config = parse(
+        {
+            "endpoints": {
+                "chat": {
+                    "tasks": ["chat"],
+                    "traffic": {"blue": 90, "green": 10},
+                    **({"sticky": sticky} if sticky else {}),
+                }
+            },
+            "deployments": {name: {"app": name, "model": "m"} for name in ("blue", "green")},
+        }
+    )
+    state = {"in_flight": {}, "queued": {}, "open_breakers": (), "stops": {}, "replicas": None, **present}
+    window = RecentCounts(WINDOW_S, {("chat", arm): one for arm, one in (counts or {}).items()})
+    return shown(World(config, window, Present(**state)))["chat"]
+
+
+def answered(requests: int, reason: str = "traffic") -> Counts:
+    return Counts(requests, Counter({reason: requests}))
+
+
+@pytest.mark.parametrize(
+    ("applications", "text"),
+    [
+        ({}, "chat is down: no replica runs."),
+        ({"blue": {"STARTING": 1}}, "chat is down: no replica runs (1 starting)."),
+        ({"blue": {"RUNNING": 1}, "green": {"STOPPING": 1}}, "green is out of service: no replica runs (1 stopping)."),
+    ],
+)
+def test_an_endpoint_without_replicas_is_down(applications: dict[str, dict[str, int]], text: str) -> None:
+    assert world(replicas=Replicas(applications, {}))["findings"][0] == {"severity": BAD, "text": text}
+
+
+def test_what_is_scaled_to_zero_is_not_down() -> None:
+    findings = world(replicas=Replicas({}, {}, frozenset({"blue", "green"})))["findings"]
+    assert findings[0]["text"] == "chat is scaled to zero: its next request starts a replica."
+
+
+def test_each_cause_of_an_outage_is_named() -> None:
+    found = world(stops={"chat": ["blue"]}, open_breakers=["green"])
+    assert found["findings"][0]["text"] == "chat is down: blue: it is stopped; green: its circuit breaker is open."
+
+
+def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
+    found = world(
+        {
+            "blue": Counts(5, Counter(traffic=5), 1, Counter(unavailable=2), Counter(bad_request=1)),
+            "": Counts(3, Counter(), 0, Counter(unavailable=1), Counter(limit_exceeded=2)),
+        }
+    )
+    assert [finding["text"] for finding in found["findings"][:3]] == [
+        "3 of 8 requests failed: blue: 2 no deployment available; none was asked: 1 no deployment available.",
+        "3 of 8 requests were refused: 2 over a limit, 1 not valid.",
+        "1 client left before the end of the answer.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "end", "severity"),
+    [
+        ({"blue": answered(9), "green": answered(4)}, {}, "so few requests vary that much by chance.", "info"),
+        ({"blue": answered(900), "green": answered(900)}, {}, "Chance does not explain that.", WARN),
+        (
+            {"blue": answered(900), "green": answered(900)},
+            {"changed": {"chat"}},
+            "the split changed within the minute.",
+            "info",
+        ),
+        (
+            {"blue": answered(20, "sticky"), "green": answered(51, "sticky")},
+            {"sticky": {"by": "user"}, "keys": {"chat": 3}},
+            "only 3 users sent requests, and each stays on one deployment.",
+            "info",
+        ),
+        (
+            {"green": answered(5, "failover")},
+            {},
+            "5 were diverted from a deployment that failed.",
+            "info",
+        ),
+        (
+            {"green": answered(5)},
+            {"stops": {"chat": ["blue"]}},
+            "blue is stopped.",
+            "info",
+        ),
+    ],
+)
+def test_the_reason_of_a_deviation(counts: dict[str, Counts], more: dict[str, Any], end: str, severity: str) -> None:
+    (said,) = [one for one in world(counts, **more)["findings"] if "is configured" in one["text"]]
+    assert said["text"].endswith(end)
+    assert said["severity"] == severity
+
+
+def test_requests_that_name_their_deployment_are_no_part_of_the_share() -> None:
+    found = world({"blue": answered(90), "green": Counts(40, Counter(traffic=10, header=30))})
+    rows = {row["deployment"]: row for row in found["deployments"]}
+    assert (found["requests"], found["drawn"]) == (130, 100)
+    assert (rows["green"]["requests"], rows["green"]["drawn"], rows["green"]["share"]) == (40, 10, 0.1)
