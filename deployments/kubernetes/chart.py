@@ -1,0 +1,188 @@
+"""The manifests of a cluster from one file of values, by the chart in `k8s/chart`: as Helm makes them, without Helm.
+
+`write` makes a kustomize directory of them, for GitOps; `switchyard k8s new` and `render` are its commands.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from app.config.base import ConfigError
+from app.config.loading import read_yaml
+from deployments.kubernetes import capacity, templates
+from deployments.kubernetes.manifests import KUSTOMIZATION, Manifest, ray_service
+from deployments.kubernetes.templates import Files, TemplateError
+
+CHART = Path(__file__).parent / "chart"
+
+VALUES, SERVED = "values.yaml", "serve_config.yaml"
+"""The files of a cluster's directory from which the others are written. The second may be absent: a whole Serve
+configuration in place of `models`."""
+
+_NAMESPACE = """\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {namespace}
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+    pod-security.kubernetes.io/warn: restricted
+"""
+
+
+def render(values: Mapping[str, Any], *, name: str, namespace: str, chart: Path = CHART) -> dict[str, str]:
+    """The chart's files of objects, each by its name, for the values that differ from its own. Raises ConfigError that
+    names the value."""
+    data = _data(values, name=name, namespace=namespace, chart=chart)
+    parsed = {file: templates.define(file.read_text(), file.name) for file in sorted((chart / "templates").iterdir())}
+    named = {key: nodes for _, defined in parsed.values() for key, nodes in defined.items()}
+    rendered = {}
+    for file, (nodes, _) in parsed.items():
+        if file.suffix != ".yaml":
+            continue
+        try:
+            text = templates.execute(nodes, data, named)
+        except TemplateError as error:
+            raise ConfigError([str(error)]) from None
+        if text.strip():
+            rendered[file.name] = text.strip("\n") + "\n"
+    return rendered
+
+
+def objects(rendered: Mapping[str, str]) -> list[Manifest]:
+    """The objects in rendered files, in their order."""
+    return [document for text in rendered.values() for document in yaml.safe_load_all(text) if document]
+
+
+def _data(values: Mapping[str, Any], *, name: str, namespace: str, chart: Path) -> dict[str, Any]:
+    complete = coalesced(yaml.safe_load((chart / "values.yaml").read_text()), values)
+    if problems := list(problems_of(complete, json.loads((chart / "values.schema.json").read_text()))):
+        raise ConfigError(problems)
+    facts = yaml.safe_load((chart / "Chart.yaml").read_text())
+    return {
+        "Values": templates.numbers(complete),
+        "Release": {"Name": name, "Namespace": namespace},
+        "Chart": {"Name": facts["name"], "Version": facts["version"], "AppVersion": facts["appVersion"]},
+        "Files": Files(chart),
+    }
+
+
+def coalesced(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults with the values, as Helm joins them: objects are merged, lists replaced, null removes."""
+    joined = dict(defaults)
+    for key, value in values.items():
+        if value is None and key in defaults:
+            joined.pop(key)
+        elif isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping):
+            joined[key] = coalesced(defaults[key], value)
+        else:
+            joined[key] = value
+    return joined
+
+
+def problems_of(values: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with values, with the place of each."""
+    for error in sorted(jsonschema.Draft7Validator(schema).iter_errors(values), key=lambda error: list(error.path)):
+        where = [str(part) for part in error.absolute_path]
+        if error.validator != "additionalProperties":
+            yield f"{'.'.join(where)}: {error.message}"
+            continue
+        known = error.schema["properties"].keys()
+        for key in sorted(error.instance.keys() - known):
+            yield f"{'.'.join([*where, key])}: no such value; there are {', '.join(known)}"
+
+
+def is_values(path: Path) -> bool:
+    """Whether a file has values of the chart: keys that only they have."""
+    if not path.is_file():
+        return False
+    try:
+        document: object = yaml.safe_load(path.read_text(errors="replace"))
+    except yaml.YAMLError:  # several documents, too
+        return False
+    return isinstance(document, dict) and bool({"models", "cloud", "serveConfig"} & document.keys())
+
+
+def of_values(path: Path) -> list[Manifest]:
+    """The objects for a file of values. Raises ConfigError."""
+    values: Any = read_yaml(path)
+    return objects(render(values, name="switchyard", namespace="switchyard"))
+
+
+OBJECTS = "objects"
+"""The folder below it with the objects; the kustomization.yaml above is its owner's."""
+
+_HEADER = f"# Written by `switchyard k8s render` from {VALUES}: change that, or patch these in the folder above.\n"
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The values in a cluster's directory, with its Serve configuration if it has one. Raises ConfigError."""
+    values: Any = read_yaml(directory / VALUES) or {}
+    if not isinstance(values, dict):
+        raise ConfigError([f"{directory / VALUES}: expected keys and values"])
+    served = directory / SERVED
+    return {**values, "serveConfig": served.read_text()} if served.is_file() else values
+
+
+def files(values: Mapping[str, Any], *, name: str, namespace: str) -> dict[str, str]:
+    """The files of the folder with the objects, kustomization.yaml among them. Raises ConfigError for values that are
+    wrong, and for models that no group of nodes can hold."""
+    rendered = render(values, name=name, namespace=namespace)
+    found = objects(rendered)
+    if problems := capacity.problems(ray_service(found), found):
+        raise ConfigError(problems)
+    rendered["namespace.yaml"] = _NAMESPACE.format(namespace=namespace)
+    folder = {"namespace": namespace, "resources": sorted(rendered)}
+    return {file: _HEADER + text for file, text in {**rendered, KUSTOMIZATION: _kustomization(folder)}.items()}
+
+
+def _kustomization(fields: Mapping[str, Any]) -> str:
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return yaml.safe_dump({**kind, **fields}, sort_keys=False)
+
+
+def write(directory: Path, *, name: str | None = None, namespace: str | None = None) -> list[Path]:
+    """Writes what has changed in a cluster's directory with values, and returns those paths. By default it keeps its
+    name and namespace; a new one's are `switchyard`. Raises ConfigError and then writes nothing."""
+    folder = directory / OBJECTS
+    wanted = files(read(directory), name=name or _name(folder), namespace=namespace or _namespace(folder))
+    changed = [file for file in stale(directory, wanted) if file.name not in wanted]
+    for file in changed:
+        file.unlink()
+    folder.mkdir(exist_ok=True)
+    for path in stale(directory, wanted):
+        path.write_text(wanted[path.name])
+        changed.append(path)
+    if not (directory / KUSTOMIZATION).exists():
+        (directory / KUSTOMIZATION).write_text(_kustomization({"resources": [OBJECTS]}))
+        changed.append(directory / KUSTOMIZATION)
+    return changed
+
+
+def stale(directory: Path, wanted: Mapping[str, str]) -> list[Path]:
+    """The files in the folder of objects that are not as wanted: other ones, absent ones, those that nothing needs."""
+    folder = directory / OBJECTS
+    present = {file.name: file.read_text() for file in folder.glob("*.yaml")}
+    return [folder / file for file in sorted({*present, *wanted}) if present.get(file) != wanted.get(file)]
+
+
+def current(directory: Path) -> bool:
+    """Whether a cluster's directory is as its values say. Raises ConfigError."""
+    folder = directory / OBJECTS
+    return not stale(directory, files(read(directory), name=_name(folder), namespace=_namespace(folder)))
+
+
+def _name(folder: Path) -> str:
+    file = folder / "rayservice.yaml"
+    document: Any = read_yaml(file) if file.is_file() else {"metadata": {"name": "switchyard"}}
+    return str(document["metadata"]["name"])
+
+
+def _namespace(folder: Path) -> str:
+    file = folder / KUSTOMIZATION
+    document: Any = read_yaml(file) if file.is_file() else {"namespace": "switchyard"}
+    return str(document["namespace"])
