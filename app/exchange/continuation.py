@@ -39,7 +39,8 @@ from app.upstream.target import Target
 
 _log = logging.getLogger("switchyard")
 
-_MARK = b"\n" + MARK_TOKENS
+_MARK = b"\n\n" + MARK_TOKENS
+_COLON = MARK_TOKENS[0]
 _ANY_MARK = re.compile(
     rb"\n\n(?:%b([0-9,]*)|(%b)|%b)(?=\n\n)"
     % (re.escape(MARK_TOKENS), re.escape(MARK_HAND_OVER.strip()), re.escape(MARK_NONE.strip()))
@@ -87,35 +88,28 @@ class Continuation:
     def begin(self, headers: Mapping[str, str]) -> None:
         """Takes the head of an engine's response."""
         self.is_marked = headers.get(CONTINUATION_HEADER) == CONTINUATION_MARKED
-        self._is_successor, self._is_handed_over, self._is_steady = bool(self._created), False, False
+        self._is_successor, self._is_handed_over = bool(self._created), False
+        self._is_steady = self.is_marked and not self._is_successor
         self._failure, self._pending = None, b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The whole groups so far, without their marks."""
+        """The whole groups so far, without their marks. It is on the hot path."""
+        if self._is_steady and (at := chunk.find(_MARK)) >= 0:
+            # Nearly always it is one group, of one token.
+            token = chunk[at + len(_MARK) : -2]
+            if token.isdigit() and chunk.endswith(b"\n\n") and chunk[0] != _COLON:
+                self.tokens.append(int(token))
+                return chunk[: at + 2] if self._created is not None else self._first(chunk[: at + 2])
         return self._groups(self._pending + chunk) if self.is_marked else chunk
 
     def passing_to(self, take: Take) -> Take:
-        """Takes chunks, and passes on what `feed` makes of them, if that is anything. It is on the hot path."""
-        tokens, ids = self.tokens, len(MARK_TOKENS)
+        """Takes chunks, and passes on what `feed` makes of them, if that is anything."""
+        feed = self.feed
 
         def take_groups(chunk: bytes) -> Awaitable[None] | None:
-            at = chunk.rfind(MARK_TOKENS)
-            # Nearly always it is one group, of one event and one token.
-            is_one = chunk.find(b"\n") == at - 2 or (chunk.find(_MARK) == at - 1 and not chunk.startswith(b":"))
-            if is_one and self._is_steady and chunk.endswith(b"\n\n", at):
-                token = chunk[at + ids : -2]
-                if token.isdigit():
-                    tokens.append(int(token))
-                    return take(chunk[:at])
-            events = self.feed(chunk)
-            return take(events) if events else None
+            return take(events) if (events := feed(chunk)) else None
 
         return take_groups
-
-    def unfed(self, events: bytes) -> bytes:
-        """What `feed` makes these events of once more, which it has counted, and what has come since."""
-        pending, self._pending = self._pending, b""
-        return b"%b%b\n\n%b" % (events, MARK_TOKENS, pending) if self.is_marked else events
 
     def end(self) -> bytes:
         """What follows the last group when the response ends in order: nothing, or an error that the client has made.
@@ -154,6 +148,10 @@ class Continuation:
         self._pending = data[start:]
         self._is_steady = self.is_marked and not (self._pending or self._is_successor)
         return self._dated(b"".join(passed))
+
+    def _first(self, events: bytes) -> bytes:
+        self._has_begun = True
+        return self._dated(events)
 
     def _dated(self, events: bytes) -> bytes:
         """The events, those of a successor with the first engine's time."""

@@ -140,17 +140,17 @@ def _log_retry(exchange: Exchange, fallback: str, error: UpstreamError) -> None:
 class Attempt:
     """One call of a deployment for a client's request, with the lookups that precede the main request."""
 
-    __slots__ = ("_blamed", "_exchange", "_has_looked_up", "_observer", "_target")
+    __slots__ = ("_blamed", "_exchange", "_has_looked_up", "_is_calling", "_observer", "_target")
 
     def __init__(self, exchange: Exchange, observer: Observer, target: Target) -> None:
         self._exchange, self._observer, self._target = exchange, observer, target
-        self._has_looked_up = False
+        self._has_looked_up = self._is_calling = False
         self._blamed: UpstreamError | None = None
 
     async def run(self) -> None:
         """Answers the client. Raises the error of a deployment that has failed before the first byte."""
         observer, name = self._observer, self._target.name
-        observer.called(self._target)
+        self._calls()
         try:
             await self._reported()
         except (SwitchyardError, asyncio.CancelledError) as error:
@@ -159,7 +159,18 @@ class Attempt:
         finally:
             if (failure := self._exchange.writer.failure) is not None:
                 observer.failed(name, failure)
-            observer.returned()
+            self._returned()
+
+    def _calls(self) -> None:
+        """Tells the observer of a call, unless one is under way."""
+        if not self._is_calling:
+            self._is_calling = True
+            self._observer.called(self._target)
+
+    def _returned(self) -> None:
+        if self._is_calling:
+            self._is_calling = False
+            self._observer.returned()
 
     async def _reported(self) -> None:
         """Counts the attempt, and reports its outcome to the circuit breaker."""
@@ -464,6 +475,7 @@ class Attempt:
         id, target = self._exchange.writer.upstream_id(), self._target
 
         def call(continuation: Continuation) -> ResponseStream:
+            self._calls()
             return self._exchange.state.upstream.stream(
                 target,
                 request.path,
@@ -479,13 +491,11 @@ class Attempt:
         return ContinuedStream(self._exchange, target, call, self._lost, self._exchange.call.translation.resumed)
 
     def _lost(self, failure: UpstreamError | None) -> None:
-        """Records that an engine is lost: its failure, None for a hand-over; another one is called."""
-        observer, name = self._observer, self._target.name
+        """Records that an engine is lost: its failure, None for a hand-over."""
         if failure is not None:
-            observer.failed(name, failure)
+            self._observer.failed(self._target.name, failure)
             self._failed(failure, is_lost=True)
-        observer.returned()
-        observer.called(self._target)
+        self._returned()
 
     @property
     def _timeouts(self) -> Timeouts:

@@ -127,8 +127,6 @@ class Groups(Protocol):
 
     def passing_to(self, take: Take) -> Take: ...
 
-    def unfed(self, events: bytes) -> bytes: ...
-
     def end(self) -> bytes: ...
 
 
@@ -150,6 +148,7 @@ class ResponseStream:
         "_response",
         "_send",
         "_target",
+        "_unread",
     )
 
     def __init__(
@@ -166,6 +165,8 @@ class ResponseStream:
         self._send, self._target, self._path, self._request = send, target, path, request
         self._first_byte_s, self._on_head, self._groups = first_byte_s, on_head, groups
         self._response: Response | None = None
+        self._unread = b""
+        """Groups that have been put back."""
 
     async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
         """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
@@ -226,7 +227,10 @@ class ResponseStream:
 
     def unread(self, chunks: bytes) -> None:
         """Puts chunks back: they are read again."""
-        self._opened.unread(chunks if self._groups is None else self._groups.unfed(chunks))
+        if self._groups is None:
+            self._opened.unread(chunks)
+        else:
+            self._unread = chunks
 
     async def each(self, take: Take) -> bytes:
         """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
@@ -242,6 +246,8 @@ class ResponseStream:
 
     async def _each_group(self, groups: Groups, take: Take) -> bytes:
         last = b""
+        if (first := self._taken()) and (unfinished := take(first)) is not None:
+            await unfinished
         try:
             last = groups.feed(await self._opened.each(groups.passing_to(take)))
             return last + groups.end()
@@ -256,6 +262,8 @@ class ResponseStream:
         """The next bytes, or groups; b"" after the end."""
         if self._groups is None:
             return await self._opened.read()
+        if self._unread:
+            return self._taken()
         try:
             while chunk := await self._opened.read():
                 if events := self._groups.feed(chunk):
@@ -263,6 +271,10 @@ class ResponseStream:
         except HttpError as error:
             raise EngineLost(incomplete(self._target)) from error
         return self._groups.end()
+
+    def _taken(self) -> bytes:
+        chunks, self._unread = self._unread, b""
+        return chunks
 
     @property
     def _opened(self) -> Response:

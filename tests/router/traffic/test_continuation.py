@@ -382,6 +382,21 @@ def test_a_continued_stream_is_two_calls_in_its_trace_and_one_line_in_the_log(
     assert (moved["reason"], moved["outcome"], moved["deployment"]) == ("closed", "continued", "blue")
 
 
+def test_a_stream_that_finds_no_successor_has_no_call_of_one_in_its_trace(
+    rig: ContinuingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+    with receiving() as (collector, url):
+        rig.change({"wait_s": 0.01}, tracing={"endpoint": url, "percent": 100})  # less than the first pause
+        for how in ("closed", "handover"):
+            rig.engine.fates = [Fate(2, how)]
+            span, call = collector.of(rig.ask().headers["x-request-id"])
+            assert (span.failed, call.failed) == (True, True)
+            assert call.times[1] <= span.times[-1]
+        rig.change(tracing={"endpoint": url, "percent": 0})
+    assert len(rig.engine.headers) == 2
+
+
 def test_a_client_cannot_ask_for_the_rest_of_a_stream(rig: ContinuingRig) -> None:
     """Neither with the internal header, nor with a parameter for it: it would put words into the model's mouth."""
     for name, (path, body) in STREAMS.items():

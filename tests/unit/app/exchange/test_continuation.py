@@ -24,16 +24,12 @@ def wire(groups: list[Group]) -> bytes:
 
 
 def fed(continuation: Continuation, data: bytes, points: list[float]) -> bytes:
-    """What the continuation passes on of an engine's bytes, cut at these points. The first part is put back and read
-    again, as where a stream begins."""
+    """What the continuation passes on of an engine's bytes, cut at these points."""
     edges = sorted({0, len(data), *(int(point * len(data)) for point in points)})
     passed: list[bytes] = []
     take = continuation.passing_to(passed.append)
-    for number, (start, end) in enumerate(pairwise(edges)):
-        part = data[start:end]
-        if number == 0:
-            part = continuation.unfed(events) if (events := continuation.feed(part)) else b""
-        take(part)
+    for start, end in pairwise(edges):
+        take(data[start:end])
     return b"".join(passed)
 
 
