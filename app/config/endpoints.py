@@ -46,7 +46,7 @@ class Continuation(Section):
         default=10.0,
         gt=0,
         description="Seconds that a stream waits for a replica that can continue it. With one replica, more than Serve "
-        "takes to replace it, such as 180; the request's own time limit counts, too.",
+        "takes to replace it, such as 180. Those that are full are waited for, too, within the request's time limit.",
     )
     keep_alive_s: float = Field(
         default=15.0,

@@ -292,19 +292,27 @@ class ContinuedStream:
         return True
 
     async def _succeeded(self, lost: EngineLost) -> None:
-        """Waits for a successor that has begun. Raises UpstreamError if none will."""
+        """Waits for a successor that has begun. Raises UpstreamError if none will.
+
+        The time that `wait_s` bounds begins anew with each engine that is lost, and with each that is there, but full.
+        """
         loop, settings = asyncio.get_running_loop(), self._exchange.snapshot.config.deployments[self._target.name]
-        latest, pause_s = loop.time() + settings.continuation.wait_s, FIRST_PAUSE_S
+        wait_s, pause_s = settings.continuation.wait_s, FIRST_PAUSE_S
+        latest = loop.time() + wait_s
         await self._blame(lost)
         while loop.time() + pause_s <= latest:
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S, wait_s / 2)
             try:
-                if await self._has_begun():
-                    return
+                await self._begin()
+                return
+            except Unavailable as error:
+                if not error.is_fault:
+                    latest = loop.time() + wait_s
             except EngineLost as again:
                 lost = again
                 await self._blame(lost)
+                latest, pause_s = loop.time() + wait_s, FIRST_PAUSE_S
             except Rejected as refusal:  # the client's request was right
                 raise self._failure(lost) from refusal
         raise self._failure(lost)
@@ -323,12 +331,12 @@ class ContinuedStream:
                 exchange.state.fuse.refuse(await exchange.fingerprint())
             raise lost.failure
 
-    async def _has_begun(self) -> bool:
-        """Whether a successor goes on; False if there is none at the moment. Raises EngineLost if it has died."""
+    async def _begin(self) -> None:
+        """Has a successor go on. Raises Unavailable if none does at the moment, EngineLost if it has died, Rejected."""
         state, name, loop = self._exchange.state, self._target.name, asyncio.get_running_loop()
         if state.fuse.is_blown(name):
             if not await state.health.confirmed(name, self._exchange.snapshot):
-                return False
+                raise Unavailable(f"Deployment '{name}' is not available")
             state.fuse.reset(name)
         self._had, sent_at = len(self._continuation.tokens), loop.time()
         self._response = self._call(self._continuation)
@@ -340,10 +348,9 @@ class ContinuedStream:
             if isinstance(error, Unanswered) and loop.time() - sent_at > _GONE_S:
                 raise EngineLost(error) from error
             self._response.close()
-            return False
+            raise
         except Broken as error:
             raise EngineLost(error) from error
-        return True
 
     async def _kept_alive(self) -> None:
         settings = self._exchange.snapshot.config.deployments[self._target.name].continuation

@@ -8,7 +8,7 @@ by the exchange.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -117,6 +117,9 @@ class Groups(Protocol):
 
     is_marked: bool
 
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
     def headers(self) -> Mapping[str, str]: ...
 
     def tail(self) -> bytes: ...
@@ -169,7 +172,7 @@ class ResponseStream:
         """Groups that have been put back."""
 
     async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
-        """Sends the request and waits for the first event, or for the first chunk of a body without `events`.
+        """Sends the request and waits for the first event; without `events`, for the first chunk, or group.
 
         `check` is that of the events' reader, which learns what to expect, and need not parse the first one twice.
         Raises Rejected and UpstreamError: MalformedAnswer for anything but an event.
@@ -186,15 +189,26 @@ class ResponseStream:
                 if self._groups is not None:
                     self._groups.begin(response.headers)
                     self._groups = self._groups if self._groups.is_marked else None
-                first = await (self._first_event(response, check) if events else self._read())
-        if not first:
+                first = await (self._first_event(response, check) if events else self._first_part())
+        if first is None:
             raise incomplete(self._target)
         if (error := error_in_first_chunk(first)) is not None:
             raise error
         self.unread(first)
 
-    async def _first_event(self, response: Response, check: EventCheck | None) -> bytes:
-        """The first chunks, with a whole event; b"" if the response ends without one."""
+    async def _first_part(self) -> bytes | None:
+        """The first chunk, or group, which may have tokens without events; None if the response ends without one."""
+        groups = self._groups
+        if groups is None:
+            return await self._opened.read() or None
+        known = len(groups.tokens)
+        while chunk := await self._opened.read():
+            if (events := groups.feed(chunk)) or len(groups.tokens) > known:
+                return events
+        return groups.end() or None
+
+    async def _first_event(self, response: Response, check: EventCheck | None) -> bytes | None:
+        """The first chunks, with a whole event; None if the response ends without one."""
         if response.media_type != EVENT_STREAM:
             raise MalformedAnswer(MALFORMED_RESPONSE)
         chunk = await self._read()
@@ -205,7 +219,7 @@ class ResponseStream:
             if beginning.feed(chunk):
                 return beginning.received
             chunk = await self._read()
-        return b""
+        return None
 
     def close(self) -> None:
         """Closes the connection if the response is not complete, which stops the engine."""

@@ -1,7 +1,7 @@
 """An application that can lose parts: two routers, two replicas of a small model."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
 KEY = "key"
 FIRST_BYTE_S = 15
 HAND_OVER_AFTER_S = 2
+NOTHING: Mapping[str, Any] = {}
 BACK_WITHIN_S = 120
 
 
@@ -90,10 +91,16 @@ class Cluster:
         """Serve's statuses of the applications."""
         return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}
 
-    def change(self, **user_config: Any) -> None:
-        """Deploys the router configuration with changed fields."""
+    def change(self, *, engine: Mapping[str, Any] = NOTHING, args: Mapping[str, Any] = NOTHING, **router: Any) -> None:
+        """Deploys the configuration with changed fields: of the router's, of the engine's deployment, of its `args`.
+
+        Other arguments are another version: Serve replaces the engine's replicas one by one.
+        """
         changed = copy.deepcopy(self.document)
-        changed["applications"][0]["deployments"][0]["user_config"] |= user_config
+        routers, engines = changed["applications"]
+        routers["deployments"][0]["user_config"] |= router
+        engines["deployments"][0] |= engine
+        engines["args"] |= args
         self.rest("PUT", json=changed)
 
     def rest(self, method: str, **content: Any) -> httpx.Response:

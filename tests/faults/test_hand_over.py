@@ -1,7 +1,5 @@
 """A replica that is stopped hands its streams over, and ends: clients notice nothing."""
 
-import copy
-
 import pytest
 
 from tests.faults.conftest import REPLICA, Cluster
@@ -16,12 +14,10 @@ GONE_WITHIN_S = 60
 
 @pytest.mark.usefixtures("unchanged")
 def test_a_scale_down_ends_no_stream_and_waits_for_none(cluster: Cluster) -> None:
-    fewer = copy.deepcopy(cluster.document)
-    fewer["applications"][1]["args"]["llm_config"]["deployment_config"]["num_replicas"] = 1
     streams = [lane for lane in lanes(tokens=1900) if lane.streamed]
     with Traffic(cluster.url, streams).running() as traffic:
         moment = traffic.all_at_once()
-        cluster.rest("PUT", json=fewer)
+        cluster.change(engine={"num_replicas": 1})
         wait_until(lambda: len(cluster.processes(REPLICA)) == 1, cluster.state, within_s=GONE_WITHIN_S)
         traffic.stop()
     carried = [outcome for outcome in traffic.since(moment) if outcome.begun < moment]

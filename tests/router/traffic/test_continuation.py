@@ -206,13 +206,32 @@ def test_a_stream_waits_for_a_replica_and_its_client_hears_of_it(rig: Continuing
 
 def test_a_stream_does_not_wait_longer_than_its_deployment_allows(rig: ContinuingRig) -> None:
     rig.change({"wait_s": 0.4})
-    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 9]
+    rig.engine.fates = [Fate(2), *[Fate(how="absent")] * 9]
     text = rig.text()
     assert "ended its response before it was complete" in text
     assert is_error(text)
     assert len(rig.engine.fates) > 5
     rig.engine.fates = []
     assert not is_error(rig.text()), "the body is not refused"
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        [Fate(2, "handover"), *[Fate(how="busy")] * 5],
+        [Fate(2), *[Fate(how="busy")] * 5],
+        [Fate(2, "handover"), Fate(0, "handover", pause_s=0.6), Fate(0, "closed", pause_s=0.6)],
+    ],
+    ids=["full", "full after a death", "lost again"],
+)
+def test_neither_full_engines_nor_those_that_are_lost_in_turn_count_as_waiting(
+    rig: ContinuingRig, fates: list[Fate]
+) -> None:
+    undisturbed = plain(rig.text())
+    rig.change({"wait_s": 0.5})
+    rig.engine.fates = list(fates)
+    assert plain(rig.text()) == undisturbed
+    assert not rig.engine.fates
 
 
 def test_the_deadline_counts_while_a_stream_waits(rig: ContinuingRig) -> None:
@@ -268,7 +287,7 @@ def test_a_stream_never_goes_on_at_another_deployment(rig: ContinuingRig) -> Non
     endpoints = {"chat": {**rig.config["endpoints"]["chat"], "traffic": traffic, "fallback": ["green"]}}
     rig.config["deployments"]["green"] = {"app": "green", "model": "m"}
     rig.change({"wait_s": 0.3}, endpoints=endpoints)
-    rig.engine.fates = [Fate(2), *[Fate(how="busy")] * 9]
+    rig.engine.fates = [Fate(2), *[Fate(how="absent")] * 9]
     assert is_error(rig.text())
     assert rig.green.paths == []
 

@@ -238,6 +238,8 @@ class FakeEngine:
         fate = self.fates.pop(0) if self.fates else None
         if fate is not None and fate.how == "busy":
             return refuse(503, "at capacity")({})
+        if fate is not None and fate.how == "absent":
+            return Response("no replica", 503)
         if (fate is not None and fate.how == "refused") or (known and known != ids[: len(known)]):
             return refuse(400, "these are not the tokens")({})
         return MarkedResponse(groups if known is None else rest(groups, len(known)), fate, self.pause_s)

@@ -62,11 +62,13 @@ class Fate:
 
     `closed`: its connection is closed; `half`, in the middle of a group; `error`: it sends vLLM's error event for an
     engine that has died; `handover`: it hands the stream over; `none`: it cannot be continued from here on; `silence`:
-    nothing more comes; `busy`: it does not begin, for want of room; `refused`: it does not take the continuation.
+    nothing more comes; `busy`: it does not begin, for want of room; `absent`: there is no replica; `refused`: it does
+    not take the continuation. `pause_s`: seconds before that.
     """
 
     after: int = 0
-    how: Literal["closed", "half", "error", "handover", "none", "silence", "busy", "refused"] = "closed"
+    how: Literal["closed", "half", "error", "handover", "none", "silence", "busy", "absent", "refused"] = "closed"
+    pause_s: float = 0.0
 
 
 FAILED = b'data: {"error":{"message":"EngineCore encountered an issue","type":"InternalServerError","code":500}}\n\n'
@@ -89,6 +91,7 @@ class MarkedResponse(Response):
         fate = self._fate
         for group in self._groups if fate is None else self._groups[: fate.after]:
             await pass_on(group.marked)
+        await asyncio.sleep(fate.pause_s if fate else 0)
         match fate and fate.how:
             case None:
                 await pass_on(b"", more=False)

@@ -8,6 +8,8 @@ import pytest
 
 from app.config.schema import Timeouts
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unanswered, Unavailable, Unreachable
+from app.exchange.continuation import Continuation
+from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
 from app.upstream.client import Upstream
 from app.upstream.target import Target
 from tests.support.processes.raw_server import Server, serving
@@ -159,6 +161,33 @@ async def test_a_deployment_that_does_not_answer(upstream: Upstream, stream: boo
     async with serving(hang) as server:
         with pytest.raises(TimedOut, match="did not respond"):
             await called(upstream, server.url, stream=stream, timeouts=Timeouts(first_byte_s=0.02))
+
+
+async def test_a_successor_has_begun_with_its_first_token_which_may_have_no_event_yet(upstream: Upstream) -> None:
+    """A tool's arguments may be silent for long."""
+    parts = [b":t \n\n", b":t 17\n\n", EVENT + b":t 18\n\n"]
+
+    async def stream(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.request(reader)
+        marked = f"{CONTINUATION_HEADER}: {CONTINUATION_MARKED}\r\n".encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+        writer.write(head + marked + b"\r\n")
+        for part in parts[:2]:
+            writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+        await begun.wait()
+        writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(parts[2]), parts[2]))
+
+    groups, begun = Continuation([16]), asyncio.Event()
+    async with serving(stream) as server:
+        opened = upstream.stream(
+            target(server.url), STREAMED, {}, request_id="1", timeouts=Timeouts(first_byte_s=5), groups=groups
+        )
+        with closing(opened) as chunks:
+            await chunks.begin(events=False)
+            assert list(groups.tokens) == [16, 17]
+            begun.set()
+            assert [chunk async for chunk in chunks] == [EVENT]
+    assert list(groups.tokens) == [16, 17, 18]
 
 
 async def test_a_stream_that_is_left_early_ends_the_engines_work(upstream: Upstream) -> None:
