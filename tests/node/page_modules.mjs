@@ -28,6 +28,7 @@ const ANSWER = [
   "failure",
   "tokens",
   "firstTokenMs",
+  "longestPauseMs",
   "tokensPerSecond",
   "hasProbabilities",
 ];

@@ -158,12 +158,14 @@ def test_an_answers_times_and_tokens_are_those_of_its_stream() -> None:
     answer = call("answer", 100, [*events, (1300, {"choices": [], "usage": usage}), (1300, "[DONE]")])
     assert (answer["text"], answer["finish"], answer["usage"], answer["failure"]) == ("Hello you", "stop", usage, None)
     assert (answer["firstTokenMs"], answer["tokens"], answer["tokensPerSecond"]) == (100, 5, 4)
+    assert answer["longestPauseMs"] == 900
     assert not answer["hasProbabilities"]
 
 
 def test_without_an_event_there_are_no_times() -> None:
     answer = call("answer", 100, [(200, chunk())])
     assert (answer["firstTokenMs"], answer["tokens"], answer["tokensPerSecond"]) == (None, 0, None)
+    assert answer["longestPauseMs"] is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ export class Answer {
   /** @type {number | null} */
   #firstAt = null;
   #lastAt = 0;
+  #longestMs = 0;
   #parts = 0;
 
   /** @param {number} startedAt */
@@ -54,6 +55,7 @@ export class Answer {
     for (const call of choice.delta?.tool_calls ?? []) this.#tool(call);
     const tokens = tokensOf(choice.logprobs);
     if (text !== "" || reasoning !== "" || choice.delta?.tool_calls?.length) {
+      if (this.#firstAt !== null) this.#longestMs = Math.max(this.#longestMs, now - this.#lastAt);
       this.#firstAt ??= now;
       this.#lastAt = now;
       this.#parts++;
@@ -86,6 +88,11 @@ export class Answer {
   /** Milliseconds to the first token; null before it. */
   get firstTokenMs() {
     return this.#firstAt === null ? null : this.#firstAt - this.#startedAt;
+  }
+
+  /** The most milliseconds between two parts, where an engine was lost, too; null before the second one. */
+  get longestPauseMs() {
+    return this.#parts > 1 ? this.#longestMs : null;
   }
 
   /** Tokens per second after the first; null if no time has passed. */

@@ -179,6 +179,7 @@ export class TextCard extends AnyCard {
     this.fact(
       ["First token", elapsed(answer?.firstTokenMs ?? null)],
       ["Tokens/s", speed === null ? "–" : speed.toFixed(speed < 10 ? 1 : 0)],
+      ["Longest pause", elapsed(answer?.longestPauseMs ?? null)],
       ["Tokens", answer ? String(answer.tokens) : "–"],
       ["Prompt", answer?.usage ? String(answer.usage.prompt_tokens) : "–"],
     );
