@@ -6,7 +6,7 @@ Seven layers. A module imports from its own layer's packages as listed and from 
     1  aio  answer_cache  errors  internal_api  internal_keys  long_json  markdown  private_files  sse
                                                             what everything shares
     2  config  engine                                       what the YAML may say; vLLM's formats as pure functions
-    3  control_plane  exposures  limits  mirror  request_recordings  routing  telemetry  upstream
+    3  activity  control_plane  exposures  limits  mirror  request_recordings  routing  telemetry  upstream
                                                             what one request needs besides its dialect
     4  access  dialects  experiments                        who is calling; each provider's wire format; verdicts
     5  exchange                                             one request's journey: start at `exchange/handler.py`

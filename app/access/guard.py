@@ -153,8 +153,13 @@ class Access:
 
     def key_uses(self) -> Sequence[KeyUse]:
         """Every API key, with its end and its last use on this router since it started."""
-        keys = self._current.keys
+        keys = self._state.keys if self._state is not None else None
         return list(keys.ring.uses()) if keys is not None else []
+
+    def last_uses(self) -> Mapping[str, float]:
+        """When each API key was used last here, by its caller's id: the minute in Unix seconds."""
+        uses = ((key.caller.id, [key.last_used, key.previous[1] if key.previous else None]) for key in self.key_uses())
+        return {id: max(times) for id, both in uses if (times := [at for at in both if at is not None])}
 
     def id_of(self, name: str) -> str | None:
         """The id of the caller with this name: a key's, a token's principal (`oidc:` in front if a key may have the

@@ -253,6 +253,25 @@ class Cors(_Model):
     max_age_s: int = Field(default=600, ge=0, description="How long a browser may keep a preflight's answer.")
 
 
+class Console(_Model):
+    """Links of the page `/ui` to other programs. Browsers follow them, the server does not."""
+
+    grafana_url: str | None = Field(default=None, description="Grafana, or one of its dashboards.")
+    trace_url: str | None = Field(
+        default=None,
+        description="A trace, with `{trace_id}` for its id: `https://jaeger.example.com/trace/{trace_id}`.",
+    )
+
+    @model_validator(mode="after")
+    def _are_links(self) -> Self:
+        for name, url in (("grafana_url", self.grafana_url), ("trace_url", self.trace_url)):
+            if url is not None and not url.startswith(("https://", "http://")):
+                raise ValueError(f"`{name}` '{url}' must begin with https:// or http://")
+        if self.trace_url is not None and "{trace_id}" not in self.trace_url:
+            raise ValueError(f"`trace_url` '{self.trace_url}' lacks {{trace_id}}, the place of a trace's id")
+        return self
+
+
 class Tgi(_Model):
     """The behaviour of the TGI dialect where its two descriptions differ."""
 
@@ -286,6 +305,7 @@ class Config(_Model):
         "Without `access` other names are refused; with it, as soon as a name is listed.",
     )
     tracing: Tracing | None = None
+    console: Console = Console()
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=1024,

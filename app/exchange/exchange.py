@@ -53,7 +53,7 @@ from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, ConversationTurn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
 from app.telemetry.logs import Record
-from app.telemetry.request_trace import NO_TRACE, TRACEPARENT, Trace
+from app.telemetry.request_trace import NO_TRACE, SAMPLED, TRACEPARENT, Trace
 from app.telemetry.tracing import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
@@ -236,6 +236,7 @@ class Exchange:
     def admitted(self) -> None:
         """Nothing but a deployment refuses the request any more."""
         self._is_admitted = True
+        self.record.admitted = time.perf_counter()
         self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers)
 
     # Its end
@@ -265,6 +266,9 @@ class Exchange:
         self._room.give_back()
         self.state.telemetry.finish(self.record)
         plan = self.writer.plans.get(self.record.endpoint, "")
+        if not (self.route.open or self.route.local):
+            trace_id = self.trace.trace_id if self.trace.flags & SAMPLED else 0
+            self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=trace_id)
         self.trace.end(self.route.method, self.route.path, plan)
 
     # The parts of the steps

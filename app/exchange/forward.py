@@ -178,6 +178,7 @@ class Attempt:
         record, writer, state, assignment = exchange.record, exchange.writer, exchange.state, exchange.assignment
         record.deployment = name
         record.attempts += 1
+        record.sent = time.perf_counter()
         if name != assignment.deployment:
             record.reason = "failover"
             state.telemetry.routing.fell_back(assignment.endpoint, assignment.deployment, name)

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from app.access.guard import Access
+from app.activity.request_log import RequestLog
 from app.answer_cache import AnswerCache
 from app.config.schema import Config, Task
 from app.dialects.base import EngineRequest
@@ -188,6 +189,8 @@ class RouterState:
     salts: CacheSalts
     recorder: Recorder
     """Records requests for a replay."""
+    requests: RequestLog = field(default_factory=RequestLog)
+    """The last requests, for those who operate the server."""
     snapshot: Snapshot | None = None
     exchange_pins: Callable[[], Awaitable[None]] = _nobody
     """Reads the conversations that other routers have pinned; waits a quarter of a second for them at most."""

@@ -12,6 +12,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, taken
+from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.contract.journal import JournalEntry, history
@@ -51,6 +52,8 @@ from app.exposures.wire import FeedbackItem
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
+ACTIVITY = "/activity"
+"""Where routers report and ask about activity. `Controller.activity` answers, in a thread of its own."""
 MAX_ACTIONS = 10
 """The number of an experiment's latest actions that its report lists."""
 
@@ -112,6 +115,10 @@ class ControllerReader(Protocol):
     def audit(self) -> AuditTrail:
         """The audit log."""
 
+    @property
+    def activity(self) -> ActivityKeeper:
+        """What routers report of their requests."""
+
     def shadow(self, endpoint: str) -> ShadowReport | None:
         """The report on an endpoint's shadow; None if it has no mirror."""
 
@@ -149,6 +156,9 @@ class Answers:
             ("GET", re.compile("/journal"), self._journal),
             ("GET", re.compile("/audit"), self._audit),
             ("POST", re.compile("/audit"), self._keep_audit),
+            ("POST", re.compile(ACTIVITY), lambda query, body: self._reader.activity.take(body)),
+            ("POST", re.compile(f"{ACTIVITY}/requests"), lambda query, body: self._reader.activity.requests(body)),
+            ("POST", re.compile(f"{ACTIVITY}/history"), lambda query, body: self._reader.activity.history(query, body)),
         ]
 
     def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
+from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.subgroups import KEY as SUBGROUPS
 from app.experiments.audit import AuditTrail
@@ -164,6 +165,8 @@ class Controller:
         """Keeps recorded requests; usable in any thread."""
         self.audit = AuditTrail(self._open_store, lambda: self.storage.settings.audit_days, clock)
         """Keeps the records of management calls; usable in any thread."""
+        self.activity = ActivityKeeper(self._open_store, clock)
+        """Keeps what routers report of their requests; usable in one thread, whichever."""
         self._journal = Journal(self.storage.journal, lambda: self.storage.durable, self._is_failing)
         self._actions = Actions(self._journal, has_control_plane=has_control_plane)
         self._act_at = 0.0

@@ -1,8 +1,9 @@
 """Runs a controller in a separate thread, so that an event loop can serve while it judges.
 
 One thread owns the controller; a second one writes to the ledger's directory, which may be slow; a third one searches
-it for single requests, and a fourth one exports it. The host is a `ControllerClient`: a router in the same process uses
-it as it is, others reach it over HTTP (`app.server.experiments_host`).
+it for single requests, a fourth one exports it, and a fifth one keeps what routers report of their requests. The host
+is a `ControllerClient`: a router in the same process uses it as it is, others reach it over HTTP
+(`app.server.experiments_host`).
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
-from app.experiments.api import Answers
+from app.experiments.api import ACTIVITY, Answers
 from app.experiments.audit import unreadable
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
@@ -82,6 +83,7 @@ class ControllerHost:
         self._writer = ThreadPoolExecutor(1, "ledger")
         self._searcher = ThreadPoolExecutor(1, "search")
         self._exporter = ThreadPoolExecutor(1, "export")
+        self._board = ThreadPoolExecutor(1, "activity")
         await self._refresh()
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._follow())]
         if self._control is not None:
@@ -94,7 +96,9 @@ class ControllerHost:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.controller is not None:
             await self._in_thread(self.controller.close)
+            await self._log_failures(self._on_board(self.controller.activity.save))
         self._worker.shutdown()
+        self._board.shutdown(wait=False, cancel_futures=True)
         self._writer.shutdown(wait=False)
         self._searcher.shutdown(wait=False, cancel_futures=True)
         self._exporter.shutdown(wait=False, cancel_futures=True)
@@ -165,6 +169,8 @@ class ControllerHost:
             thread = self._writer if method == "POST" else self._searcher
         elif path.startswith("/requests/"):
             thread = self._searcher
+        elif path.startswith(ACTIVITY):
+            thread = self._board
         work = partial(self._answers.answer, method, path, query, body)
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work)
@@ -187,6 +193,7 @@ class ControllerHost:
             await asyncio.sleep(self._tick_s)
             if self.controller is not None:
                 await self._log_failures(self._in_thread(self.controller.tick))
+                await self._log_failures(self._on_board(self.controller.activity.save_if_due))
 
     async def _follow(self) -> None:
         """Follows the configuration, apart from the ticks, since a control plane may take long to answer."""
@@ -268,6 +275,10 @@ class ControllerHost:
             self.controller = controller
             return
         self.controller.configure(config, rollout_complete=rollout_complete, transitions=transitions)
+
+    async def _on_board(self, work: Callable[[], None]) -> None:
+        with suppress(StoreError):  # the ledger's own writes report it; the next save has the same counts, and more
+            await asyncio.get_running_loop().run_in_executor(self._board, work)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)

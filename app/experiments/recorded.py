@@ -15,6 +15,7 @@ from app.config.base import ConfigError
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.errors import BadRequest, Conflict
+from app.experiments.activity import ActivityKeeper
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal
 from app.experiments.automation.state import states_of
@@ -53,6 +54,7 @@ class RecordedLedger:
     ) -> None:
         self._store = open_store(url, base)
         self.audit = AuditTrail(lambda: self._store, lambda: 0, clock)
+        self.activity = ActivityKeeper(lambda: self._store, clock)
         self._contents = contents = reading.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")

@@ -287,6 +287,59 @@ type Program = { code: string; left: string[] };
 type Programmer = (request: ApiRequest, url: string) => Program;
 type Snippet = Program & { id: string; title: string; language: string };
 
+// --- GET /api/requests ---
+
+interface FinishedRequest {
+  id: string;
+  at: number;
+  dialect: string;
+  operation: string;
+  status: number;
+  duration_s: number;
+  endpoint: string;
+  deployment: string;
+  caller: string;
+  reason: string;
+  plan: string;
+  error: string;
+  stream: boolean;
+  attempts: number;
+  moves: number;
+  pause_s: number;
+  admitted_s: number | null;
+  sent_s: number | null;
+  first_byte_s: number | null;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  max_tokens: number | null;
+  trace: string;
+}
+
+interface ErrorGroup {
+  endpoint: string;
+  deployment: string;
+  status: number;
+  error: string;
+  count: number;
+  last_at: number;
+  id: string;
+}
+
+interface RequestList {
+  view: string;
+  everyones: boolean;
+  trace_url: string | null;
+  requests: FinishedRequest[];
+  matching: number;
+  kept: number;
+  since: number | null;
+  groups: ErrorGroup[];
+  endpoints: string[];
+  deployments: string[];
+  callers: string[];
+  errors: string[];
+}
+
 // --- GET /api/requests/{id} ---
 
 interface Exposure {

@@ -29,6 +29,7 @@ from starlette.websockets import WebSocket
 
 from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
+from app.activity.reporter import ActivityReporter
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.control_plane import ControlPlane
@@ -58,6 +59,7 @@ from app.request_recordings.recorder import Recorder
 from app.request_recordings.uploader import FILE_S, RecordingSender
 from app.routing.conversations import PinnedConversations
 from app.routing.resilience import Breakers
+from app.server.activity import ActivityApi
 from app.server.asgi import HTTP10, ExactPathRouter, LiveCORS, NoSniffing, StripTrailingSlash, route_apps
 from app.server.audit import AuditApi, AuditKeeping
 from app.server.audit_log import AuditedChange, AuditLog
@@ -69,7 +71,7 @@ from app.server.experiments_api import ExperimentsApi, ExportApi, MirrorApi
 from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
 from app.server.metrics import MetricsApi, present_state
 from app.server.openapi import Operation, document, operations
-from app.server.operations import Services, WatchedController
+from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
 from app.server.replicas import document as readiness_document
@@ -194,6 +196,10 @@ class Router:
             CacheSalts(environment.internal_key),
             recorder,
         )
+        deliver = partial(_report, controller) if controller is not None else None
+        self._activity = ActivityReporter(
+            self.state.requests, deliver, self._access.last_uses, every_s=2 * send_every_s, clock=clock
+        )
         if self._sender is not None:
             self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake
         running = RunningReplicas(control)
@@ -214,7 +220,9 @@ class Router:
             open_breakers=self._deployments.open,
         )
         self._management = Management(services, healthy=self._all_healthy)
-        self._overview = OverviewApi(services, running=running, queued=self._queued, stops=self._stops_in_force)
+        self._overview = OverviewApi(
+            services, running=running, queued=self._queued, stops=self._stops_in_force, sampled=self._activity.sampled
+        )
         self._apis = (
             self._management,
             ExperimentsApi(services),
@@ -225,6 +233,7 @@ class Router:
             ExportApi(services, exports=exports),
             AuditApi(services, keeping=keeping),
             CallersApi(services),
+            ActivityApi(services, own=self._activity.board),
         )
         known = KnownFleet(fleet) if fleet is not None else None
         self._metrics = MetricsApi(
@@ -352,6 +361,7 @@ class Router:
             self._access.running(),
             self._audit.running(),
             self._overview.running(),
+            self._activity.running(),
             self._demand.running(),
             self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
@@ -436,6 +446,11 @@ class Router:
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
         return Response(self._document, media_type=JSON)
+
+
+async def _report(controller: WatchedController, report: bytes) -> None:
+    """Hands a report of this router's activity to the controller. Raises what `ask` raises."""
+    await ask(controller, "POST", "/activity", body=report)
 
 
 _READS = frozenset({"GET", "HEAD"})

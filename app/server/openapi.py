@@ -161,6 +161,8 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "start_aa_runs": _RUNS,
         "assignment": _object(endpoint=_TEXT, deployment=_ANY_TEXT, reason=_TEXT, why=_TEXT, deployments=_LIST),
         "get_request": _object(request_id=_TEXT, exposures=_LIST),
+        "list_requests": _object(view=_TEXT, requests=_LIST, groups=_LIST, matching=_COUNT, kept=_COUNT),
+        "request_history": _object(view=_TEXT, range=_TEXT, step_s=_NUMBER, at=_list(_NUMBER), series=_LIST),
         "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
         "get_traffic": _PLAN,
         "put_traffic": {"anyOf": [_PLAN, _DRY_RUN]},

@@ -27,7 +27,7 @@ from app.server.openapi import Operation
 from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
 from app.server.overview_document import Present, endpoints_document
 from app.server.replicas import RunningReplicas
-from app.telemetry.recent import EVERY_S, Recent, RecentCounts, in_flight
+from app.telemetry.recent import EVERY_S, Arm, Counts, Recent, RecentCounts, in_flight
 
 CACHE_S = 1.0
 
@@ -43,10 +43,11 @@ class OverviewApi:
         running: RunningReplicas,
         queued: Callable[[], Mapping[str, int]],
         stops: Callable[[], Mapping[str, Collection[str]]],
+        sampled: Callable[[Mapping[Arm, Counts]], None] = lambda counts: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._running, self._clock = services, running, clock
-        self._queued, self._stops = queued, stops
+        self._queued, self._stops, self._sampled = queued, stops, sampled
         self._recent = Recent(services.telemetry, clock())
         self._splits = _Splits()
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
@@ -71,8 +72,9 @@ class OverviewApi:
 
         async def sample() -> None:
             while True:
-                await asyncio.sleep(EVERY_S)
-                self._recent.sample(self._clock())
+                # At the same moments on every router, so that their counts add up.
+                await asyncio.sleep(EVERY_S - time.time() % EVERY_S)
+                self._sampled(self._recent.sample(self._clock()))
                 self._splits.note(self._services.views_or_none(), self._clock())
 
         async with run_in_background(sample()):

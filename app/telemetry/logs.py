@@ -80,7 +80,7 @@ def log_to_stderr() -> None:
     logger.propagate = False
 
 
-_SUMMED = frozenset({Unauthorized.kind, TooManyRefusals.kind})
+SUMMED = frozenset({Unauthorized.kind, TooManyRefusals.kind})
 """The errors of requests that get no line: anyone can send them, as fast as the network allows. The event
 ``requests_unauthorized`` has their sum (`app.access.refusals`)."""
 
@@ -111,6 +111,10 @@ class Record:
     manages: bool = False
     """Whether the request reads or changes how an endpoint is served, and is none of its requests."""
     started: float = field(default_factory=time.perf_counter)
+    admitted: float | None = None
+    """When limits and the endpoint's queue had let it pass."""
+    sent: float | None = None
+    """When the last deployment was called."""
     first_byte: float | None = None
 
     def manage(self, endpoint: str) -> None:
@@ -125,7 +129,7 @@ class Record:
 
 def log_request(record: Record, elapsed_s: float) -> None:
     """Writes the request's line: the event ``request``. Those without valid credentials have none."""
-    if record.error in _SUMMED:
+    if record.error in SUMMED:
         return
     if _log.isEnabledFor(logging.INFO):
         _log.handle(_line(event("request", **_fields(record, elapsed_s))))

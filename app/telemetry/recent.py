@@ -132,11 +132,13 @@ class Recent:
         self._telemetry = telemetry
         self.readings: deque[tuple[float, Mapping[Arm, Counts]]] = deque([(now, {})])
 
-    def sample(self, now: float) -> None:
-        """Takes a reading, and forgets those that no window needs any more."""
-        self.readings.append((now, read(self._telemetry)))
+    def sample(self, now: float) -> Mapping[Arm, Counts]:
+        """Takes a reading and returns it; forgets those that no window needs any more."""
+        counts = read(self._telemetry)
+        self.readings.append((now, counts))
         while len(self.readings) > 1 and self.readings[1][0] <= now - WINDOW_S:
             self.readings.popleft()
+        return counts
 
     def window(self, now: float) -> RecentCounts:
         """The last minute; less if the router has run for a shorter time."""

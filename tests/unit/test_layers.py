@@ -28,6 +28,7 @@ LAYERS = [
     },
     {"app.config", "app.engine", "app.unread_body"},
     {
+        "app.activity",
         "app.control_plane",
         "app.exposures",
         "app.limits",

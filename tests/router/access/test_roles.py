@@ -39,6 +39,8 @@ ROUTES = {
     ("PUT", "/api/endpoints/{endpoint}/traffic"): OPERATE,
     ("GET", "/api/endpoints/{endpoint}/traffic/history"): ANY,
     ("POST", "/api/endpoints/{endpoint}/traffic/rollback"): OPERATE,
+    ("GET", "/api/history"): ANY,
+    ("GET", "/api/requests"): ANY,
     ("GET", "/api/requests/{id}"): ANY,
     ("POST", "/api/feedback"): ANY,
     ("GET", _SERVING): ANY,

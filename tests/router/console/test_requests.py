@@ -13,6 +13,7 @@ from tests.support.clients.browser import accessibility_problems, overflow, scre
 from tests.support.waiting import wait_until_async
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+HOSTILE = "<img/src=x/onerror=alert(1)>"
 
 
 async def chat(managed: Managed, *, key: str = "", **headers: str) -> str:
@@ -116,13 +117,12 @@ async def test_unknown_ids_and_those_of_other_callers_are_not_found(open_page: O
     page, watch = await open_page(judged.url)
     watch.expected = ["status of 401", "status of 404"]
     await page.goto("/ui#/requests")
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("API key").fill(keys["embed team"])
+    await dialog.get_by_role("button", name="Sign in").click()
     for wanted in ("<img src=x onerror=alert(1)>/../..", id):
         await page.get_by_label("Request id").fill(wanted)
         await page.keyboard.press("Enter")
-        dialog = page.get_by_role("dialog")
-        if await page.evaluate("sessionStorage.length") == 0 and wanted != id:
-            await dialog.get_by_label("API key").fill(keys["embed team"])
-            await dialog.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("alert")).to_contain_text(f"No exposure of the request '{wanted}'")
         await expect(page.get_by_text("A request appears a second or two after it has ended.")).to_be_visible()
     assert await page.get_by_role("main").locator("img").count() == 0
@@ -133,10 +133,73 @@ async def test_a_request_that_is_not_found_is_explained(open_page: OpenPage, rig
     watch.expected = ["status of 404", "status of 503"]
     await found(page, "abc")
     await expect(page.get_by_role("alert")).to_contain_text("or of an endpoint without a running experiment")
-    await expect(
-        page.get_by_text("Only recorded requests are found: those of endpoints with a running experiment")
-    ).to_be_visible()
     rig.chat_endpoint(ledger="always")
     await page.get_by_role("button", name="Find").click()
     await expect(page.get_by_role("alert")).to_have_text("this controller answers nothing")
     assert await page.get_by_role("article").count() == 0
+
+
+def send(rig: Rig, *, headers: dict[str, str] | None = None, **fields: object) -> int:
+    url = f"{rig.url}/v1/chat/completions"
+    return httpx.post(url, json={**CHAT, **fields}, headers=headers).status_code
+
+
+def kept(rig: Rig) -> int:
+    return int(httpx.get(f"{rig.url}/api/requests").json()["kept"])
+
+
+async def test_a_request_that_nothing_records_shows_where_its_time_went(open_page: OpenPage, rig: Rig) -> None:
+    rig.change(console={"trace_url": "https://traces.example.com/{trace_id}"})
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 404"]
+    traced = {"x-request-id": HOSTILE, "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    assert send(rig, headers=traced, stream=True) == 200
+    await page.goto("/ui#/requests")
+    await page.get_by_role("link", name=f"request {HOSTILE}").click()
+    card = page.get_by_role("article", name=f"Timeline of {HOSTILE}")
+    await expect(card.get_by_role("listitem")).to_have_count(4)
+    await expect(card).to_contain_text("Deployment, until the first byte")
+    await expect(card).to_contain_text("drawn by the traffic's percentages")
+    await expect(card).to_contain_text("9 in the prompt, 3 in the answer")
+    await expect(page.get_by_text("Nothing more is recorded.")).to_be_visible()
+    await expect(card.get_by_role("link")).to_have_attribute("href", f"https://traces.example.com/{'a' * 32}")
+    assert await page.get_by_role("main").locator("img").count() == 0
+    await page.get_by_role("link", name="All requests").click()
+    await expect(page.get_by_role("region", name="Requests").locator("tbody tr")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("requests-list", 1280, "light"), ("requests-list-390", 390, "dark")]
+)
+async def test_requests_are_listed_live_filtered_and_grouped_by_error(
+    open_page: OpenPage, rig: Rig, name: str, width: int, scheme: str
+) -> None:
+    rig.chat_endpoint(traffic={"blue": 50, "green": 50})
+    assert {send(rig, stream=True) for _ in range(6)} == {200}
+    page, _ = await open_page(rig.url, width=width, scheme=scheme)
+    await page.goto("/ui#/requests")
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_have_count(6)
+    assert {send(rig, model="none") for _ in range(3)} == {404}
+    await expect(rows).to_have_count(9)  # live
+    errors = page.get_by_role("region", name="Errors")
+    await expect(errors).to_contain_text("404 not found at no endpoint")
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
+    await screenshot(page, name, whole=width < 1280)
+    await page.get_by_label("Result").select_option("failed")
+    await expect(rows).to_have_count(3)
+    assert page.url.endswith("#/requests?status=failed")
+    await page.get_by_role("button", name="Pause").click()
+    send(rig, model="none")
+    await wait_until_async(lambda: asyncio.to_thread(lambda: kept(rig) == 10))
+    await page.get_by_label("Result").select_option("answered")
+    await expect(rows).to_have_count(6)
+    await expect(page.get_by_text("6 requests of 10")).to_be_visible()
+    await page.get_by_role("button", name="Go on").click()
+    await page.reload()
+    await expect(page.get_by_label("Result")).to_have_value("answered")
+    await page.get_by_role("button", name="Clear").click()
+    await expect(rows).to_have_count(10)
+    await errors.get_by_role("button", name="Show 404 not_found").click()
+    await expect(rows).to_have_count(4)

@@ -11,6 +11,7 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.control_plane import ControlPlane, Delivery
 from app.errors import Unavailable, UpstreamError
+from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.api import Answers
 from app.experiments.automation.actions import TrafficChange, carry_out
@@ -128,6 +129,12 @@ class LiveController:
                     assert self._config is not None
                     self._running.configure(self._config, rollout_complete=self._settled)
                     return
+
+    @property
+    def activity(self) -> ActivityKeeper:
+        """What routers have reported of their requests."""
+        with self._lock:
+            return self._running.activity
 
     def close(self) -> None:
         """Writes all pending data."""

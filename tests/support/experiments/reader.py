@@ -7,6 +7,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.errors import ClientError
+from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail
 from app.experiments.contract.journal import JournalEntry
@@ -109,6 +110,7 @@ class FakeReader:
         self.journal: list[JournalEntry] = []
         self.shadows: dict[str, ShadowReport] = {}
         self.audit = AuditTrail(_no_directory, lambda: 1, lambda: self.time)
+        self.activity = ActivityKeeper(_no_directory, lambda: self.time)
         self.doing: AutomationStatus | None = AutomationStatus(state="running", revision=3)
         self.decided: list[ManualDecision] = []
         self.read: list[float] = []

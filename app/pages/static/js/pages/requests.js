@@ -1,265 +1,373 @@
-// One request by its id: which deployment answered, why, and how it went.
+// The last requests of all routers, and one of them: where its time went, and what was recorded of it.
 
-import { h, svg } from "../dom.js";
-import { moment, seconds } from "../format.js";
+import { h, morph } from "../dom.js";
+import { count, moment, or, seconds, whole } from "../format.js";
+import { cell, table } from "../parts.js";
+import { recorded } from "../requests/recorded.js";
+import { result, timeline } from "../requests/timeline.js";
 
 export const title = "Requests";
 
 const LOOKS = 6; // attempts to find a request that has just been made
 const BETWEEN_LOOKS_MS = 1000;
-const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
-
-/** @type {Record<string, string>} */
-const REASONS = {
-  traffic: "drawn by the traffic's percentages",
-  sticky: "its sticky key maps there",
-  header: "the request named the deployment in a header",
-  model: "the request named the deployment as its model",
-  override: "the plan has an override for its key",
-  pinned: "its conversation started there before the traffic changed",
-};
-/** @type {Record<string, string>} */
-const FAILURES = {
-  unreachable: "could not be reached",
-  unavailable: "was unavailable",
-  timeout: "did not answer in time",
-  broken: "failed",
-  incomplete: "ended its answer before it was complete",
-  other: "failed in another way",
-};
-/** @type {Record<string, string>} */
-const FLAGS = {
-  forced: "no experiment counts it: its deployment was named",
-  carried: "its conversation may have started under an earlier plan",
-  invalid_output: "the answer does not match the requested format",
-  empty: "the answer is empty",
-  client_gone: "the client left before the end",
-};
+const SHOWN = 200;
+const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
+const STATUSES = [
+  ["failed", "failed"],
+  ["answered", "answered"],
+  ["4xx", "4xx: refused"],
+  ["5xx", "5xx: our fault"],
+];
+const SLOW = [1, 2, 5, 10, 30, 60];
 
 /**
  * @param {HTMLElement} root
  * @param {Context} context
  */
 export async function mount(root, context) {
-  const { api, announce } = context;
-  const ended = new AbortController();
+  const { parameters } = context;
   const id = h("input", {
     id: "request-id",
     name: "id",
     class: "mono",
     autocomplete: "off",
     spellcheck: "false",
-    value: context.parameters.id ?? "",
+    value: parameters.id ?? "",
     placeholder: "chatcmpl-… or the header x-request-id",
   });
-  const found = h("div", { class: "found" });
-  let turn = 0;
+  const content = h("div", {});
+  let end = () => {};
+  /** @param {number} [looks] */
+  const look = (looks) => {
+    const wanted = id.value.trim();
+    if (!wanted) {
+      id.focus();
+      return;
+    }
+    end();
+    remember({ id: wanted });
+    content.replaceChildren();
+    end = one(content, wanted, context, looks);
+  };
   root.append(
     h("h1", {}, title),
-    h(
-      "p",
-      { class: "hint" },
-      "Find a request by the id in its answer or in the header x-request-id: one of your own, or for managers ",
-      "anyone's. Only recorded requests are found: those of endpoints with a running experiment, a mirror, or ",
-      h("code", {}, "ledger: always"),
-      ".",
-    ),
     h(
       "form",
       { class: "search", role: "search", on: { submit: (event) => (event.preventDefault(), look()) } },
       h("div", { class: "field" }, h("label", { for: id.id }, "Request id"), id),
       h("button", { type: "submit", class: "primary" }, "Find"),
     ),
-    found,
+    content,
   );
+  if (id.value) look(LOOKS);
+  else end = list(content, context);
+  return () => end();
+}
 
-  /** `looks`: the most attempts. A request is recorded a second or two after it has ended. */
-  async function look(looks = 1) {
-    const wanted = id.value.trim();
-    if (!wanted) {
-      id.focus();
+/**
+ * Makes these parameters the page's address, without a new page.
+ *
+ * @param {Record<string, string>} parameters
+ */
+function remember(parameters) {
+  const query = new URLSearchParams(parameters).toString();
+  history.replaceState(null, "", `#/requests${query && `?${query}`}`);
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ * @returns {() => void}
+ */
+function list(root, { api, poll, announce, parameters }) {
+  /** @type {Record<string, string>} */
+  const filters = Object.fromEntries(
+    FILTERS.filter((name) => parameters[name]).map((name) => [name, parameters[name]]),
+  );
+  let isLive = true;
+  let turn = 0;
+  const stale = h("p", { class: "problem", role: "alert", hidden: true });
+  const shown = h("div", {});
+  root.append(stale, shown);
+
+  /** @param {AbortSignal} [signal] */
+  async function refresh(signal) {
+    const own = ++turn;
+    const query = new URLSearchParams({ ...filters, limit: String(SHOWN) });
+    const found = await api.get(`/api/requests?${query}`, { signal });
+    if (own !== turn) return;
+    morph(shown, ...draw(found));
+    stale.hidden = true;
+  }
+
+  /** @param {Error} error */
+  function failed(error) {
+    stale.textContent = `${error.message}. The data on this page is from before.`;
+    stale.hidden = false;
+  }
+
+  /** @param {Record<string, string>} changed */
+  async function filter(changed) {
+    for (const [name, value] of Object.entries(changed))
+      if (value) filters[name] = value;
+      else delete filters[name];
+    remember(filters);
+    try {
+      await refresh();
+      announce("The list has changed");
+    } catch (error) {
+      failed(error);
+    }
+  }
+
+  /** @param {RequestList} found */
+  function draw(found) {
+    return [filterRow(found), errorGroups(found.groups), summary(found), requests(found)];
+  }
+
+  /** @param {RequestList} found */
+  function filterRow({ endpoints, deployments, callers, errors, everyones }) {
+    /**
+     * @param {string} name
+     * @param {string} label
+     * @param {readonly (readonly string[])[]} options
+     */
+    const select = (name, label, options) => {
+      const value = filters[name] ?? "";
+      const known = options.some(([option]) => option === value) || !value ? options : [...options, [value, value]];
+      return h(
+        "div",
+        { class: "field", key: name },
+        h("label", { for: `filter-${name}` }, label),
+        h(
+          "select",
+          { id: `filter-${name}`, value, on: { change: (event) => filter({ [name]: event.target.value }) } },
+          h("option", { value: "" }, "all"),
+          known.map(([option, words]) => h("option", { value: option, key: option }, words)),
+        ),
+      );
+    };
+    /** @param {string[]} names */
+    const same = (names) => names.map((name) => [name, name]);
+    return h(
+      "div",
+      { class: "filters", role: "group", "aria-label": "Filters" },
+      select("endpoint", "Endpoint", same(endpoints)),
+      select("deployment", "Deployment", same(deployments)),
+      everyones ? select("caller", "Caller", same(callers)) : null,
+      select("status", "Result", STATUSES),
+      select(
+        "error",
+        "Error",
+        errors.map((kind) => [kind, kind.replaceAll("_", " ")]),
+      ),
+      select(
+        "slower_than_s",
+        "Slower than",
+        SLOW.map((limit) => [String(limit), `${limit}\u00a0s`]),
+      ),
+      Object.keys(filters).length
+        ? h(
+            "button",
+            {
+              type: "button",
+              class: "quiet",
+              key: "clear",
+              on: { click: () => filter(Object.fromEntries(FILTERS.map((name) => [name, ""]))) },
+            },
+            "Clear",
+          )
+        : null,
+    );
+  }
+
+  /** @param {ErrorGroup[]} groups */
+  function errorGroups(groups) {
+    if (!groups.length) return null;
+    return h(
+      "section",
+      { class: "error-groups", "aria-label": "Errors", key: "groups" },
+      h("h2", {}, "Errors"),
+      h(
+        "ul",
+        {},
+        groups.slice(0, 8).map((group) => {
+          const { endpoint, deployment, status, error, last_at } = group;
+          return h(
+            "li",
+            { key: JSON.stringify([endpoint, deployment, status, error]) },
+            h("b", {}, `${whole(group.count)} × `),
+            result({ ...group, moves: 0 }),
+            ` at ${endpoint || "no endpoint"}${deployment ? ` on ${deployment}` : ""}, last at ${moment(last_at)} `,
+            h(
+              "button",
+              {
+                type: "button",
+                class: "quiet",
+                "aria-label": `Show ${status} ${error} at ${endpoint || "no endpoint"}`,
+                on: {
+                  click: () =>
+                    filter({ endpoint, deployment, error, status: String(status), caller: "", slower_than_s: "" }),
+                },
+              },
+              "Show",
+            ),
+          );
+        }),
+      ),
+    );
+  }
+
+  /** @param {RequestList} found */
+  function summary({ matching, kept, since, view, everyones, requests: rows }) {
+    const of = matching === kept ? "" : ` of ${whole(kept)}`;
+    const most = rows.length < matching ? `; the newest ${rows.length} are shown` : "";
+    return h(
+      "p",
+      { class: "hint summary", key: "summary" },
+      `${count(matching, "request", "requests")}${of} since ${since === null ? "–" : moment(since)}, of ${view}, `,
+      everyones ? "everyone's" : "your own",
+      `${most}. `,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          "aria-pressed": String(!isLive),
+          on: {
+            click: () => {
+              isLive = !isLive;
+              refresh().catch(failed);
+            },
+          },
+        },
+        isLive ? "Pause" : "Go on",
+      ),
+    );
+  }
+
+  /** @param {RequestList} found */
+  function requests({ requests: rows, kept }) {
+    if (!rows.length)
+      return h(
+        "p",
+        { class: "empty", key: "empty" },
+        kept ? "No request passes these filters." : "No requests since the routers started.",
+      );
+    return table(
+      "Requests",
+      [
+        "Arrived",
+        "Result",
+        "Endpoint",
+        "Caller",
+        { label: "Duration", number: true },
+        { label: "First byte", number: true },
+        { label: "Prompt", number: true, title: "Tokens of the prompt" },
+        { label: "Answer", number: true, title: "Tokens of the answer" },
+      ],
+      rows.map(row),
+      { class: "stacked requests" },
+    );
+  }
+
+  return poll((signal) => (isLive ? refresh(signal) : null), { failed });
+}
+
+/**
+ * @param {FinishedRequest} request
+ */
+function row(request) {
+  const { id, at, endpoint, deployment, caller } = request;
+  const arrived = h(
+    "a",
+    { href: `#/requests?id=${encodeURIComponent(id)}`, "aria-label": `${moment(at)}, request ${id}` },
+    moment(at),
+  );
+  return h(
+    "tr",
+    { key: `${id} ${at}` },
+    cell("", arrived, { header: true }),
+    cell("Result", result(request)),
+    cell("Endpoint", [
+      or(endpoint || null),
+      deployment && deployment !== endpoint ? h("div", { class: "hint small" }, deployment) : null,
+    ]),
+    cell("Caller", or(caller || null)),
+    cell("Duration", or(seconds(request.duration_s)), { number: true }),
+    cell("First byte", or(seconds(request.first_byte_s)), { number: true }),
+    cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
+    cell("Answer tokens", or(whole(request.completion_tokens)), { number: true }),
+  );
+}
+
+/**
+ * Shows one request by its id: where its time went, and what was recorded. `looks`: the most attempts, since a request
+ * is known a second or two after it has ended.
+ *
+ * @param {HTMLElement} root
+ * @param {string} id
+ * @param {Context} context
+ * @param {number} [looks]
+ * @returns {() => void}
+ */
+function one(root, id, context, looks = 1) {
+  const { api, announce } = context;
+  const ended = new AbortController();
+  const { signal } = ended;
+  const found = h("div", { class: "found" }, h("p", { class: "hint" }, "Looking …"));
+  root.append(h("p", { class: "crumbs" }, h("a", { href: "#/requests" }, "All requests")), found);
+
+  /** @returns {Promise<RequestList>} */
+  const listed = () => api.get(`/api/requests?id=${encodeURIComponent(id)}`, { signal });
+  /** @returns {Promise<{exposures: Exposure[], problem: ApiError | null}>} */
+  const exposed = () =>
+    api.get(`/api/requests/${encodeURIComponent(id)}`, { signal }).then(
+      ({ exposures }) => ({ exposures, problem: null }),
+      (problem) => ({ exposures: [], problem }),
+    );
+
+  async function look() {
+    const me = await api.get("/api/me", { signal });
+    for (let left = looks - 1; ; left -= 1) {
+      const [{ requests, trace_url }, { exposures, problem }] = await Promise.all([listed(), exposed()]);
+      if (signal.aborted) return;
+      const cards = [
+        ...requests.map((request) => timeline(request, trace_url)),
+        ...exposures.map((exposure) => recorded(exposure, id, me, context)),
+      ];
+      if (cards.length) found.replaceChildren(...cards);
+      if (problem !== null && left > 0 && problem.status === 404) {
+        await new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
+        continue;
+      }
+      if (!cards.length) throw problem ?? new Error("This request is not known");
+      announce(cards.length === 1 ? "The request is shown" : `${cards.length} parts of the request are shown`);
+      if (problem !== null) found.append(notRecorded(problem));
       return;
     }
-    const own = ++turn;
-    found.replaceChildren(h("p", { class: "hint" }, "Looking …"));
-    try {
-      const [{ exposures }, me] = await Promise.all([
-        exposuresOf(wanted, looks),
-        api.get("/api/me", { signal: ended.signal }),
-      ]);
-      if (own !== turn) return;
-      found.replaceChildren(...exposures.map((exposure) => card(exposure, wanted, me, context)));
-      announce(exposures.length === 1 ? "One request found" : `${exposures.length} requests found`);
-    } catch (error) {
-      if (ended.signal.aborted || own !== turn) return;
-      found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-      if (error.status === 404)
-        found.append(h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
-    }
   }
 
-  /**
-   * @param {string} wanted
-   * @param {number} looks
-   * @returns {Promise<{exposures: Exposure[]}>}
-   */
-  async function exposuresOf(wanted, looks) {
-    for (let left = looks - 1; ; left -= 1) {
-      try {
-        return await api.get(`/api/requests/${encodeURIComponent(wanted)}`, { signal: ended.signal });
-      } catch (error) {
-        if (error.status !== 404 || left <= 0) throw error;
-      }
-      await new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
-    }
-  }
-
-  if (id.value) look(LOOKS);
+  look().catch((error) => {
+    if (signal.aborted) return;
+    found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+    if (error.status === 404)
+      found.append(h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
+  });
   return () => ended.abort();
 }
 
-/**
- * @param {Exposure} exposure
- * @param {string} id
- * @param {Me} me
- * @param {Context} context
- */
-function card(exposure, id, me, context) {
-  const { plan, assigned, served } = exposure;
-  const endpoint = me.endpoints.find((endpoint) => endpoint.endpoint === plan.endpoint);
-  const failed = exposure.error !== "none";
-  const pairs = [
-    ["Deployment", served ?? "none: no deployment answered"],
-    [
-      "Why",
-      [
-        REASONS[exposure.reason] ?? exposure.reason,
-        failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : "",
-        served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : "",
-      ].join(""),
-    ],
-    ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
-    ["Attempts", String(exposure.attempts)],
-    ...(exposure.moves
-      ? [
-          [
-            "Continued",
-            `${exposure.moves === 1 ? "once" : `${exposure.moves} times`}, after ${seconds(exposure.pause_s)}`,
-          ],
-        ]
-      : []),
-    ["First token", seconds(exposure.ttft_s) ?? "–"],
-    ["Duration", seconds(exposure.duration_s)],
-    [
-      "Between tokens",
-      exposure.itl_mean_s === null
-        ? "–"
-        : `${seconds(exposure.itl_mean_s)} on average, at most ${seconds(exposure.itl_max_s ?? exposure.itl_mean_s)}`,
-    ],
-    ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
-    [
-      "Plan",
-      `${plan.id}: ${Object.entries(plan.weights)
-        .map(([name, weight]) => `${name} ${weight}\u00a0%`)
-        .join(", ")}`,
-    ],
-    ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
-    ["Arrived", moment(exposure.at)],
-    ["Feedback", scores(exposure.feedback)],
-    ...(exposure.flags.length ? [["Remarks", exposure.flags.map((flag) => FLAGS[flag] ?? flag).join("; ")]] : []),
-  ];
-  const bad = exposure.status >= 400 || failed;
+/** @param {ApiError} problem */
+function notRecorded(problem) {
+  if (problem.status !== 404) return h("p", { class: "hint" }, `More may be recorded: ${problem.message}.`);
   return h(
-    "article",
-    { class: "answer request", "aria-label": `Request at ${plan.endpoint}` },
-    h(
-      "header",
-      {},
-      h("h2", {}, plan.endpoint),
-      h(
-        "span",
-        { class: `state ${bad ? "bad" : "good"}` },
-        exposure.status >= 400 ? "failed" : failed ? "answered after a failure" : "answered",
-      ),
-    ),
-    h(
-      "dl",
-      { class: "pairs" },
-      pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
-    ),
-    exposure.flags.includes("forced")
-      ? h(
-          "p",
-          { class: "hint" },
-          "A thumb would not count: experiments use only requests whose deployment the traffic split chose.",
-        )
-      : feedback(endpoint?.feedback ?? [], id, exposure.feedback ?? {}, context),
-  );
-}
-
-/** @param {number | null} tokens */
-function count(tokens) {
-  return tokens === null ? "unknown" : String(tokens);
-}
-
-/** @param {Record<string, number> | null} given */
-function scores(given) {
-  if (given === null) return "unknown: the ledger's directory cannot be read";
-  return (
-    Object.entries(given)
-      .map(([metric, value]) => `${metric} ${value}`)
-      .join(", ") || "none yet"
-  );
-}
-
-/**
- * Thumbs for each boolean feedback metric of a running experiment.
- *
- * @param {{metric: string, type: string}[]} declared
- * @param {string} id
- * @param {Record<string, number>} given
- * @param {Context} context
- */
-function feedback(declared, id, given, { api, announce }) {
-  const thumbs = declared.filter((metric) => metric.type === "boolean");
-  if (!thumbs.length) return h("p", { class: "hint" }, "No running experiment on this endpoint takes thumbs.");
-  return h(
-    "div",
-    { class: "thumbs" },
-    thumbs.map(({ metric }) => {
-      const said = h("span", { class: "hint", role: "status" });
-      /** @param {boolean} value */
-      const give = async (value) => {
-        try {
-          const { accepted, pending } = await api.send("POST", "/api/feedback", { request_id: id, metric, value });
-          for (const button of buttons)
-            button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
-          said.textContent = !accepted
-            ? "No experiment takes this score any more."
-            : pending
-              ? "Recorded; it counts once the request is known."
-              : "Recorded.";
-        } catch (error) {
-          said.textContent = error.message;
-          announce(error.message);
-        }
-      };
-      const buttons = [true, false].map((value) => {
-        const way = value ? "up" : "down";
-        return h(
-          "button",
-          {
-            type: "button",
-            class: way,
-            "aria-pressed": String(given[metric] === Number(value)),
-            "data-value": String(value),
-            "aria-label": `${metric}: thumb ${way}`,
-            on: { click: () => give(value) },
-          },
-          svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB })),
-        );
-      });
-      return h("p", {}, h("strong", {}, metric), " ", buttons, " ", said);
-    }),
+    "p",
+    { class: "hint" },
+    "Nothing more is recorded. Texts, and what experiments know, are kept for endpoints with a running experiment, a " +
+      "mirror, ",
+    h("code", {}, "ledger: always"),
+    " or ",
+    h("code", {}, "record"),
+    ".",
   );
 }

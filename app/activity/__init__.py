@@ -1,0 +1,1 @@
+"""What all routers have done lately: the last requests, counts over time, and each caller's use by day."""

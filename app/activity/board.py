@@ -1,0 +1,354 @@
+"""The reports of all routers, put together: the last requests, and counts over time. Bounded, and pure but for a clock.
+
+Counts are kept in three resolutions, each for its own time: the finer ones end first.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, FinishedRequest, PeriodCounts, Report
+from app.telemetry.recent import Arm, BucketCounts
+
+MOST_REQUESTS = 500
+MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
+"""Failed requests are kept longer: of each kind the last ones, so that a flood of one kind hides no other."""
+MOST_ARMS = 200
+MOST_ROUTERS = 2000
+MOST_USES = 50_000
+AHEAD_S = 300.0
+USE_DAYS = 31
+DAY_S = 86400
+
+SERIES: Mapping[float, float] = {PERIOD_S: 3600.0, 60.0: 12 * 3600.0, 600.0: 7.0 * DAY_S}
+"""Seconds of one point, and for how long such points are kept."""
+RANGES: Mapping[str, tuple[float, float]] = {
+    "15m": (900.0, PERIOD_S),
+    "1h": (3600.0, 60.0),
+    "6h": (6 * 3600.0, 60.0),
+    "24h": (DAY_S, 600.0),
+    "7d": (7.0 * DAY_S, 1800.0),
+}
+"""The ranges of a history: their length, and the seconds of one point."""
+
+FAILED, ANSWERED = "failed", "answered"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The requests that somebody asks for. `endpoints`: those that the reader may see; None: all, also requests that
+    name none. `caller_id`: only the reader's own. The rest are the reader's filters."""
+
+    endpoints: list[str] | None = None
+    caller_id: str | None = None
+    id: str | None = None
+    endpoint: str | None = None
+    deployment: str | None = None
+    caller: str | None = None
+    status: str | None = None
+    """`failed`, `answered`, a status, or a class of them: ``5xx``."""
+    error: str | None = None
+    slower_than_s: float | None = None
+    limit: int = MOST_REQUESTS
+
+    def sees(self, request: FinishedRequest) -> bool:
+        """Whether the reader may see the request. One that has reached no endpoint is its caller's own."""
+        is_own = self.caller_id is not None and not request.endpoint
+        at_seen_endpoint = self.endpoints is None or request.endpoint in self.endpoints or is_own
+        return at_seen_endpoint and self.caller_id in (None, request.caller_id)
+
+    def matches(self, request: FinishedRequest) -> bool:
+        """Whether the request passes the filters."""
+        return (
+            self.id in (None, request.id)
+            and self.endpoint in (None, request.endpoint)
+            and self.deployment in (None, request.deployment)
+            and self.caller in (None, request.caller)
+            and self.error in (None, request.error)
+            and (self.slower_than_s is None or request.duration_s > self.slower_than_s)
+            and (self.status is None or _has_status(request, self.status))
+        )
+
+
+def _has_status(request: FinishedRequest, wanted: str) -> bool:
+    if wanted in (FAILED, ANSWERED):
+        return request.failed == (wanted == FAILED)
+    return str(request.status) == wanted or f"{request.status // 100}xx" == wanted
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one deployment did in one point of time. `first_token`: observations by bucket."""
+
+    requests: int = 0
+    errors: int = 0
+    refused: int = 0
+    output_tokens: int = 0
+    first_token: dict[int, int] = field(default_factory=dict)
+
+    def add(self, counts: "ArmCounts | Cell") -> None:
+        """Adds other counts of the same deployment."""
+        self.requests += counts.requests
+        self.errors += counts.errors
+        self.refused += counts.refused
+        self.output_tokens += counts.output_tokens
+        for bucket, count in counts.first_token.items():
+            self.first_token[bucket] = self.first_token.get(bucket, 0) + count
+
+
+Points = OrderedDict[float, dict[Arm, Cell]]
+
+
+@dataclass(slots=True)
+class _Router:
+    """What has been taken of one router: requests below `end`, and periods up to `period`."""
+
+    end: int = 0
+    period: float = 0.0
+
+
+@dataclass(slots=True)
+class DailyUse:
+    """What one caller used on one day (UTC)."""
+
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def add(self, counts: CallerCounts) -> None:
+        """Adds a period."""
+        self.requests += counts.requests
+        self.failed += counts.failed
+        self.prompt_tokens += counts.prompt_tokens
+        self.completion_tokens += counts.completion_tokens
+
+
+class Board:
+    """Everything that is kept. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._requests: deque[FinishedRequest] = deque(maxlen=MOST_REQUESTS)
+        self._failed: OrderedDict[tuple[str, str, int, str], deque[FinishedRequest]] = OrderedDict()
+        self._routers: OrderedDict[str, _Router] = OrderedDict()
+        self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
+        self._bounds: Sequence[float] = ()
+        self._arms: set[Arm] = set()
+        self._uses: OrderedDict[tuple[int, str], DailyUse] = OrderedDict()
+        self.used: dict[str, float] = {}
+        """When each caller's key was used last, by the caller's id, in Unix seconds."""
+
+    def take(self, report: Report, now: float) -> None:
+        """Adds what is new in a report. `now`: Unix seconds."""
+        router = self._routers.setdefault(report.router, _Router())
+        self._routers.move_to_end(report.router)
+        if len(self._routers) > MOST_ROUTERS:
+            self._routers.popitem(last=False)
+        for number, request in enumerate(report.requests, report.first):
+            if number >= router.end:
+                self._list(request)
+        router.end = max(router.end, report.first + len(report.requests))
+        for period in report.periods:
+            # The clock of a router that is ahead must not keep counts that nothing forgets.
+            if router.period < period.at <= now + AHEAD_S:
+                router.period = period.at
+                self._count(period, now)
+
+    # Requests
+
+    def _list(self, request: FinishedRequest) -> None:
+        self._requests.append(request)
+        if not request.failed:
+            return
+        kind = (request.endpoint, request.deployment, request.status, request.error)
+        alike = self._failed.setdefault(kind, deque(maxlen=MOST_FAILED_ALIKE))
+        alike.append(request)
+        self._failed.move_to_end(kind)
+        if len(self._failed) > MOST_KINDS:
+            self._failed.popitem(last=False)
+
+    def requests(self, wanted: Wanted) -> dict[str, Any]:
+        """The requests that are wanted, the newest first, as plain data, with the failures among them in groups.
+
+        `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those that the reader sees.
+        """
+        kept = {id(request): request for alike in self._failed.values() for request in alike}
+        kept |= {id(request): request for request in self._requests}
+        seen = sorted((one for one in kept.values() if wanted.sees(one)), key=lambda one: one.at, reverse=True)
+        matching = [request for request in seen if wanted.matches(request)]
+        return {
+            "requests": [_plain(request) for request in matching[: wanted.limit]],
+            "matching": len(matching),
+            "kept": len(seen),
+            "since": seen[-1].at if seen else None,
+            "groups": _groups(matching),
+            "endpoints": _values(one.endpoint for one in seen),
+            "deployments": _values(one.deployment for one in seen),
+            "callers": _values(one.caller for one in seen),
+            "errors": _values(one.error for one in seen),
+        }
+
+    # Counts over time
+
+    def _count(self, period: PeriodCounts, now: float) -> None:
+        if list(self._bounds) != period.bounds:  # a new version's buckets: what was counted in others cannot be added
+            self._bounds = period.bounds
+            for points in self._series.values():
+                for cells in points.values():
+                    for cell in cells.values():
+                        cell.first_token.clear()
+        for counts in period.arms:
+            arm = self._arm(counts)
+            for step, points in self._series.items():
+                at = period.at - period.at % step
+                points.setdefault(at, {}).setdefault(arm, Cell()).add(counts)
+        day = int(period.at // DAY_S)
+        for use in period.callers:
+            self._uses.setdefault((day, use.caller_id), DailyUse()).add(use)
+        for caller_id, at in period.used.items():
+            self.used[caller_id] = max(at, self.used.get(caller_id, 0.0))
+        self._forget(now)
+
+    def _arm(self, counts: ArmCounts) -> Arm:
+        arm = (counts.endpoint, counts.deployment)
+        if arm not in self._arms and len(self._arms) >= MOST_ARMS:
+            return ("", "")
+        self._arms.add(arm)
+        return arm
+
+    def _forget(self, now: float) -> None:
+        for step, points in self._series.items():
+            for at in [at for at in points if at < now - SERIES[step]]:
+                del points[at]
+        today = int(now // DAY_S)
+        for key in [key for key in self._uses if key[0] <= today - USE_DAYS]:
+            del self._uses[key]
+        while len(self._uses) > MOST_USES:
+            self._uses.popitem(last=False)
+        for caller_id in [id for id, at in self.used.items() if at < now - USE_DAYS * DAY_S]:
+            del self.used[caller_id]
+
+    def history(self, name: str, now: float, endpoints: Collection[str] | None) -> dict[str, Any]:
+        """The counts of the last time as points, by endpoint and deployment, as plain data: `at` are the points' times,
+        and each series has one value for each. A point is complete: the one that is being counted is left out.
+
+        `endpoints`: those that the reader may see, None for all.
+        """
+        length, step = RANGES[name]
+        kept = next(one for one in reversed(SERIES) if step % one == 0 and SERIES[one] >= length)
+        end = now - PERIOD_S - (now - PERIOD_S) % step  # routers report a period some seconds after its end
+        count = round(length / step)
+        times = [end - step * (count - index) for index in range(count)]
+        cells: dict[Arm, list[Cell | None]] = {}
+        for at, arms in self._series[kept].items():
+            index = int((at - times[0]) // step)
+            if not 0 <= index < count:
+                continue
+            for arm, cell in arms.items():
+                if endpoints is None or arm[0] in endpoints:
+                    line = cells.setdefault(arm, [None] * count)
+                    if (there := line[index]) is None:
+                        there = line[index] = Cell()
+                    there.add(cell)
+        return {
+            "range": name,
+            "step_s": step,
+            "at": times,
+            "series": [
+                {"endpoint": endpoint, "deployment": deployment, **self._series_of(line, step)}
+                for (endpoint, deployment), line in sorted(cells.items())
+            ],
+        }
+
+    def _series_of(self, line: Sequence[Cell | None], step: float) -> dict[str, Any]:
+        rates = [cell if cell is not None else Cell() for cell in line]
+        return {
+            "requests_per_s": [round(cell.requests / step, 6) for cell in rates],
+            "errors": [cell.errors for cell in rates],
+            "refused": [cell.refused for cell in rates],
+            "output_tokens_per_s": [round(cell.output_tokens / step, 3) for cell in rates],
+            "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
+            "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
+        }
+
+    def _quantile(self, cell: Cell, share: float) -> float | None:
+        if not cell.first_token:
+            return None
+        counts = [float(cell.first_token.get(bucket, 0)) for bucket in range(len(self._bounds))]
+        value = BucketCounts(self._bounds, counts).quantile(share)
+        return round(value, 4) if value is not None else None
+
+    def uses(self, days: int, now: float) -> dict[str, list[dict[str, int]]]:
+        """What each caller used on each of the last days, the oldest first and today last (UTC), by its id."""
+        today = int(now // DAY_S)
+        empty = DailyUse()
+        found: dict[str, dict[int, DailyUse]] = {}
+        for (day, caller_id), use in self._uses.items():
+            if today - days < day <= today:
+                found.setdefault(caller_id, {})[day] = use
+        return {
+            caller_id: [msgspec.to_builtins(by_day.get(day, empty)) for day in range(today - days + 1, today + 1)]
+            for caller_id, by_day in found.items()
+        }
+
+    # What outlives the process
+
+    def dump(self) -> bytes:
+        """The counts, but for the finest ones: they are over before a process has started again."""
+        steps = list(SERIES)[1:]
+        state = _State(
+            bounds=list(self._bounds),
+            series={
+                step: [(at, [(*arm, cell) for arm, cell in cells.items()]) for at, cells in self._series[step].items()]
+                for step in steps
+            },
+            uses=[(day, id, use) for (day, id), use in self._uses.items()],
+            used=self.used,
+        )
+        return msgspec.msgpack.encode(state)
+
+    def load(self, data: bytes, now: float) -> None:
+        """Adds what a board has dumped. Raises msgspec.DecodeError."""
+        state = msgspec.msgpack.decode(data, type=_State)
+        self._bounds = state.bounds
+        for step in self._series.keys() & state.series.keys():
+            for at, cells in state.series[step]:
+                for endpoint, deployment, cell in cells:
+                    arm = self._arm(ArmCounts(endpoint, deployment))
+                    self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
+        for day, id, use in state.uses:
+            self._uses[day, id] = use
+        for id, at in state.used.items():
+            self.used[id] = max(at, self.used.get(id, 0.0))
+        self._forget(now)
+
+
+class _State(msgspec.Struct):
+    bounds: list[float]
+    series: dict[float, list[tuple[float, list[tuple[str, str, Cell]]]]]
+    uses: list[tuple[int, str, DailyUse]]
+    used: dict[str, float]
+
+
+def _plain(request: FinishedRequest) -> dict[str, Any]:
+    """Every field, also those that the wire leaves out. The caller's id stays here: it counts limits."""
+    return {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
+
+
+def _values(names: Iterable[str]) -> list[str]:
+    return sorted(set(names) - {""})[:MOST_ARMS]
+
+
+def _groups(requests: Iterable[FinishedRequest]) -> list[dict[str, Any]]:
+    """The failed requests by what they have in common, the most frequent first. `requests`: the newest first."""
+    groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+    for request in requests:
+        if not request.failed:
+            continue
+        kind = (request.endpoint, request.deployment, request.status, request.error)
+        named = dict(zip(("endpoint", "deployment", "status", "error"), kind, strict=True))
+        group = groups.setdefault(kind, {**named, "count": 0, "last_at": request.at, "id": request.id})
+        group["count"] += 1
+    return sorted(groups.values(), key=lambda group: -group["count"])

@@ -1,0 +1,105 @@
+"""What a router reports of the requests that it has finished, as MessagePack. Numbers and names: no text, no key.
+
+A report may come twice, as after a lost answer: requests have numbers that only rise, and counts a period of their own.
+"""
+
+import msgspec
+
+PERIOD_S = 10.0
+"""Seconds that one entry of counts is about. Periods begin at multiples of it, in Unix time, on every router."""
+
+
+class FinishedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request of a client, once its answer has ended. Times are seconds since its arrival; None: it did not get
+    there.
+
+    `caller` is the caller's name, `caller_id` its unique id; both are "" if it is not known. `reason` is a
+    `routing.traffic.Reason`, `error` a kind of `app.errors`, `trace` the hexadecimal id of its trace, "" without one.
+    """
+
+    id: str
+    at: float
+    """Unix seconds of its arrival, by the router's clock."""
+    dialect: str
+    operation: str
+    status: int
+    duration_s: float
+    endpoint: str = ""
+    deployment: str = ""
+    caller: str = ""
+    caller_id: str = ""
+    reason: str = ""
+    plan: str = ""
+    error: str = ""
+    stream: bool = False
+    attempts: int = 0
+    moves: int = 0
+    """How often another engine has continued the stream."""
+    pause_s: float = 0.0
+    admitted_s: float | None = None
+    """The end of the wait for limits and the endpoint's queue."""
+    sent_s: float | None = None
+    """The last call of a deployment."""
+    first_byte_s: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    max_tokens: int | None = None
+    trace: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client got an error, or an answer that was cut short."""
+        return self.status >= 400 or bool(self.error)
+
+
+class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One deployment's part of an endpoint's requests in a period, "" for those that none answered. `first_token`: the
+    observations in each bucket of the histogram, without the empty buckets."""
+
+    endpoint: str
+    deployment: str
+    requests: int = 0
+    errors: int = 0
+    refused: int = 0
+    output_tokens: int = 0
+    first_token: dict[int, int] = {}
+
+
+class CallerCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One caller's requests in a period, by its id."""
+
+    caller_id: str
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class PeriodCounts(msgspec.Struct, frozen=True):
+    """The counts of the period that begins at `at` (Unix seconds). `bounds` are the upper ends of the histogram's
+    buckets in seconds, the last one infinite. `used`: when a key was used last, by its caller's id, where that has
+    changed."""
+
+    at: float
+    bounds: list[float]
+    arms: list[ArmCounts]
+    callers: list[CallerCounts]
+    used: dict[str, float] = {}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One message. `router` is a random id of the process. `first`: the number of the first of `requests`."""
+
+    router: str
+    first: int
+    requests: list[FinishedRequest]
+    periods: list[PeriodCounts]
+
+
+encode = msgspec.msgpack.Encoder().encode
+_reports = msgspec.msgpack.Decoder(Report)
+
+
+def decode(data: bytes) -> Report:
+    """Raises msgspec.DecodeError on anything else than a report."""
+    return _reports.decode(data)

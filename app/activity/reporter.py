@@ -1,0 +1,130 @@
+"""Reports what this router has done, in the background: to a board of its own, and to the controller with everyone's.
+
+No request waits for it. While the controller does not answer, counts wait here; of the requests the last ones do.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from app.activity.board import Board
+from app.activity.report import PERIOD_S, ArmCounts, PeriodCounts, Report, encode
+from app.activity.request_log import RequestLog
+from app.aio import run_in_background
+from app.exposures.uploader import Backoff
+from app.telemetry.logs import event, where
+from app.telemetry.recent import Arm, Counts
+
+EVERY_S = 2.0
+MOST_PERIODS = 360
+"""An hour of counts waits for a controller that is away."""
+TIMEOUT_S = 2.0
+
+Deliver = Callable[[bytes], Awaitable[object]]
+"""Hands over an encoded `Report`. May raise any error."""
+
+_log = logging.getLogger("switchyard")
+
+
+class ActivityReporter:
+    """`deliver`: to the controller; None without one. `used` returns when each key was used last here, by its caller's
+    id. `clock`: Unix seconds."""
+
+    def __init__(
+        self,
+        requests: RequestLog,
+        deliver: Deliver | None,
+        used: Callable[[], Mapping[str, float]],
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.board = Board()
+        """What this router alone has reported."""
+        self._requests, self._deliver, self._used = requests, deliver, used
+        self._every_s, self._clock = every_s, clock
+        self._router = secrets.token_hex(8)
+        self._periods: deque[PeriodCounts] = deque(maxlen=MOST_PERIODS)
+        self._read: Mapping[Arm, Counts] = {}
+        self._read_used: Mapping[str, float] = {}
+        self._known_here = self._known_there = 0
+        self._backoff = Backoff()
+
+    def sampled(self, counts: Mapping[Arm, Counts]) -> None:
+        """Takes a reading of the counters, at the end of a period."""
+        before, self._read = self._read, counts
+        used_before, self._read_used = self._read_used, dict(self._used())
+        bounds: list[float] = []
+        arms: list[ArmCounts] = []
+        for (endpoint, deployment), now in counts.items():
+            new = now.since(before.get((endpoint, deployment), Counts()))
+            if now.first_token.bounds:
+                bounds = list(now.first_token.bounds)
+            if new.requests and endpoint:  # the others are management, and requests that name no endpoint
+                buckets = {index: int(count) for index, count in enumerate(new.first_token.counts) if count}
+                arms.append(
+                    ArmCounts(
+                        endpoint,
+                        deployment,
+                        requests=int(new.requests),
+                        errors=int(new.errors),
+                        refused=int(new.refused),
+                        output_tokens=int(new.output_tokens),
+                        first_token=buckets,
+                    )
+                )
+        used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}
+        callers = self._requests.take_uses()
+        if arms or callers or used:
+            at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
+            period = PeriodCounts(at, bounds, arms, callers, used)
+            self._periods.append(period)
+            self.board.take(Report(self._router, self._known_here, [], [period]), self._clock())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Reports while the block runs."""
+        async with run_in_background(self._run()):
+            yield
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                self._keep_here()
+                if self._deliver is not None and self._backoff.allows(loop.time()):
+                    await self._send(self._deliver, loop.time)
+            except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
+                _log.error("Activity could not be reported", extra=event("activity_failed", traceback=where(error)))
+
+    def _keep_here(self) -> None:
+        first, requests = self._requests.after(self._known_here)
+        self._known_here = first + len(requests)
+        if requests:
+            self.board.take(Report(self._router, first, requests, []), self._clock())
+
+    async def _send(self, deliver: Deliver, now: Callable[[], float]) -> None:
+        first, requests = self._requests.after(self._known_there)
+        periods = list(self._periods)
+        if not requests and not periods:
+            return
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await deliver(encode(Report(self._router, first, requests, periods)))
+        except Exception as error:  # noqa: BLE001  no failure of the controller may end the reports
+            if not self._backoff.is_failing:
+                _log.warning(
+                    "The controller of experiments takes no reports of this router's activity",
+                    extra=event("activity_not_reported", error=type(error).__name__),
+                )
+            self._backoff.failed(now())
+            return
+        self._backoff.succeeded()
+        self._known_there = first + len(requests)
+        for _ in periods:
+            self._periods.popleft()

@@ -1,0 +1,88 @@
+"""What all routers report of their requests, in the controller: the `Board`, and the file that it comes from again.
+
+activity/<writer>.msgpack        the counts over time, and callers' use by day; requests are in memory alone
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from app.activity.board import RANGES, Board, Wanted
+from app.activity.report import decode
+from app.errors import BadRequest
+from app.experiments.contract.questions import choice
+from app.experiments.storage.store import FileStore, StoreError
+from app.exposures.controller_client import Answer
+
+FOLDER = "activity"
+SAVE_S = 300.0
+"""The longest time whose counts a controller that is killed takes with it."""
+
+
+class ActivityKeeper:
+    """`open_store` opens the ledger's directory once it is needed. `clock`: Unix seconds. Not thread-safe."""
+
+    def __init__(self, open_store: Callable[[], FileStore], clock: Callable[[], float]) -> None:
+        self.board = Board()
+        self._open_store, self._clock = open_store, clock
+        self._opened: FileStore | None = None
+        self._path = f"{FOLDER}/{secrets.token_hex(8)}.msgpack"
+        self._saved_at = clock()
+
+    def take(self, body: bytes) -> Answer:
+        """Takes a router's report. Raises BadRequest."""
+        try:
+            report = decode(body)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"This is no report of a router's activity: {error}") from None
+        self._load()
+        self.board.take(report, self._clock())
+        return Answer(200, b"{}")
+
+    def requests(self, body: bytes) -> Answer:
+        """The requests that a `Wanted` asks for. Raises BadRequest."""
+        return Answer(200, msgspec.json.encode(self.board.requests(decode_wanted(body))))
+
+    def history(self, query: Mapping[str, str], body: bytes) -> Answer:
+        """The counts over time of the endpoints in the body, null for all. Raises BadRequest."""
+        endpoints = msgspec.json.decode(body, type=list[str] | None)
+        name = choice({"range": "1h", **query}, "range", tuple(RANGES))
+        self._load()
+        return Answer(200, msgspec.json.encode(self.board.history(name, self._clock(), endpoints)))
+
+    def save_if_due(self) -> None:
+        """Writes the counts every few minutes. Raises StoreError."""
+        if self._opened is not None and self._clock() - self._saved_at >= SAVE_S:
+            self.save()
+
+    def save(self) -> None:
+        """Writes the counts, and deletes what earlier controllers wrote. Raises StoreError."""
+        if self._opened is None:  # nothing was reported
+            return
+        self._saved_at = self._clock()
+        self._opened.write(self._path, self.board.dump())
+        for file in self._opened.list(FOLDER):
+            if file.path != self._path:
+                self._opened.delete(file.path)
+
+    def _load(self) -> None:
+        """Reads the counts of the controller before. Where the directory fails they are read later; no report waits."""
+        if self._opened is not None:
+            return
+        with suppress(StoreError, msgspec.DecodeError):
+            store = self._open_store()
+            files = sorted(store.list(FOLDER), key=lambda file: file.modified_at)
+            self._opened = store
+            if files:
+                with store.open(files[-1].path) as file:
+                    self.board.load(file.read(), self._clock())
+
+
+def decode_wanted(body: bytes) -> Wanted:
+    """A router's question for requests. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=Wanted)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"This is no question for requests: {error}") from None

@@ -1,0 +1,120 @@
+// One request of the list, and where its time went.
+
+import { h } from "../dom.js";
+import { count, moment, or, seconds, whole } from "../format.js";
+import { mark } from "../parts.js";
+import { REASONS } from "./recorded.js";
+
+/**
+ * The request's result in a word, with its mark.
+ *
+ * @param {{status: number, error: string, moves: number}} request
+ */
+export function result({ status, error, moves }) {
+  const words = error ? `${status} ${error.replaceAll("_", " ")}` : String(status);
+  if (error === "client_gone") return mark("warn", "client left");
+  if (status >= 500 || (error && status < 400)) return mark("bad", words);
+  if (status >= 400) return mark("warn", words);
+  return mark("good", words, moves ? h("span", { class: "hint" }, " moved") : "");
+}
+
+/**
+ * The parts of the request's time, in order: what happened, from when to when, in seconds since its arrival.
+ *
+ * @param {FinishedRequest} request
+ * @returns {{name: string, from: number, to: number, index: number}[]}
+ */
+export function phases(request) {
+  const { admitted_s: admitted, sent_s: sent, first_byte_s: first, duration_s: end, attempts } = request;
+  const marks = [
+    { name: "Checked, and waited for limits and the queue", to: admitted },
+    { name: attempts > 1 ? "Earlier attempts" : "Prepared", to: sent },
+    { name: first === null ? "Deployment, no answer" : "Deployment, until the first byte", to: first },
+    { name: "Answer", to: end },
+  ];
+  /** @type {{name: string, from: number, to: number, index: number}[]} */
+  const found = [];
+  let from = 0;
+  for (const [index, { name, to }] of marks.entries()) {
+    // A step that was not reached: the request ended in it.
+    const until = Math.max(from, to ?? end);
+    found.push({ name, from, to: until, index });
+    from = until;
+    if (to === null) break;
+  }
+  // An error of the router itself has its first byte before any deployment was called.
+  return found;
+}
+
+/**
+ * @param {FinishedRequest} request
+ * @param {string | null} traceUrl
+ */
+export function timeline(request, traceUrl) {
+  const steps = phases(request);
+  const trace = request.trace && traceUrl !== null ? traceUrl.replaceAll("{trace_id}", request.trace) : null;
+  const pairs = [
+    ["Arrived", moment(request.at)],
+    ["Deployment", request.deployment || "none: the router answered"],
+    ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],
+    ["Caller", request.caller || "unknown"],
+    ["Sent as", `${request.dialect}, ${request.operation.replaceAll("_", " ")}${request.stream ? ", streamed" : ""}`],
+    ["Attempts", whole(request.attempts)],
+    ...(request.moves
+      ? [["Moved", `${count(request.moves, "time", "times")} to another engine, after ${seconds(request.pause_s)}`]]
+      : []),
+    ["Tokens", tokens(request)],
+    ["Plan", request.plan || "–"],
+    ["Request id", h("span", { class: "mono" }, request.id)],
+    ...(request.trace
+      ? [
+          [
+            "Trace",
+            trace === null
+              ? h("span", { class: "mono" }, request.trace)
+              : h("a", { href: trace, class: "mono", rel: "noreferrer", target: "_blank" }, request.trace),
+          ],
+        ]
+      : []),
+  ];
+  return h(
+    "article",
+    { class: "answer request", "aria-label": `Timeline of ${request.id}`, key: request.id },
+    h("header", {}, h("h2", {}, request.endpoint || "No endpoint"), h("span", { class: "state" }, result(request))),
+    h(
+      "div",
+      { class: "phases", "aria-hidden": "true" },
+      steps.map(({ from, to, index }) =>
+        h("span", { class: `phase arm-${index + 1}`, style: { "flex-grow": String(Math.max(to - from, 0)) } }),
+      ),
+    ),
+    h(
+      "ol",
+      { class: "steps" },
+      steps.map(({ name, from, to, index }) =>
+        h(
+          "li",
+          {},
+          h("span", { class: `swatch arm-${index + 1}`, "aria-hidden": "true" }),
+          `${name}: `,
+          h("b", {}, seconds(to - from)),
+          h("span", { class: "hint" }, ` until ${seconds(to)}`),
+        ),
+      ),
+    ),
+    h(
+      "dl",
+      { class: "pairs" },
+      pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, or(value)))),
+    ),
+  );
+}
+
+/** @param {FinishedRequest} request */
+function tokens({ prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s }) {
+  if (prompt_tokens === null) return "not counted";
+  const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
+  const time = first_byte_s === null ? 0 : duration_s - first_byte_s;
+  const rate = completion_tokens && time > 0.01 ? `, ${whole(completion_tokens / time)}/s` : "";
+  return `${whole(prompt_tokens)} in the prompt, ${whole(completion_tokens ?? 0)} in the answer${most}${rate}`;
+}

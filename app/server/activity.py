@@ -1,0 +1,148 @@
+"""`GET /api/requests`: the last requests of all routers; `GET /api/history`: the counts over time.
+
+Managers and viewers see everybody's requests at the endpoints that they may use, others their own. A history counts all
+requests of an endpoint, so that everyone who may use the endpoint sees it. While the controller of experiments does not
+answer, and where there is none, both are this router's alone, and say so.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request as HTTPRequest
+from starlette.routing import BaseRoute
+
+from app.access.caller import ANONYMOUS_CALLER, Caller
+from app.activity.board import ANSWERED, FAILED, MOST_REQUESTS, RANGES, Board, Wanted
+from app.dialects.base import Reply
+from app.dialects.bodies import dump
+from app.dialects.schemas import Schema
+from app.errors import BadRequest, SwitchyardError
+from app.server.openapi import Operation
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words
+
+PATIENCE_S = 2.0
+"""Seconds that a reader waits for the controller, before this router answers alone."""
+ALL, ALONE = "all routers", "this router alone"
+_STATUS = re.compile(rf"{FAILED}|{ANSWERED}|[1-5]\d\d|[1-5]xx")
+_NEVER_CACHED = {"cache-control": "no-store"}
+
+
+class ActivityApi:
+    """The routes. `own`: what this router alone has done."""
+
+    def __init__(self, services: Services, *, own: Board) -> None:
+        self._services, self._own = services, own
+        self._api = Api("switchyard", services, openai_words, is_audited=False)
+        query: dict[str, Schema] = {
+            "id": {"description": "The request's id: x-request-id"},
+            "endpoint": {},
+            "deployment": {},
+            "caller": {},
+            "status": {"description": f"{FAILED}, {ANSWERED}, a status, or a class of them: 5xx"},
+            "error": {"description": "The kind of error, as in the access log"},
+            "slower_than_s": {"type": "number", "minimum": 0},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MOST_REQUESTS},
+        }
+        self._entries = [
+            ApiRoute("GET", "/api/requests", "list_requests", self._requests, query),
+            ApiRoute("GET", "/api/history", "request_history", self._history, {"range": {"enum": list(RANGES)}}),
+        ]
+
+    def operations(self) -> list[Operation]:
+        """The operations for the OpenAPI document."""
+        return [entry.operation(self._api.dialect) for entry in self._entries]
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes of the API."""
+        return [entry.route(self._api) for entry in self._entries]
+
+    async def _requests(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        config = self._services.views().config
+        sees_all = self._services.access.roles.may_view(context.caller)
+        wanted = wanted_requests(request.query_params, context.caller, self._visible(context.caller), sees_all=sees_all)
+        if wanted is None:
+            return _reply(Board().requests(Wanted()), "nobody: without credentials you have no requests of your own")
+        found = await self._asked("/activity/requests", {}, msgspec.json.encode(wanted))
+        view = ALL if found is not None else ALONE
+        content = found if found is not None else self._own.requests(wanted)
+        return _reply({**content, "everyones": sees_all, "trace_url": config.console.trace_url}, view)
+
+    async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name = request.query_params.get("range", "1h")
+        if name not in RANGES:
+            raise BadRequest(f"range: '{name}' is none of {', '.join(RANGES)}", param="range")
+        config, endpoints = self._services.views().config, self._visible(context.caller)
+        found = await self._asked("/activity/history", {"range": name}, msgspec.json.encode(endpoints))
+        view = ALL if found is not None else ALONE
+        content = found if found is not None else self._own.history(name, time.time(), endpoints)
+        return _reply({**content, "grafana_url": config.console.grafana_url}, view)
+
+    def _visible(self, caller: Caller) -> list[str] | None:
+        """The endpoints that the caller may use; None: all."""
+        views = self._services.views()
+        return None if caller.endpoints is None else list(views.of(caller).endpoints)
+
+    async def _asked(self, path: str, query: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
+        """What the controller knows of all routers; None if it does not answer, or if there is none."""
+        if self._services.controller is None:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await ask(self._services.controller, "POST", path, query, body)
+        except (SwitchyardError, TimeoutError):
+            return None
+        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        return found
+
+
+def _reply(content: Mapping[str, Any], view: str) -> Reply:
+    return Reply(dump({"at": time.time(), "view": view, **content}), headers=_NEVER_CACHED)
+
+
+def wanted_requests(
+    query: Mapping[str, str], caller: Caller, endpoints: list[str] | None, *, sees_all: bool
+) -> Wanted | None:
+    """What the caller asks for; None if nothing can be its own. `endpoints`: those that it may use, None for all.
+
+    Raises BadRequest.
+    """
+    if not sees_all and caller is ANONYMOUS_CALLER:  # all callers without credentials together are one
+        return None
+    status = query.get("status")
+    if status is not None and _STATUS.fullmatch(status) is None:
+        raise BadRequest(f"status: '{status}' is neither {FAILED}, {ANSWERED}, a status nor 4xx or 5xx", param="status")
+    return Wanted(
+        endpoints=endpoints,
+        caller_id=None if sees_all else caller.id,
+        id=query.get("id"),
+        endpoint=query.get("endpoint"),
+        deployment=query.get("deployment"),
+        caller=query.get("caller"),
+        status=status,
+        error=query.get("error"),
+        slower_than_s=_number(query, "slower_than_s"),
+        limit=_limit(query),
+    )
+
+
+def _number(query: Mapping[str, str], name: str) -> float | None:
+    if (text := query.get(name)) is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise BadRequest(f"{name}: '{text}' is no number of seconds", param=name)
+    return value
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    text = query.get("limit", str(MOST_REQUESTS))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MOST_REQUESTS:
+        raise BadRequest(f"limit: '{text}' must be a whole number from 1 to {MOST_REQUESTS}", param="limit")
+    return int(text)

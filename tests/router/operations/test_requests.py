@@ -1,0 +1,205 @@
+"""`GET /api/requests` and `GET /api/history`, on real routers."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.access.keys import append, create
+from app.config.schema import parse
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import refuse
+from tests.support.experiments.live_controller import LiveController
+from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}], "max_tokens": 5}
+
+
+def listed(url: str, key: str = "", **query: Any) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    answer = httpx.get(f"{url}/api/requests", params=query, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def chat(url: str, id: str, key: str = "", **fields: Any) -> httpx.Response:
+    headers = {"x-request-id": id} | ({"authorization": f"Bearer {key}"} if key else {})
+    return httpx.post(f"{url}/v1/chat/completions", json={**CHAT, **fields}, headers=headers)
+
+
+def ids(url: str, key: str = "", **query: Any) -> list[str]:
+    return [one["id"] for one in listed(url, key, **query)["requests"]]
+
+
+def wait_for(url: str, *wanted: str, key: str = "") -> None:
+    wait_until(lambda: sorted(ids(url, key)) == sorted(wanted), lambda: ids(url, key))
+
+
+def test_a_lone_router_lists_its_requests_with_the_times_of_each_step(rig: Rig) -> None:
+    assert chat(rig.url, "whole").status_code == 200
+    assert chat(rig.url, "stream", stream=True).status_code == 200
+    assert chat(rig.url, "unknown", model="none").status_code == 404
+    assert chat(rig.url, "wrong", temperature="hot").status_code == 400
+    httpx.get(f"{rig.url}/v1/models")
+    httpx.get(f"{rig.url}/api/overview")
+    wait_for(rig.url, "whole", "stream", "unknown", "wrong")
+    found = {one["id"]: one for one in listed(rig.url)["requests"]}
+    assert listed(rig.url)["view"] == "this router alone"
+    whole = found["whole"]
+    assert (whole["endpoint"], whole["deployment"], whole["reason"]) == ("chat", "blue", "traffic")
+    assert (whole["prompt_tokens"], whole["completion_tokens"], whole["max_tokens"]) == (9, 3, 5)
+    assert (whole["status"], whole["attempts"], whole["stream"], found["stream"]["stream"]) == (200, 1, False, True)
+    assert whole["plan"].startswith("0-")
+    assert 0 < whole["admitted_s"] <= whole["sent_s"] <= whole["first_byte_s"] <= whole["duration_s"]
+    assert found["unknown"]["endpoint"] == ""
+    assert found["wrong"]["admitted_s"] is None
+    assert "secret" not in str(found)
+    assert [(group["status"], group["count"]) for group in listed(rig.url)["groups"]] == [(400, 1), (404, 1)] or [
+        (404, 1),
+        (400, 1),
+    ]
+    assert ids(rig.url, status="400") == ["wrong"]
+    assert sorted(ids(rig.url, id="stream")) == ["stream"]
+
+
+def test_a_failure_is_listed_with_its_attempts_and_where_it_ended(rig: Rig) -> None:
+    rig.chat_endpoint(traffic={"blue": 100, "green": 0}, fallback=["green"])
+    rig.blue.answer = refuse(500, "broken")
+    assert chat(rig.url, "replaced").status_code == 200
+    rig.green.answer = refuse(500, "broken")
+    assert chat(rig.url, "lost").status_code == 502
+    wait_for(rig.url, "replaced", "lost")
+    found = {one["id"]: one for one in listed(rig.url)["requests"]}
+    assert (found["replaced"]["deployment"], found["replaced"]["reason"]) == ("green", "failover")
+    assert found["replaced"]["attempts"] == 2
+    (group,) = listed(rig.url)["groups"]
+    assert (group["endpoint"], group["status"], group["count"], group["id"]) == ("chat", 502, 1, "lost")
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"status": "bad"}, "status"),
+        ({"status": "6xx"}, "status"),
+        ({"slower_than_s": "nan"}, "slower_than_s"),
+        ({"slower_than_s": "-1"}, "slower_than_s"),
+        ({"limit": "0"}, "limit"),
+        ({"limit": "501"}, "limit"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_filter_that_cannot_be_is_refused_by_name(rig: Rig, query: dict[str, str], param: str) -> None:
+    answer = httpx.get(f"{rig.url}/api/requests", params=query)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    answer = httpx.get(f"{rig.url}/api/history", params={"range": "2h"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "range")
+
+
+def test_callers_see_their_own_requests_and_viewers_everyones_at_their_endpoints(rig: Rig, tmp_path: Path) -> None:
+    keys = {}
+    for name, endpoints in (
+        ("ann", ()),
+        ("bob", ()),
+        ("boss", ()),
+        ("chat viewer", ("chat",)),
+        ("embed viewer", ("embed",)),
+    ):
+        keys[name], record = create(name, endpoints=endpoints)
+        append(tmp_path / "keys.yaml", record.line)
+    access = {
+        "keys_file": str(tmp_path / "keys.yaml"),
+        "managers": ["boss"],
+        "viewers": ["chat viewer", "embed viewer"],
+    }
+    rig.change(access={**access, "allow_anonymous": True})
+    chat(rig.url, "anns", keys["ann"])
+    chat(rig.url, "bobs", keys["bob"])
+    chat(rig.url, "nobodys")
+    chat(rig.url, "unknown", keys["ann"], model="none")
+    chat(rig.url, "a guess", "sk-sy-000000000000-" + 43 * "x")
+    wait_for(rig.url, "anns", "bobs", "nobodys", "unknown", key=keys["boss"])
+    assert sorted(ids(rig.url, keys["ann"])) == ["anns", "unknown"]
+    assert ids(rig.url, keys["bob"]) == ["bobs"]
+    assert ids(rig.url, keys["bob"], caller="ann") == []
+    assert ids(rig.url, keys["bob"], id="anns") == []
+    assert sorted(ids(rig.url, keys["chat viewer"])) == ["anns", "bobs", "nobodys"]
+    assert ids(rig.url, keys["embed viewer"]) == []
+    assert ids(rig.url) == [], "everyone without credentials is one caller"
+    assert listed(rig.url, keys["bob"])["callers"] == ["bob"]
+    assert not any(key in str(listed(rig.url, keys["boss"])) for key in keys.values())
+
+
+class Two:
+    """Two routers that report to one controller."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.controller = LiveController(directory / "ledger")
+        self.controller.configure(parse(rig.config))
+        self.routers = [self._router(rig.config) for _ in range(2)]
+
+    def _router(self, config: Any) -> Router:
+        router = Router(RuntimeEnvironment(internal_key="internal"), controller=self.controller, send_every_s=0.02)
+        router.reconfigure(config)
+        return router
+
+
+def test_every_router_lists_the_requests_of_all_and_its_own_while_the_controller_is_away(
+    rig: Rig, tmp_path: Path, servers: ServerPool
+) -> None:
+    two = Two(rig, tmp_path)
+    with servers.host(two.routers[0].app) as a, servers.host(two.routers[1].app) as b:
+        chat(a, "at-a")
+        chat(b, "at-b")
+        for url in (a, b):
+            wait_for(url, "at-a", "at-b")
+            assert listed(url)["view"] == "all routers"
+        two.controller.absent = True
+        assert (ids(a), listed(a)["view"]) == (["at-a"], "this router alone")
+        chat(a, "later")
+        wait_for(a, "later", "at-a")
+        two.controller.absent = False
+        wait_for(b, "at-a", "at-b", "later")
+    two.controller.close()
+
+
+def test_a_history_counts_all_routers_shows_a_caller_its_endpoints_and_outlives_the_controller(
+    rig: Rig, tmp_path: Path, servers: ServerPool
+) -> None:
+    keys = {}
+    for name in ("chat", "embed"):
+        keys[name], record = create(name, endpoints=(name,))
+        append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    two = Two(rig, tmp_path)
+
+    def requests() -> float:
+        """What the minutes have counted, the present one included."""
+        series = two.controller.activity.board.history("6h", time.time() + 120, None)["series"]
+        return round(float(sum(rate * 60 for one in series for rate in one["requests_per_s"])), 1)
+
+    def shown(url: str, name: str) -> dict[str, Any]:
+        headers = {"authorization": f"Bearer {keys[name]}"}
+        found: dict[str, Any] = httpx.get(f"{url}/api/history", params={"range": "15m"}, headers=headers).json()
+        return found
+
+    with servers.host(two.routers[0].app) as a, servers.host(two.routers[1].app) as b:
+        for url in (a, b, b):
+            chat(url, "r", keys["chat"])
+        wait_until(lambda: requests() == 3, requests)
+        two.controller.activity.save()
+        two.controller.replaced(killed=True)
+        chat(a, "r", keys["chat"])
+        wait_until(lambda: requests() == 4, requests)
+        wait_until(lambda: shown(b, "chat")["series"])
+        history = shown(b, "chat")
+        assert (history["view"], history["step_s"], len(history["at"])) == ("all routers", 10.0, 90)
+        assert [one["endpoint"] for one in history["series"]] == ["chat"]
+        assert shown(b, "embed")["series"] == []
+    two.controller.close()

@@ -1,0 +1,226 @@
+"""What all routers report, put together: each request and each count once, within bounds."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.activity.board import (
+    MOST_ARMS,
+    MOST_FAILED_ALIKE,
+    MOST_KINDS,
+    MOST_REQUESTS,
+    RANGES,
+    SERIES,
+    USE_DAYS,
+    Board,
+    Wanted,
+)
+from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, FinishedRequest, PeriodCounts, Report, decode, encode
+
+NOW = 1_800_000_000.0
+BOUNDS = [0.1, 1.0, math.inf]
+
+
+def request(number: int = 0, **fields: object) -> FinishedRequest:
+    values: dict[str, object] = {
+        "id": f"r{number}",
+        "at": NOW + number,
+        "dialect": "openai",
+        "operation": "chat",
+        "status": 200,
+        "duration_s": 1.0,
+        "endpoint": "chat",
+        "deployment": "blue",
+        "caller": "ann",
+        "caller_id": "key-1",
+    }
+    return msgspec.convert(values | fields, FinishedRequest)
+
+
+def report(
+    requests: Sequence[FinishedRequest] = (), *periods: PeriodCounts, router: str = "a", first: int = 0
+) -> Report:
+    return decode(encode(Report(router, first, list(requests), list(periods))))
+
+
+def period(at: float, *arms: ArmCounts, callers: Sequence[CallerCounts] = (), **used: float) -> PeriodCounts:
+    return PeriodCounts(at, BOUNDS, list(arms), list(callers), used)
+
+
+def ids(board: Board, **wanted: object) -> list[str]:
+    return [one["id"] for one in board.requests(msgspec.convert(wanted, Wanted))["requests"]]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 6)), max_size=30))
+def test_a_request_is_listed_once_however_reports_overlap(sent: list[tuple[str, int, int]]) -> None:
+    """A router sends what it has from any number on, again and again."""
+    board, ends = Board(), {"a": 0, "b": 0}
+    expected: set[str] = set()
+    for router, first, more in sent:
+        first = min(first, ends[router])
+        end = max(ends[router], first + more)
+        ends[router] = end
+        requests = [request(number, id=f"{router}{number}") for number in range(first, end)]
+        expected |= {one.id for one in requests}
+        board.take(report(requests, router=router, first=first), NOW)
+    found = ids(board)
+    assert sorted(found) == sorted(expected)
+    times = [one["at"] for one in board.requests(Wanted())["requests"]]
+    assert times == sorted(times, reverse=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=30))
+def test_a_period_is_counted_once_and_in_every_resolution(sent: list[tuple[int, int]]) -> None:
+    board, newest, expected = Board(), -1, 0
+    for slot, requests in sent:
+        board.take(report((), period(NOW - 600 + slot * PERIOD_S, ArmCounts("chat", "blue", requests))), NOW)
+        if slot > newest:
+            newest, expected = slot, expected + requests
+    for name, (_, step) in RANGES.items():
+        later = NOW + step + PERIOD_S if name != "15m" else NOW + PERIOD_S
+        series = board.history(name, later, None)["series"]
+        total = sum(rate * step for one in series for rate in one["requests_per_s"])
+        if name == "15m":
+            assert total <= expected + 0.01
+        else:
+            assert total == pytest.approx(expected, abs=0.01), name
+
+
+def test_routers_counts_add_up_and_have_common_quantiles() -> None:
+    board = Board()
+    at = NOW - NOW % 600 - 600
+    for router, fast, slow in (("a", 8, 0), ("b", 0, 2)):
+        counts = ArmCounts("chat", "blue", requests=10, errors=1, output_tokens=30, first_token={0: fast, 1: slow})
+        board.take(report((), period(at, counts), router=router), NOW)
+    (series,) = board.history("24h", NOW + 700, None)["series"]
+    assert (series["endpoint"], series["deployment"]) == ("chat", "blue")
+    index = series["errors"].index(2)
+    assert series["requests_per_s"][index] == pytest.approx(20 / 600, abs=1e-4)
+    assert series["output_tokens_per_s"][index] == pytest.approx(0.1)
+    assert series["first_token_p50_s"][index] == pytest.approx(0.1 * 5 / 8, abs=1e-4)
+    assert series["first_token_p95_s"][index] == pytest.approx(0.1 + 0.9 * 0.75, abs=1e-4)
+    assert board.history("24h", NOW, ["other"])["series"] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, "543210"),
+        ({"endpoint": "chat"}, "543210"),
+        ({"endpoint": "none"}, ""),
+        ({"deployment": "green"}, "1"),
+        ({"caller": "eve"}, "2"),
+        ({"status": "failed"}, "43"),
+        ({"status": "answered"}, "5210"),
+        ({"status": "5xx"}, "4"),
+        ({"status": "503"}, "4"),
+        ({"status": "429"}, ""),
+        ({"error": "unavailable"}, "4"),
+        ({"slower_than_s": 2.0}, "0"),
+        ({"id": "r5"}, "5"),
+        ({"limit": 2}, "54"),
+        ({"caller_id": "key-2"}, "2"),
+        ({"endpoints": ["chat"]}, "543210"),
+        ({"endpoints": ["other"]}, ""),
+        ({"endpoints": ["other"], "caller_id": "key-1"}, ""),
+        ({"caller_id": "key-1", "status": "failed", "endpoints": ["chat"]}, "43"),
+    ],
+)
+def test_requests_are_found_by_every_filter(wanted: dict[str, object], found: str) -> None:
+    board = Board()
+    board.take(
+        report(
+            [
+                request(0, duration_s=3.0),
+                request(1, deployment="green"),
+                request(2, caller="eve", caller_id="key-2"),
+                request(3, error="broken"),
+                request(4, status=503, error="unavailable"),
+                request(5),
+            ]
+        ),
+        NOW,
+    )
+    assert "".join(id.removeprefix("r") for id in ids(board, **wanted)) == found
+
+
+def test_a_reader_learns_of_no_name_that_it_may_not_see() -> None:
+    board = Board()
+    board.take(report([request(0), request(1, endpoint="secret", deployment="hidden", caller="eve", error="x")]), NOW)
+    found = board.requests(Wanted(endpoints=["chat"]))
+    assert not {"secret", "hidden", "eve", "x"} & set(str(found).replace("'", " ").split())
+    assert "key-1" not in str(found), "the id by which limits are counted"
+
+
+def test_a_request_that_reached_no_endpoint_is_seen_by_its_caller_and_by_those_who_see_all() -> None:
+    board = Board()
+    board.take(report([request(endpoint="")]), NOW)
+    for wanted, found in (({}, 1), ({"endpoints": ["chat"]}, 0), ({"endpoints": ["chat"], "caller_id": "key-1"}, 1)):
+        assert len(ids(board, **wanted)) == found
+
+
+def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
+    board = Board()
+    board.take(report([request(0, status=503, error="unavailable")]), NOW)
+    flood = [request(number, status=400, error="bad_request") for number in range(1, 3000)]
+    board.take(report(flood, first=1), NOW)
+    found = board.requests(Wanted())
+    assert found["kept"] <= MOST_REQUESTS + MOST_FAILED_ALIKE + 1
+    assert [(group["status"], group["error"]) for group in found["groups"]] == [
+        (400, "bad_request"),
+        (503, "unavailable"),
+    ]
+    many = [request(number, error=f"kind{number}", status=502) for number in range(3000, 5000)]
+    board.take(report(many, first=3000), NOW)
+    assert board.requests(Wanted())["kept"] <= MOST_REQUESTS + MOST_KINDS * MOST_FAILED_ALIKE
+
+
+def test_history_and_use_are_bounded_in_time_and_size() -> None:
+    board = Board()
+    for day in range(USE_DAYS + 9):
+        at = NOW + day * 86400
+        arms = [ArmCounts(f"e{day}-{number}", "d", 1) for number in range(30)]
+        board.take(report((), period(at, *arms, callers=[CallerCounts("key-1", 1)])), at)
+    last = NOW + (USE_DAYS + 8) * 86400
+    assert len(board.uses(365, last)["key-1"]) == 365
+    assert sum(day["requests"] for day in board.uses(365, last)["key-1"]) == USE_DAYS
+    state = msgspec.msgpack.decode(board.dump())
+    assert all(at >= last - SERIES[step] for step, points in state["series"].items() for at, _ in points)
+    assert (
+        len({(endpoint) for points in state["series"].values() for _, cells in points for endpoint, *_ in cells})
+        <= MOST_ARMS + 1
+    )
+
+
+def test_a_router_whose_clock_is_ahead_leaves_no_counts_that_nothing_forgets() -> None:
+    board = Board()
+    board.take(report((), period(NOW + 86400, ArmCounts("chat", "blue", 5))), NOW)
+    assert board.history("7d", NOW + 86400 + 3600, None)["series"] == []
+
+
+def test_counts_come_back_from_what_was_dumped() -> None:
+    board, at = Board(), NOW - 1200
+    counts = ArmCounts("chat", "blue", 7, 1, 2, 50, {1: 7})
+    board.take(
+        report([request()], period(at, counts, callers=[CallerCounts("key-1", 7, 1, 10, 50)], **{"key-1": at})), NOW
+    )
+    again = Board()
+    again.load(board.dump(), NOW)
+    assert again.history("6h", NOW, None) == board.history("6h", NOW, None)
+    assert again.uses(3, NOW) == board.uses(3, NOW)
+    assert again.used == {"key-1": at}
+    assert ids(again) == [], "requests are in memory alone"
+
+
+def test_counts_in_other_buckets_are_not_added_up() -> None:
+    board, at = Board(), NOW - NOW % 600 - 600
+    board.take(report((), period(at, ArmCounts("chat", "blue", 1, first_token={1: 1}))), NOW)
+    other = PeriodCounts(at + PERIOD_S, [5.0, math.inf], [ArmCounts("chat", "blue", 1, first_token={0: 1})], [])
+    board.take(report((), other), NOW)
+    (series,) = board.history("24h", NOW + 700, None)["series"]
+    assert [value for value in series["first_token_p50_s"] if value is not None] == [2.5]
+    assert max(series["requests_per_s"]) == pytest.approx(2 / 600, abs=1e-4)
