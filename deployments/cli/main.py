@@ -164,7 +164,13 @@ def stop(port: RunPort = None) -> None:
 
 
 @app.command()
-def check(config: ConfigFile = DEFAULT_FILE) -> None:
+def check(
+    config: ConfigFile = DEFAULT_FILE,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="PREVIOUS", help="What runs: says what `kubectl apply` of a cluster's FILE changes."),
+    ] = None,
+) -> None:
     """Validate a configuration without starting anything.
 
     Prints one line for each problem, with the fix. Warnings do not change the exit code; some are about running ramps
@@ -172,14 +178,16 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
 
     FILE may also be values of the chart, a kustomize directory, or a file with a RayService: then it also finds
     deployments that do not fit the cluster's groups of nodes, and weights that its pods cannot load, and warns of
-    experiments whose ledger is on a node's own disk.
+    experiments whose ledger is on a node's own disk. PREVIOUS is one of these, too, as it was applied: each change is
+    made in place, needs a patch, starts a second cluster, or is refused, which the exit code 1 says.
 
     \b
     Examples:
       switchyard check
       switchyard check my_config.yaml
       switchyard check my-values.yaml
-      switchyard check k8s/overlays/gpu
+      switchyard check my-values.yaml --against values-that-run.yaml
+      switchyard check k8s/overlays/gpu --against rendered-and-running.yaml
     """
     from app.config.endpoints import mirror_warnings
     from app.config.experiments import experiment_warnings
@@ -190,8 +198,10 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
     from deployments.local.fit import engine_problems, misfits
 
     if manifests.is_cluster(config) or chart.is_values(config):
-        _check_cluster(config)
+        _check_cluster(config, against)
         return
+    if against is not None:
+        raise CommandError(f"{config} is no cluster's: --against compares kustomize directories and rendered files")
     if not config.exists():
         raise CommandError(missing(config, "check"))
     if config.is_dir():
@@ -212,20 +222,33 @@ def check(config: ConfigFile = DEFAULT_FILE) -> None:
     typer.echo(f"{config}: OK")
 
 
-def _check_cluster(path: Path) -> None:
+def _check_cluster(path: Path, against: Path | None) -> None:
     from app.config.base import ConfigError
     from deployments.kubernetes import capacity, chart, manifests
     from deployments.kubernetes import capacity as ledger_volume
+    from deployments.kubernetes.changes import Effect, changes
+
+    if against is not None and not against.exists():
+        raise CommandError(f"{against}: No such file or directory")
+
+    def read(path: Path) -> list[manifests.Manifest]:
+        return chart.of_values(path) if chart.is_values(path) else manifests.read(path)
 
     try:
-        objects = chart.of_values(path) if chart.is_values(path) else manifests.read(path)
+        objects = read(path)
         service = manifests.ray_service(objects)
         problems = capacity.problems(service, objects)
+        found = changes(read(against), objects) if against is not None else []
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
     if problems:
         raise CommandError("\n".join(problems))
     _warn(ledger_volume.warnings(service))
+    for change in found:
+        if change.effect is not Effect.REFUSED:
+            typer.echo(str(change))
+    if refused := [str(change) for change in found if change.effect is Effect.REFUSED]:
+        raise CommandError("\n".join(refused))
     typer.echo(f"{path}: OK")
 
 

@@ -1,0 +1,218 @@
+"""What applying changed manifests does to a running cluster: which parts change in place, which KubeRay passes over,
+and whether it starts a second cluster, with as many nodes again.
+
+As KubeRay 1.7 decides it: `GenerateHashWithoutReplicasAndWorkersToDelete` (util.go) compares what remains of a
+rayClusterConfig without the fields that the autoscaler or Kueue write. Where that is equal, a running RayCluster stays
+as it is, whatever those fields say; where it is equal but for groups at the end, the RayCluster is updated
+(`shouldUpdateCluster`); and otherwise there is a second one, unless `upgradeStrategy` says None.
+"""
+
+import copy
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from deployments.kubernetes.demands import quantity
+from deployments.kubernetes.manifests import Manifest, ray_service
+
+SIZE = "-size"
+"""The end of the name of the ConfigMap with the settings that depend on the number of nodes."""
+
+
+class Effect(StrEnum):
+    IN_PLACE = "in place"
+    PATCH = "patch needed"
+    NEW_CLUSTER = "new cluster"
+    LEFT = "left behind"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Change:
+    """`command`: what has to be run besides `kubectl apply`."""
+
+    effect: Effect
+    what: str
+    command: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.effect}: {self.what}" + (f"\n  {self.command}" if self.command else "")
+
+
+def changes(before: Sequence[Manifest], after: Sequence[Manifest]) -> list[Change]:
+    """What `kubectl apply` of `after` does where `before` runs. Raises ConfigError without a RayService in both."""
+    old, new = ray_service(list(before)), ray_service(list(after))
+    return [*_of_service(old, new), *_of_others(_by_name(before), _by_name(after))]
+
+
+def _of_service(old: Manifest, new: Manifest) -> Iterator[Change]:
+    before, after = old["spec"], new["spec"]
+    for field in sorted({*before, *after} - {"rayClusterConfig"}):
+        if before.get(field) != after.get(field):
+            yield Change(Effect.IN_PLACE, f"RayService: {field}")
+    running, wanted = before["rayClusterConfig"], after["rayClusterConfig"]
+    groups = running.get("workerGroupSpecs") or []
+    first = {**wanted, "workerGroupSpecs": (wanted.get("workerGroupSpecs") or [])[: len(groups)]}
+    if compared(running) == compared(wanted):
+        yield from _passed_over(new, running, wanted)
+    elif compared(running) == compared(first):
+        names = [str(group["groupName"]) for group in wanted["workerGroupSpecs"][len(groups) :]]
+        yield Change(Effect.IN_PLACE, f"new groups at the end: {', '.join(names)}")
+    else:
+        yield Change(_effect(after), _second_cluster(after, compared(running), compared(wanted)))
+
+
+def _effect(spec: Mapping[str, Any]) -> Effect:
+    return Effect.LEFT if (spec.get("upgradeStrategy") or {}).get("type") == "None" else Effect.NEW_CLUSTER
+
+
+def _second_cluster(spec: Mapping[str, Any], running: Any, wanted: Any) -> str:
+    paths = list(_differing(running, wanted))
+    named = ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+    if _effect(spec) is Effect.LEFT:
+        return f"{named}: nothing changes until you delete the RayCluster (upgradeStrategy: None)"
+    return f"{named}: a second cluster starts, with as many nodes again; clients move to it when it serves everything"
+
+
+_OF_GROUP = ("replicas", "minReplicas", "maxReplicas")
+_OF_POD = ("tolerations", "schedulingGates")
+
+
+def compared(cluster: Mapping[str, Any]) -> Any:
+    """The part of a rayClusterConfig that KubeRay compares, in which empty lists are as good as none."""
+    spec: Any = copy.deepcopy({name: value for name, value in cluster.items() if name != "upgradeStrategy"})
+    spec.pop("suspend", None)
+    for group in (spec.get("headGroupSpec") or {}, *(spec.get("workerGroupSpecs") or [])):
+        pod = (group.get("template") or {}).get("spec") or {}
+        for name in _OF_POD:
+            pod.pop(name, None)
+    for group in spec.get("workerGroupSpecs") or []:
+        for name in (*_OF_GROUP, "scaleStrategy"):
+            group.pop(name, None)
+    return _without_empty(spec)
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_empty(part) for name, part in value.items() if part is not None and part != []}
+    return [_without_empty(part) for part in value] if isinstance(value, list) else value
+
+
+def _passed_over(service: Manifest, running: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
+    """Fields that KubeRay does not compare: it updates nothing for their sake."""
+    scales = bool(wanted.get("enableInTreeAutoscaling"))
+    parts = [("head", "/spec/headGroupSpec", running["headGroupSpec"], wanted["headGroupSpec"])]
+    pairs = zip(running.get("workerGroupSpecs") or [], wanted.get("workerGroupSpecs") or [], strict=True)
+    parts += [
+        (f"group {new['groupName']}", f"/spec/workerGroupSpecs/{i}", old, new) for i, (old, new) in enumerate(pairs)
+    ]
+    for where, path, old, new in parts:
+        fields = [(name, f"{path}/{name}", old, new) for name in _OF_GROUP if not (name == "replicas" and scales)]
+        old_pod, new_pod = old["template"]["spec"], new["template"]["spec"]
+        fields += [(name, f"{path}/template/spec/{name}", old_pod, new_pod) for name in _OF_POD]
+        for name, pointer, was, now in fields:
+            if was.get(name) != now.get(name):
+                change = f"from {_short(was.get(name))} to {_short(now.get(name))}, which KubeRay passes over"
+                yield Change(Effect.PATCH, f"{where}: {name}, {change}", _patch(service, pointer, now.get(name)))
+
+
+def _short(value: object) -> str:
+    return "none" if value is None else json.dumps(value)
+
+
+def _patch(service: Manifest, pointer: str, value: object) -> str:
+    """Also for the next clusters: those are made of the RayService, which has the same value."""
+    metadata = service["metadata"]
+    kubectl = "kubectl" + (f" -n {metadata['namespace']}" if "namespace" in metadata else "")
+    name = f"$({kubectl} get rayservice {metadata['name']} -o jsonpath={{.status.activeServiceStatus.rayClusterName}})"
+    operation = (
+        {"op": "add", "path": pointer, "value": value} if value is not None else {"op": "remove", "path": pointer}
+    )
+    return f"{kubectl} patch raycluster {name} --type=json --patch={shlex.quote(json.dumps([operation]))}"
+
+
+_Name = tuple[str, str, str]
+
+
+def _by_name(objects: Sequence[Manifest]) -> dict[_Name, Manifest]:
+    return {
+        (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"]): it
+        for it in objects
+        if it["kind"] != "RayService"
+    }
+
+
+def _of_others(before: Mapping[_Name, Manifest], after: Mapping[_Name, Manifest]) -> Iterator[Change]:
+    for key in sorted({*before, *after}):
+        kind, namespace, name = key
+        where = f"{kind} {name}"
+        delete = f"kubectl{f' -n {namespace}' if namespace else ''} delete {kind.lower()} {name}"
+        if key not in before:
+            yield Change(Effect.IN_PLACE, f"{where} is new")
+        elif key not in after:
+            if "ttlSecondsAfterFinished" not in before[key].get("spec", {}):
+                yield Change(Effect.LEFT, f"{where} stays unless you delete it", delete)
+        elif before[key] != after[key]:
+            if fields := list(_immutable(before[key], after[key])):
+                yield Change(Effect.REFUSED, f"{where}: {', '.join(fields)} cannot be changed; first", delete)
+            elif kind == "ConfigMap" and name.endswith(SIZE):
+                yield Change(Effect.IN_PLACE, f"{where}, for pods that start from now on")
+            else:
+                yield Change(Effect.IN_PLACE, where)
+
+
+_MUTABLE: Mapping[str, frozenset[str]] = {
+    "Job": frozenset({"activeDeadlineSeconds", "backoffLimit", "parallelism", "suspend", "ttlSecondsAfterFinished"}),
+    "PersistentVolumeClaim": frozenset({"resources"}),
+    "StatefulSet": frozenset(
+        {
+            "minReadySeconds",
+            "ordinals",
+            "persistentVolumeClaimRetentionPolicy",
+            "replicas",
+            "revisionHistoryLimit",
+            "template",
+            "updateStrategy",
+        }
+    ),
+}
+"""The fields of `spec` that the API server lets change, for kinds that have others."""
+
+
+def _immutable(before: Manifest, after: Manifest) -> Iterator[str]:
+    """The changed fields that the API server does not let change."""
+    kind, old, new = after["kind"], before.get("spec", {}), after.get("spec", {})
+    if kind not in _MUTABLE:
+        return
+    yield from (f"spec.{name}" for name in sorted({*old, *new} - _MUTABLE[kind]) if old.get(name) != new.get(name))
+    if kind == "PersistentVolumeClaim":
+        was, now = (spec["resources"]["requests"]["storage"] for spec in (old, new))
+        if quantity(now) < quantity(was):
+            yield f"the size, from {was} to {now},"
+
+
+def _differing(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """The paths at which two values differ, lists by position, but named elements by their names."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in {**old, **new}:
+            yield from _differing(old.get(name), new.get(name), f"{path}.{name}" if path else str(name))
+    elif isinstance(old, list) and isinstance(new, list):
+        names = _names(old), _names(new)
+        if all(names) and names[0] != names[1]:
+            yield f"{path} ({', '.join(sorted({*names[0]} ^ {*names[1]})) or 'their order'})"
+            return
+        for i in range(max(len(old), len(new))):
+            label = names[1][i] if i < len(names[1]) else str(i)
+            was, now = (side[i] if i < len(side) else None for side in (old, new))
+            yield from _differing(was, now, f"{path}[{label}]")
+    elif old != new:
+        yield path
+
+
+def _names(values: Sequence[Any]) -> list[str]:
+    """The names of all elements; none where an element has no name."""
+    found = [it.get("groupName") or it.get("name") for it in values if isinstance(it, Mapping)]
+    return [str(name) for name in found] if len(found) == len(values) and all(found) else []

@@ -1,0 +1,182 @@
+"""What applying changed manifests does, for every change of the values, and as a law for all other fields."""
+
+import copy
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.cli.main import main
+from deployments.kubernetes import chart
+from deployments.kubernetes.changes import Change, Effect, changes, compared
+from deployments.kubernetes.manifests import Manifest, ray_service
+
+LLAMA = {"name": "llama", "source": "hf:acme/llama@v1", "gpu": "L4", "replicas": "1-4", "share": 90}
+QWEN = {"name": "qwen", "source": "hf:acme/qwen@v1", "gpu": "L4", "replicas": "1-4", "share": 10}
+VALUES: dict[str, Any] = {"models": [LLAMA, QWEN]}
+
+
+def rendered(values: Any) -> list[Manifest]:
+    return chart.objects(chart.render(values, name="sy", namespace="models"))
+
+
+BEFORE = rendered(VALUES)
+
+
+def first(**changed: Any) -> dict[str, Any]:
+    """The values with another first model."""
+    return {"models": [LLAMA | changed, QWEN]}
+
+
+DOCUMENTED: list[tuple[dict[str, Any], set[Effect], str]] = [
+    ({"models": [LLAMA | {"share": 50}, QWEN | {"share": 50}]}, {Effect.IN_PLACE}, "serveConfigV2"),
+    (first(source="hf:acme/llama@v2"), {Effect.IN_PLACE}, "Job sy-weights-"),
+    (
+        {"models": [LLAMA, QWEN, QWEN | {"name": "more", "share": 0, "replicas": "0-1"}]},
+        {Effect.PATCH, Effect.IN_PLACE},
+        "serveConfigV2",
+    ),
+    (
+        {"models": [LLAMA, QWEN, QWEN | {"name": "big", "share": 0, "gpu": "H100"}]},
+        {Effect.IN_PLACE},
+        "new groups at the end: gpu-h100",
+    ),
+    (
+        {"models": [QWEN | {"name": "big", "share": 0, "gpu": "H100"}, LLAMA, QWEN]},
+        {Effect.NEW_CLUSTER, Effect.IN_PLACE},
+        "workerGroupSpecs (gpu-h100)",
+    ),
+    (first(replicas="1-5"), {Effect.PATCH, Effect.IN_PLACE}, "group gpu-l4: maxReplicas, from"),
+    (first(replicas="1-400"), {Effect.PATCH, Effect.IN_PLACE}, "ConfigMap sy-size, for pods that start"),
+    ({"nodes": {"L4": {"tolerations": [{"key": "gpus", "operator": "Exists"}]}}}, {Effect.PATCH}, "tolerations"),
+    ({"image": {"tag": "0.1.1"}}, {Effect.NEW_CLUSTER}, ".image"),
+    ({"nodes": {"L4": {"memory": "32Gi"}}}, {Effect.NEW_CLUSTER}, "memory"),
+    ({"cloud": "gke"}, {Effect.NEW_CLUSTER}, "nodeSelector"),
+    ({"upgrade": "None"}, {Effect.IN_PLACE}, "upgradeStrategy"),
+    ({"redis": {"size": "4Gi"}}, {Effect.REFUSED}, "spec.volumeClaimTemplates"),
+    ({"operatorNamespace": "operators"}, {Effect.IN_PLACE}, "NetworkPolicy"),
+    ({"weights": {"size": "200Gi"}}, {Effect.IN_PLACE}, "PersistentVolumeClaim sy-weights"),
+    ({"weights": {"size": "50Gi"}}, {Effect.REFUSED}, "the size, from 100Gi to 50Gi,"),
+    ({"weights": {"storageClass": "nfs"}}, {Effect.REFUSED}, "spec.storageClassName"),
+    ({"host": "models.acme.com"}, {Effect.IN_PLACE}, "HTTPRoute sy is new"),
+]
+
+
+@pytest.mark.parametrize(("values", "effects", "said"), DOCUMENTED, ids=[said for _, _, said in DOCUMENTED])
+def test_every_change_of_the_values_has_its_effect(values: dict[str, Any], effects: set[Effect], said: str) -> None:
+    found = changes(BEFORE, rendered(VALUES | values))
+    assert {it.effect for it in found} == effects, found
+    assert any(said in str(it) for it in found), found
+
+
+def test_nothing_changes_where_nothing_changed() -> None:
+    assert changes(BEFORE, rendered(VALUES)) == []
+
+
+def test_what_is_left_out_stays() -> None:
+    (change, *_) = [
+        it for it in changes(rendered(VALUES | {"host": "models.acme.com"}), BEFORE) if "HTTPRoute" in it.what
+    ]
+    assert (change.effect, change.command) == (Effect.LEFT, "kubectl delete httproute sy")
+
+
+def changed(change: Callable[[Any], object]) -> list[Change]:
+    """After a change to the RayService."""
+    after = copy.deepcopy(BEFORE)
+    change(ray_service(after))
+    return changes(BEFORE, after)
+
+
+def groups(service: Any) -> Any:
+    return service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+
+
+def test_the_patch_is_what_the_manifest_has() -> None:
+    def raise_it(service: Any) -> None:
+        groups(service)[1]["maxReplicas"] = 77
+        service["metadata"]["namespace"] = "models"
+
+    (change,) = changed(raise_it)
+    assert change.command is not None
+    assert change.command.startswith("kubectl -n models patch raycluster $(kubectl -n models get rayservice sy -o")
+    (operation,) = json.loads(shlex.split(re.sub(r"\$\([^)]*\)", "NAME", change.command))[-1].partition("=")[2])
+    assert operation == {"op": "add", "path": "/spec/workerGroupSpecs/1/maxReplicas", "value": 77}
+
+
+def test_replicas_belong_to_the_autoscaler() -> None:
+    assert changed(lambda it: groups(it)[1].update(replicas=3)) == []
+
+
+def test_the_order_of_groups_counts() -> None:
+    (change,) = changed(lambda it: groups(it).reverse())
+    assert change.effect is Effect.NEW_CLUSTER
+    assert "workerGroupSpecs (their order)" in change.what
+
+
+def test_without_a_second_cluster_the_change_waits() -> None:
+    strategy, image = changes(BEFORE, rendered(VALUES | {"upgrade": "None", "image": {"tag": "2"}}))
+    assert (strategy.effect, image.effect) == (Effect.IN_PLACE, Effect.LEFT)
+    assert "until you delete the RayCluster" in image.what
+
+
+def test_a_job_of_the_same_name_is_refused_another_template() -> None:
+    after = copy.deepcopy(BEFORE)
+    job = next(it for it in after if it["kind"] == "Job")
+    del job["spec"]["template"]["spec"]["volumes"]
+    (change,) = changes(BEFORE, after)
+    assert change.effect is Effect.REFUSED
+    assert change.command == f"kubectl delete job {job['metadata']['name']}"
+
+
+def test_empty_lists_are_as_good_as_none() -> None:
+    assert changed(lambda it: groups(it)[0]["template"]["spec"]["containers"][0].update(args=[])) == []
+
+
+Path_ = tuple[str | int, ...]
+MUTED = re.compile(
+    r"workerGroupSpecs/\d+/((min|max)?[rR]eplicas|scaleStrategy)(/|$)|"
+    r"template/spec/(tolerations|schedulingGates)(/|$)|^upgradeStrategy(/|$)"
+)
+"""The fields of a rayClusterConfig that KubeRay 1.7 does not compare."""
+
+
+def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = [leaf for name, part in parts for leaf in leaves(part, (*path, name))]
+    yield from inner or [path]
+
+
+CONFIG = ray_service(BEFORE)["spec"]["rayClusterConfig"]
+
+
+@given(path=st.sampled_from(sorted(leaves(CONFIG), key=str)))
+def test_every_field_is_compared_but_those_that_kuberay_passes_over(path: Path_) -> None:
+    changed = copy.deepcopy(CONFIG)
+    *parents, last = path
+    place = changed
+    for name in parents:
+        place = place[name]
+    place[last] = "another value"
+    assert (compared(changed) == compared(CONFIG)) == bool(MUTED.search("/".join(map(str, path))))
+
+
+def test_the_command_says_it_before_it_is_applied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text(yaml.safe_dump(VALUES))
+    after.write_text(yaml.safe_dump(first(replicas="1-5")))
+    assert main(["check", str(after), "--against", str(before)]) == 0
+    printed = capsys.readouterr().out
+    assert "patch needed: group gpu-l4: maxReplicas, from" in printed
+    assert printed.endswith(f"{after}: OK\n")
+    after.write_text(yaml.safe_dump(VALUES | {"weights": {"size": "50Gi"}}))
+    assert main(["check", str(after), "--against", str(before)]) == 1
+    assert capsys.readouterr().err.startswith("refused: PersistentVolumeClaim")
+    assert main(["check", str(after), "--against", str(tmp_path / "gone.yaml")]) == 1
+    assert "gone.yaml: No such file" in capsys.readouterr().err
