@@ -19,6 +19,7 @@ import httpx
 import psutil
 import uvloop
 
+from benchmarks.load import HOST
 from benchmarks.scale import client, machine
 
 FEW, MANY = 2, 1000
@@ -70,7 +71,7 @@ def scrape(port: int, router: psutil.Process) -> tuple[float, float]:
     clock, costs = machine.CpuTime(router), []
     for _ in range(ROUNDS):
         before = clock.us()
-        size = len(httpx.get(f"http://{client.HOST}:{port}/metrics", timeout=60).content)
+        size = len(httpx.get(f"http://{HOST}:{port}/metrics", timeout=60).content)
         costs.append((clock.us() - before) / 1e6)
     return size / 1e6, min(costs)
 

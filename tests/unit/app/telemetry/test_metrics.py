@@ -1,6 +1,6 @@
 """What a scrape reads: every request once, and histograms of no more than some endpoints."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +20,9 @@ def answered(telemetry: Telemetry, endpoint: str, status: int, tokens: int) -> N
     telemetry.finish(record)
 
 
-def scraped(text: bytes) -> Counter[tuple[str, str, str]]:
+def scraped(text: bytes) -> dict[tuple[str, str, str], float]:
     """The values by sample's name, endpoint and `le`, summed over the other labels."""
-    values: Counter[tuple[str, str, str]] = Counter()
+    values: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             values[sample.name, sample.labels.get("endpoint", ""), sample.labels.get("le", "")] += sample.value
