@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, Roles, credentials
+from app.access.issued import IssuedKey, IssuedKeys, records_of
 from app.access.keys import KeyFile, KeyRing, KeyUse
 from app.access.oidc import (
     RETRY_S,
@@ -33,7 +34,7 @@ from app.access.refusals import WINDOW_S, RefusalObserver, Refusals, source_of
 from app.config.access import ANONYMOUS, KEY, TOKEN, AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config
-from app.errors import ClientError, Unauthorized, Unavailable
+from app.errors import ClientError, Unauthorized, Unavailable, UpstreamError
 from app.limits.bodies import Bodies
 from app.limits.limiter import Allowance, Limiter, LimitObserver, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
@@ -42,6 +43,11 @@ from app.telemetry.logs import event, where
 _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
+
+_NOT_READ = "The keys that managers have issued cannot be read yet: the controller of experiments does not answer"
+
+ReadIssued = Callable[[str], Awaitable[IssuedKeys]]
+"""The issued keys, for a reader that has this revision ("" for none). Raises UpstreamError and ClientError."""
 
 _UNLIMITED = nullcontext()
 _TWO_KEYS = "The request has different credentials in several headers: send one"
@@ -98,7 +104,9 @@ class Access:
         several_routers: bool,
         behind_ingress: bool = False,
         timing: AccessTiming = DEFAULT_TIMING,
+        read_issued: ReadIssued | None = None,
     ) -> None:
+        """`read_issued`: where issued keys come from; None where there is no controller to keep them."""
         self._observer, self._loopback, self._several, self._timing = observer, loopback, several_routers, timing
         self._behind_ingress, self._refusals = behind_ingress, Refusals(observer, time.monotonic)
         self.bodies = Bodies()
@@ -106,6 +114,12 @@ class Access:
         self._retired: list[Store] = []  # of earlier configurations: their requests still settle there
         self._state: _State | None = None
         self._keys_used: dict[str, float] = {}
+        self._read_issued = read_issued
+        self._issued: tuple[str, Sequence[IssuedKey], KeyRing] | None = None
+        """The issued keys that were read last, with their revision; None before."""
+        self._rejected = ""
+        """The revision of issued keys that cannot be in force, until there is another configuration."""
+        self._in_force: tuple[int, int, KeyRing] | None = None
 
     def reconfigure(self, config: Config) -> None:
         """Applies `config` from the next request on. Raises ConfigError, and changes nothing, if it cannot."""
@@ -114,11 +128,14 @@ class Access:
             raise ConfigError(problems)
         keys = _key_file(settings, before, self._keys_used)
         self._check_sharing(settings, keys.ring if keys is not None else KeyRing())
+        if settings.issue_keys and self._issued is not None:
+            self._check_sharing(settings, self._issued[2])
         store = _store(settings.limits.store, before, self._timing.clock)
         issuer = before.issuer if before is not None and before.settings.oidc == settings.oidc else None
         if issuer is None and settings.oidc is not None:
             issuer = Issuer(settings.oidc, self._fetch, time.monotonic, self._timing.issuer_retry_s)
         limiter = Limiter(settings.limits, store, self._observer, time.monotonic)
+        self._rejected = ""
         roles, has_limits = Roles.of(settings), settings.limits.has_limits
         self._state = _State(settings, keys, issuer, limiter, roles, settings.knows_callers, has_limits)
         if before is not None and before.limiter.store is not store:
@@ -145,16 +162,65 @@ class Access:
                 raise Unauthorized(_NO_KEY)
             if state.issuer is not None and looks_like_a_token(credential):
                 return verify(credential, await state.issuer.key(key_id(credential)), state.issuer.oidc)
-            if state.keys is None:
+            if not state.settings.has_keys:
                 raise Unauthorized("The credential is not a bearer token of this server's issuer")
-            return state.keys.ring.caller(credential, self._timing.clock())
+            return self._ring_for(credential, state).caller(credential, self._timing.clock())
         except Unauthorized as error:
             raise self._refused(error, headers, peer) from None
 
     def key_uses(self) -> Sequence[KeyUse]:
         """Every API key, with its end and its last use on this router since it started."""
-        keys = self._state.keys if self._state is not None else None
-        return list(keys.ring.uses()) if keys is not None else []
+        if self._state is None:
+            return []
+        return [*self._file_ring(self._state).uses(), *self._issued_ring(self._state).uses()]
+
+    def issued_keys(self) -> Sequence[IssuedKey]:
+        """The keys that managers have issued, as this router read them last."""
+        is_on = self._state is not None and self._state.settings.issue_keys
+        return self._issued[1] if is_on and self._issued is not None else ()
+
+    def check_own_limits(self) -> None:
+        """Raises ConfigError if no key may have limits of its own here: routers would each admit all of them."""
+        problems = sharing_problems(self._current.settings.limits, several_routers=self._several, keys_have_limits=True)
+        if shared := list(problems):
+            raise ConfigError(shared)
+
+    async def refresh_issued(self) -> None:
+        """Reads the issued keys, where they are in use. Raises UpstreamError, ClientError, and ConfigError if they
+        cannot be in force."""
+        if self._state is None or not self._state.settings.issue_keys or self._read_issued is None:
+            return
+        issued = await self._read_issued(self._issued[0] if self._issued is not None else "")
+        if issued.keys is None:
+            return
+        ring = KeyRing.of(records_of(issued.keys), self._keys_used)
+        if issued.revision == self._rejected:
+            return
+        self._rejected = issued.revision
+        self._check_sharing(self._state.settings, ring)
+        self._rejected = ""
+        self._issued = issued.revision, issued.keys, ring
+
+    def _ring_for(self, credential: str, state: _State) -> KeyRing:
+        """The keys among which the credential may be. Raises Unavailable if those are not known yet."""
+        own = self._file_ring(state)
+        if not state.settings.issue_keys or own.holds(credential):
+            return own
+        if self._issued is None and self._read_issued is not None:
+            raise Unavailable(_NOT_READ, retry_after=1)
+        return self._issued_ring(state)
+
+    def _file_ring(self, state: _State) -> KeyRing:
+        return state.keys.ring if state.keys is not None else KeyRing()
+
+    def _issued_ring(self, state: _State) -> KeyRing:
+        """The issued keys that are in force: a name of the keys file is the file's."""
+        if not state.settings.issue_keys or self._issued is None:
+            return KeyRing()
+        issued, own = self._issued[2], self._file_ring(state)
+        if self._in_force is None or self._in_force[:2] != (id(issued), id(own)):
+            self._in_force = id(issued), id(own), issued.without(own)
+        return self._in_force[2]
 
     def last_uses(self) -> Mapping[str, float]:
         """When each API key was used last here, by its caller's id: the minute in Unix seconds."""
@@ -170,9 +236,10 @@ class Access:
         state = self._current
         if name == ANONYMOUS:
             return ANONYMOUS_CALLER.id
-        ring = state.keys.ring if state.keys is not None and not name.startswith(TOKEN) else KeyRing()
-        if (id := ring.id_of(name.removeprefix(KEY))) is not None:
-            return id
+        rings = () if name.startswith(TOKEN) else (self._file_ring(state), self._issued_ring(state))
+        for ring in rings:
+            if (id := ring.id_of(name.removeprefix(KEY))) is not None:
+                return id
         if not name.startswith(KEY) and state.issuer is not None:
             return token_caller_id(name.removeprefix(TOKEN))
         return None
@@ -243,6 +310,7 @@ class Access:
         every_s = self._timing.refresh_every_s
         tasks = (
             (self._reread_keys, every_s),
+            (self._reread_issued, every_s),
             (self._refresh_issuer, every_s),
             (self._renew_leases, RENEW_EVERY_S),
             (self._log_refusals, self._timing.refusals_every_s),
@@ -290,6 +358,18 @@ class Access:
             self._observer.keys_read("refused")
             _log.error(
                 "API keys file rejected, keeping the previous keys",
+                extra=event("keys_rejected", problems=error.problems),
+            )
+
+    async def _reread_issued(self) -> None:
+        try:
+            await self.refresh_issued()
+        except (UpstreamError, ClientError):
+            return  # the keys that were read last stay valid; other parts report that the controller is away
+        except ConfigError as error:
+            self._observer.keys_read("refused")
+            _log.error(
+                "Issued API keys rejected, keeping the previous ones",
                 extra=event("keys_rejected", problems=error.problems),
             )
 

@@ -179,9 +179,29 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str, used: MutableMapping[str, float] | None = None) -> Self:
         """The keys in a file's content. Raises ConfigError with every problem, which quotes ids and names alone."""
-        records = read_records(text)
+        return cls.of(read_records(text), used)
+
+    @classmethod
+    def of(cls, records: Sequence[KeyRecord], used: MutableMapping[str, float] | None = None) -> Self:
+        """The keys of these records, whose ids and names differ."""
         entries = {record.id: _entry(record) for record in records}
         return cls(entries, any(record.limits for record in records), {} if used is None else used)
+
+    def without(self, others: "KeyRing") -> "KeyRing":
+        """These keys but for those with an id or a name of `others`: a name is one caller's."""
+        names = {entry.caller.name for entry in others._entries.values()}
+        entries = {
+            id: entry
+            for id, entry in self._entries.items()
+            if id not in others._entries and entry.caller.name not in names
+        }
+        limits = any(entry.caller.limits for entry in entries.values())
+        return KeyRing(entries, limits, self.used)
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a key with the id in `key`; its secret may be another."""
+        id = _KEY.fullmatch(key[-_SECRET_LENGTH - 13 :])
+        return id is not None and id[1] in self._entries
 
     def __len__(self) -> int:
         return len(self._entries)

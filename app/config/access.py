@@ -197,6 +197,11 @@ class AccessSettings(Section):
         default=None, description="API keys, as `switchyard keys create` writes them; reread when it changes."
     )
     oidc: Oidc | None = None
+    issue_keys: bool = Field(
+        default=False,
+        description="Whether managers create, change and revoke keys at `/ui` and `/api/keys`, which the controller of "
+        "experiments keeps in `ledger.url`.",
+    )
     allow_anonymous: bool = Field(
         default=False, description="Whether callers without credentials are served, on any interface."
     )
@@ -228,6 +233,12 @@ class AccessSettings(Section):
     )
 
     @model_validator(mode="after")
+    def _someone_can_issue_keys(self) -> Self:
+        if self.issue_keys and self.keys_file is None and self.oidc is None:
+            raise ValueError("`issue_keys` needs `keys_file` or `oidc`: otherwise no manager can create the first key")
+        return self
+
+    @model_validator(mode="after")
     def _groups_are_known(self) -> Self:
         if self.oidc is not None and self.oidc.groups_claim is not None and not self.groups:
             raise ValueError("`oidc.groups_claim` needs `groups`, which lists those that experiments tell apart")
@@ -252,11 +263,11 @@ class AccessSettings(Section):
         for name in listed:
             if name == ANONYMOUS:
                 yield f"`{where}` names '{ANONYMOUS}'; anyone who reaches the server would have the role"
-            elif name.startswith(KEY) and self.keys_file is None:
+            elif name.startswith(KEY) and not self.has_keys:
                 yield f"`{where}` names '{name}', but there are no keys; set `keys_file`, or remove it"
             elif name.startswith(TOKEN) and self.oidc is None:
                 yield f"`{where}` names '{name}', but there are no tokens; set `oidc`, or remove it"
-            elif not name.startswith((KEY, TOKEN)) and self.keys_file is not None and self.oidc is not None:
+            elif not name.startswith((KEY, TOKEN)) and self.has_keys and self.oidc is not None:
                 yield (
                     f"`{where}` names '{name}', which may be a key's name or a token's principal; "
                     f"write '{KEY}{name}' or '{TOKEN}{name}'"
@@ -264,8 +275,13 @@ class AccessSettings(Section):
 
     def principals(self, listed: Iterable[str]) -> frozenset[str]:
         """The callers of a role, each with its prefix."""
-        only = TOKEN if self.keys_file is None else KEY
+        only = KEY if self.has_keys else TOKEN
         return frozenset(name if name.startswith((KEY, TOKEN)) else only + name for name in listed)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there may be API keys."""
+        return self.keys_file is not None or self.issue_keys
 
     @property
     def knows_callers(self) -> bool:

@@ -52,6 +52,13 @@ class ActivityKeeper:
         self._load()
         return Answer(200, msgspec.json.encode(self.board.history(name, self._clock(), endpoints)))
 
+    def uses(self, query: Mapping[str, str]) -> Answer:
+        """What each caller used on each of the last `days`, and when its key was used last, by the caller's id."""
+        self._load()
+        days = int(query["days"])
+        content = {"uses": self.board.uses(days, self._clock()), "used": self.board.used}
+        return Answer(200, msgspec.json.encode(content))
+
     def save_if_due(self) -> None:
         """Writes the counts every few minutes. Raises StoreError."""
         if self._opened is not None and self._clock() - self._saved_at >= SAVE_S:

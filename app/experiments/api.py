@@ -40,6 +40,7 @@ from app.experiments.contract.report import (
 from app.experiments.contract.series import Series, series_of
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
 from app.experiments.feed import page, recent_actions
+from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.rendering import document as markdown
 from app.experiments.rendering import document as text
 from app.experiments.rendering.document import Block
@@ -52,8 +53,9 @@ from app.exposures.wire import FeedbackItem
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
-ACTIVITY = "/activity"
-"""Where routers report and ask about activity. `Controller.activity` answers, in a thread of its own."""
+ACTIVITY, ISSUED_KEYS = "/activity", "/keys"
+"""Where routers report and ask about activity, and where issued keys are. Both have a thread of their own: an answer
+waits for no analysis."""
 MAX_ACTIONS = 10
 """The number of an experiment's latest actions that its report lists."""
 
@@ -119,6 +121,10 @@ class ControllerReader(Protocol):
     def activity(self) -> ActivityKeeper:
         """What routers report of their requests."""
 
+    @property
+    def issued_keys(self) -> IssuedKeyStore:
+        """The keys that managers have issued."""
+
     def shadow(self, endpoint: str) -> ShadowReport | None:
         """The report on an endpoint's shadow; None if it has no mirror."""
 
@@ -157,6 +163,9 @@ class Answers:
             ("GET", re.compile("/audit"), self._audit),
             ("POST", re.compile("/audit"), self._keep_audit),
             ("POST", re.compile(ACTIVITY), lambda query, body: self._reader.activity.take(body)),
+            ("GET", re.compile(ISSUED_KEYS), lambda query, body: self._reader.issued_keys.answer(query.get("after"))),
+            ("POST", re.compile(ISSUED_KEYS), lambda query, body: self._reader.issued_keys.change(body)),
+            ("POST", re.compile(f"{ACTIVITY}/uses"), lambda query, body: self._reader.activity.uses(query)),
             ("POST", re.compile(f"{ACTIVITY}/requests"), lambda query, body: self._reader.activity.requests(body)),
             ("POST", re.compile(f"{ACTIVITY}/history"), lambda query, body: self._reader.activity.history(query, body)),
         ]

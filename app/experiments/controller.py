@@ -32,6 +32,7 @@ from app.experiments.contract.journal import LOAD, LOOKS, LOST, OBSTACLES, Journ
 from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.export import export
+from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, Judges
 from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, runs_of
@@ -167,6 +168,8 @@ class Controller:
         """Keeps the records of management calls; usable in any thread."""
         self.activity = ActivityKeeper(self._open_store, clock)
         """Keeps what routers report of their requests; usable in one thread, whichever."""
+        self.issued_keys = IssuedKeyStore(self._open_store, clock)
+        """Keeps the keys that managers issue; usable in the same thread."""
         self._journal = Journal(self.storage.journal, lambda: self.storage.durable, self._is_failing)
         self._actions = Actions(self._journal, has_control_plane=has_control_plane)
         self._act_at = 0.0

@@ -22,7 +22,7 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
-from app.experiments.api import ACTIVITY, Answers
+from app.experiments.api import ACTIVITY, ISSUED_KEYS, Answers
 from app.experiments.audit import unreadable
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
@@ -169,7 +169,7 @@ class ControllerHost:
             thread = self._writer if method == "POST" else self._searcher
         elif path.startswith("/requests/"):
             thread = self._searcher
-        elif path.startswith(ACTIVITY):
+        elif path.startswith((ACTIVITY, ISSUED_KEYS)):
             thread = self._board
         work = partial(self._answers.answer, method, path, query, body)
         try:

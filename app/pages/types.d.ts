@@ -135,18 +135,57 @@ interface CallerUse {
   last_at: number;
 }
 
-interface Key {
-  caller: string;
-  expires: number | null;
-  last_used: number | null;
-  previous: { expires: number; last_used: number | null } | null;
-}
-
 interface Callers {
   since: number;
   view: string;
   callers: CallerUse[];
-  keys: Key[];
+}
+
+// --- /api/keys ---
+
+interface DailyUse {
+  requests: number;
+  failed: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+}
+
+interface ApiKey {
+  id: string;
+  name: string;
+  source: "file" | "issued";
+  endpoints: string[] | null;
+  expires: number | null;
+  previous: number | null;
+  limits: Record<string, number | null> | null;
+  group: string | null;
+  created_at: number | null;
+  created_by: string | null;
+  last_used: number | null;
+  uses: DailyUse[];
+  revision: string | null;
+}
+
+interface Keys {
+  at: number;
+  days: number;
+  why_not: string | null;
+  endpoints: string[];
+  keys: ApiKey[];
+}
+
+interface KeyActions {
+  api: Api;
+  announce: Announce;
+  changed: () => unknown;
+}
+
+interface KeyQuestion {
+  title: string;
+  label: string;
+  document: Keys;
+  key: ApiKey | null;
+  act: (wanted: Record<string, unknown>) => unknown;
 }
 
 // --- GET /api/overview ---

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from functools import cached_property, partial
 from random import Random, getrandbits
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
@@ -29,6 +30,7 @@ from starlette.websockets import WebSocket
 
 from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
+from app.access.issued import IssuedKeys
 from app.activity.reporter import ActivityReporter
 from app.config.base import ConfigError
 from app.config.schema import Config
@@ -69,6 +71,7 @@ from app.server.databricks_management import Management
 from app.server.events import EventFeed, EventsApi
 from app.server.experiments_api import ExperimentsApi, ExportApi, MirrorApi
 from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
+from app.server.keys_api import KeysApi
 from app.server.metrics import MetricsApi, present_state
 from app.server.openapi import Operation, document, operations
 from app.server.operations import Services, WatchedController, ask
@@ -157,6 +160,7 @@ class Router:
             several_routers=environment.several_routers,
             behind_ingress=environment.behind_ingress,
             timing=access_timing,
+            read_issued=partial(_issued_keys, controller) if controller is not None else None,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
         ledger = Ledger(
@@ -233,6 +237,7 @@ class Router:
             ExportApi(services, exports=exports),
             AuditApi(services, keeping=keeping),
             CallersApi(services),
+            KeysApi(services),
             ActivityApi(services, own=self._activity.board),
         )
         known = KnownFleet(fleet) if fleet is not None else None
@@ -446,6 +451,12 @@ class Router:
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
         return Response(self._document, media_type=JSON)
+
+
+async def _issued_keys(controller: WatchedController, revision: str) -> IssuedKeys:
+    """The keys that the controller keeps. Raises what `ask` raises."""
+    answer = await ask(controller, "GET", "/keys", {"after": revision} if revision else {})
+    return msgspec.json.decode(answer.body, type=IssuedKeys)
 
 
 async def _report(controller: WatchedController, report: bytes) -> None:

@@ -57,11 +57,11 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
 
 
 def _controller(config: Config, ledger_base: Path) -> "ControllerHost | None":
-    """The controller of experiments in this process; None if nothing is recorded."""
+    """The controller of experiments in this process; None if nothing is recorded and no keys are issued."""
     recorded = (
         endpoint for endpoint in config.endpoints.values() if endpoint.ledger == "always" or endpoint.record is not None
     )
-    if not config.experiments and not any(recorded):
+    if not config.experiments and not any(recorded) and not config.access.issue_keys:
         return None
     # Imported here: a router without experiments needs neither numpy nor pyarrow.
     from app.experiments.host import host_controller

@@ -45,6 +45,9 @@ MUTATIONS: list[tuple[str, str, Any]] = [
     ("POST", "/api/experiments/first/decision", {"action": "advance", "reason": "why not"}),
     ("POST", "/api/experiments/first/aa", {"runs": 1}),
     ("POST", "/api/experiments/check", {"name": "x", "experiment": {}}),
+    ("POST", "/api/keys", {"name": "foreign"}),
+    ("PATCH", "/api/keys/chat", {"endpoints": None}),
+    ("POST", "/api/keys/chat/revoke", {}),
     ("POST", "/api/feedback", {"request_id": "r", "metric": "liked", "value": True}),
     (
         "PUT",

@@ -15,12 +15,22 @@ ENDPOINTS = ("chat", "other")
 USED = {"boss": ENDPOINTS, "operator": ENDPOINTS, "viewer": ENDPOINTS, "plain": ENDPOINTS, "outsider": ("embed",)}
 """The endpoints that each caller may use. `outsider` is an operator of both that it may not use."""
 
-ANY, VIEW, OPERATE, OPEN = "any caller", "managers and viewers", "managers and operators", "no credentials"
+ANY, VIEW, OPERATE, MANAGE, OPEN = (
+    "any caller",
+    "managers and viewers",
+    "managers and operators",
+    "managers",
+    "no credentials",
+)
 _SERVING = "/api/2.0/serving-endpoints"
 ROUTES = {
     ("GET", "/api/me"): ANY,
     ("GET", "/api/audit"): VIEW,
     ("GET", "/api/callers"): VIEW,
+    ("GET", "/api/keys"): VIEW,
+    ("POST", "/api/keys"): MANAGE,
+    ("PATCH", "/api/keys/{id}"): MANAGE,
+    ("POST", "/api/keys/{id}/revoke"): MANAGE,
     ("GET", "/api/overview"): ANY,
     ("GET", "/api/events"): ANY,
     ("GET", "/api/exposures"): VIEW,
@@ -104,6 +114,7 @@ def let_in(needed: str, caller: str, endpoint: str | None) -> bool:
     allowed = {
         ANY: True,
         VIEW: caller in ("boss", "viewer"),
+        MANAGE: caller == "boss",
         OPERATE: caller == "boss" or (caller == "operator" and endpoint == "chat"),
     }
     return allowed[needed]

@@ -1,5 +1,6 @@
 """The page Keys: the caller, its remaining limits, and for managers everyone's usage."""
 
+import re
 from pathlib import Path
 
 import httpx
@@ -9,7 +10,7 @@ from playwright.async_api import Page, expect
 from app.access.keys import append, create
 from app.config.access import Limits
 from tests.router.conftest import Rig
-from tests.router.console.conftest import OpenPage
+from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -86,10 +87,10 @@ async def test_a_manager_sees_the_usage_of_all_callers(
     await expect(rows).to_have_count(3)
     await expect(rows.filter(has_text="ann")).to_contain_text("chat30279")
     await expect(rows.filter(has_text=other)).to_have_count(1)
-    held = page.get_by_role("region", name="Keys of callers").locator("tbody tr")
+    held = page.get_by_role("region", name="API keys").locator("tbody tr")
     await expect(held).to_have_count(4)
     await expect(held.nth(2)).to_contain_text("eve")
-    await expect(held.nth(2)).not_to_contain_text("nevernever")
+    await expect(page.get_by_text("Keys are in the keys file")).to_be_visible()
     assert await page.get_by_role("main").locator("img").count() == 0
     await expect(page.get_by_role("article", name="chat")).to_contain_text("1 of 10 left")
     assert await overflow(page) == 0
@@ -124,3 +125,65 @@ async def test_a_server_without_keys_and_an_unreachable_server_are_reported(open
     )
     await page.unroute("**/api/me")
     await expect(page.get_by_role("alert")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("name", "caller", "width", "scheme"),
+    [("keys-issued", "mobile app", 1280, "light"), ("keys-390", HOSTILE, 390, "dark")],
+)
+async def test_a_manager_creates_changes_and_revokes_a_key(
+    open_page: OpenPage, managed: Managed, name: str, caller: str, width: int, scheme: str
+) -> None:
+    boss = managed.guard()["boss"]
+    managed.deliver(access={**managed.config["access"], "issue_keys": True})
+    page, watch = await open_page(managed.url, width=width, scheme=scheme)
+    watch.expected = ["status of 401", "status of 409"]
+    await page.goto("/ui#/keys")
+    await page.get_by_label("API key").fill(boss)
+    await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+
+    await page.get_by_role("button", name="Create a key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill("boss")
+    await dialog.get_by_label("chat", exact=True).check()
+    await dialog.get_by_label("Requests per minute").fill("600")
+    assert await accessibility_problems(page) == []
+    assert await overflow(page) == 0
+    await dialog.get_by_role("button", name="Create").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("'boss' has a key already")
+    await dialog.get_by_label("Name").fill(caller)
+    await dialog.get_by_role("button", name="Create").click()
+    await expect(dialog).to_contain_text("This is the only time that it is shown")
+    secret = await dialog.locator("code").inner_text()
+    headers = {"authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(base_url=managed.url, headers=headers) as client:
+
+        async def status() -> int:
+            body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+            return (await client.post("/v1/chat/completions", json=body)).status_code
+
+        assert await status() == 200
+        await dialog.get_by_role("button", name="Done").click()
+        await expect(page.locator("dialog")).to_have_count(0)
+        assert secret not in await page.content()
+        row = page.get_by_role("region", name="API keys").locator("tbody tr").filter(has_text=caller)
+        await expect(row).to_contain_text("600 requests/min")
+        await expect(row).to_contain_text("by boss")
+        await expect(row.get_by_role("img")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}1"))
+        assert await page.get_by_role("main").locator("img").count() == 0
+        assert await overflow(page) == 0
+        assert await accessibility_problems(page) == []
+        await screenshot(page, name, whole=True)
+
+        await row.get_by_role("button", name="Change").click()
+        await dialog.get_by_label("chat", exact=True).uncheck()
+        await dialog.get_by_label("embed", exact=True).check()
+        await dialog.get_by_role("button", name="Change").click()
+        await expect(row).to_contain_text("embed")
+        assert await status() == 403
+        await row.get_by_role("button", name="Revoke").click()
+        await dialog.get_by_label("Why?").fill("left the company")
+        await dialog.get_by_label("to confirm").fill(caller)
+        await dialog.get_by_role("button", name="Revoke").click()
+        await expect(row).to_have_count(0)
+        assert await status() == 401

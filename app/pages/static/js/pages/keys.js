@@ -1,8 +1,9 @@
 // The caller, its roles, its endpoints and what is left of its limits; for managers and viewers, every caller's usage
-// and every key's end and last use.
+// and every key, which managers create, change and revoke.
 
 import { h, morph } from "../dom.js";
 import { list, moment } from "../format.js";
+import { keyTable } from "../keys/table.js";
 import { cell, table } from "../parts.js";
 
 export const title = "Keys";
@@ -15,7 +16,7 @@ const number = (value) => value.toLocaleString("en-GB");
  * @param {HTMLElement} root
  * @param {Context} context
  */
-export async function mount(root, { api, poll }) {
+export async function mount(root, { api, poll, announce }) {
   const who = h("section", { class: "who" });
   const others = h("section", { class: "callers", hidden: true });
   const stale = h("p", { class: "problem", role: "alert", hidden: true });
@@ -25,7 +26,10 @@ export async function mount(root, { api, poll }) {
   async function refresh(signal) {
     const me = await api.get("/api/me", { signal });
     morph(who, ...about(me));
-    if (me.views) morph(others, ...everybody(await api.get("/api/callers", { signal })));
+    if (me.views) {
+      const [held, used] = await Promise.all([api.get("/api/keys", { signal }), api.get("/api/callers", { signal })]);
+      morph(others, ...keyTable(held, { api, announce, changed: () => refresh(signal) }), ...everybody(used));
+    }
     others.hidden = !me.views;
     stale.hidden = true;
   }
@@ -126,7 +130,7 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
 }
 
 /** @param {Callers} document */
-function everybody({ since, callers, view, keys }) {
+function everybody({ since, callers, view }) {
   const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
   /** @param {CallerUse} use */
   const row = (use) => {
@@ -153,28 +157,5 @@ function everybody({ since, callers, view, keys }) {
           { class: "stacked" },
         )
       : h("p", { class: "empty" }, "No calls yet."),
-    ...(keys.length
-      ? [
-          h("h2", {}, "Keys of callers"),
-          table("Keys of callers", ["Key", "Ends", "Last used", "Previous secret"], keys.map(keyRow), {
-            class: "stacked",
-          }),
-        ]
-      : []),
   ];
-}
-
-/** @param {Key} key */
-function keyRow({ caller, expires, last_used, previous }) {
-  const old = previous
-    ? `valid until ${moment(previous.expires)}, used ${moment(previous.last_used) ?? "never"}`
-    : "none";
-  return h(
-    "tr",
-    { key: caller },
-    cell("", caller, { header: true }),
-    cell("Ends", moment(expires) ?? "never"),
-    cell("Last used", moment(last_used) ?? "never"),
-    cell("Previous secret", old),
-  );
 }

@@ -1,0 +1,179 @@
+// Every key with its rights and use; managers create, change and revoke those that the server keeps.
+
+import { h } from "../dom.js";
+import { count, moment, whole } from "../format.js";
+import { askForReason, cell, mark, table } from "../parts.js";
+import { bars } from "../sparkline.js";
+import { askForKey, showSecret } from "./form.js";
+
+/**
+ * @param {Keys} document
+ * @param {KeyActions} actions
+ */
+export function keyTable(document, actions) {
+  const { keys, why_not } = document;
+  return [
+    h(
+      "div",
+      { class: "headline", key: "keys-head" },
+      h("h2", {}, "API keys"),
+      why_not === null
+        ? h(
+            "button",
+            { type: "button", class: "primary", on: { click: () => create(document, actions) } },
+            "Create a key",
+          )
+        : null,
+    ),
+    why_not === null ? null : h("p", { class: "hint", key: "keys-why" }, why_not),
+    keys.length
+      ? table(
+          "API keys",
+          ["Name", "Endpoints", "Limits", "Ends", "Last used", `Requests in ${document.days} days`, "Actions"],
+          keys.map((key) => row(key, document, actions)),
+          { class: "stacked keys" },
+        )
+      : h("p", { class: "empty", key: "keys-none" }, "No keys."),
+  ];
+}
+
+/**
+ * @param {ApiKey} key
+ * @param {Keys} document
+ * @param {KeyActions} actions
+ */
+function row(key, document, actions) {
+  const { id, name, source, endpoints, expires, previous, limits, group, last_used, created_at, created_by } = key;
+  const isOver = expires !== null && expires <= document.at;
+  const own = Object.entries(limits ?? {}).map(([kind, most]) => [LIMITS[kind] ?? kind, most]);
+  return h(
+    "tr",
+    { key: id },
+    cell(
+      "",
+      [
+        name,
+        source === "file" ? h("span", { class: "tag" }, "keys file") : null,
+        group ? h("span", { class: "tag" }, group) : null,
+        h(
+          "div",
+          { class: "hint small" },
+          created_at === null ? h("span", { class: "mono" }, id) : `by ${created_by}, ${moment(created_at)}`,
+        ),
+      ],
+      { header: true },
+    ),
+    cell("Endpoints", endpoints === null ? "all" : endpoints.join(", ")),
+    cell(
+      "Limits",
+      own.length
+        ? own.map(([what, most]) => h("div", {}, `${most === null ? "no" : whole(Number(most))} ${what}`))
+        : "default",
+    ),
+    cell("Ends", [
+      isOver ? mark("bad", `ended ${moment(expires)}`) : (moment(expires) ?? "never"),
+      previous === null ? null : h("div", { class: "hint small" }, `previous secret: ${moment(previous)}`),
+    ]),
+    cell("Last used", moment(last_used) ?? "never"),
+    cell(`Requests in ${document.days} days`, uses(key)),
+    cell(
+      "Actions",
+      source === "issued" && document.why_not === null
+        ? h(
+            "div",
+            { class: "inline" },
+            h(
+              "button",
+              { type: "button", "aria-label": `Change ${name}`, on: { click: () => change(key, document, actions) } },
+              "Change",
+            ),
+            h(
+              "button",
+              {
+                type: "button",
+                class: "danger",
+                "aria-label": `Revoke ${name}`,
+                on: { click: () => revoke(key, actions) },
+              },
+              "Revoke",
+            ),
+          )
+        : h("span", { class: "hint" }, source === "file" ? "in the file" : "–"),
+    ),
+  );
+}
+
+/** @type {Record<string, string>} */
+const LIMITS = {
+  requests_per_minute: "requests/min",
+  tokens_per_minute: "tokens/min",
+  concurrent_requests: "at once",
+};
+
+/** @param {ApiKey} key */
+function uses({ uses: days }) {
+  if (!days.length) return "none";
+  const requests = days.map((day) => day.requests);
+  const sum = (/** @type {keyof DailyUse} */ field) => days.reduce((total, day) => total + day[field], 0);
+  const tokens = whole(sum("prompt_tokens") + sum("completion_tokens"));
+  const words = `${count(sum("requests"), "request", "requests")}, ${tokens} tokens`;
+  const failed = sum("failed");
+  return [
+    bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`),
+    h("div", { class: "small" }, words, failed ? h("span", { class: "hint" }, `, ${whole(failed)} failed`) : null),
+  ];
+}
+
+/**
+ * @param {Keys} document
+ * @param {KeyActions} actions
+ */
+async function create(document, actions) {
+  const created = await askForKey({
+    title: "Create a key",
+    label: "Create",
+    document,
+    key: null,
+    act: (wanted) => actions.api.send("POST", "/api/keys", wanted),
+  });
+  if (created === null) return;
+  await showSecret(created, actions.announce);
+  await actions.changed();
+}
+
+/**
+ * @param {ApiKey} key
+ * @param {Keys} document
+ * @param {KeyActions} actions
+ */
+async function change(key, document, actions) {
+  const changed = await askForKey({
+    title: `Change the key of ${key.name}`,
+    label: "Change",
+    document,
+    key,
+    act: (wanted) => actions.api.send("PATCH", `/api/keys/${key.id}`, wanted, { "if-match": `"${key.revision}"` }),
+  });
+  if (changed === null) return;
+  actions.announce(`The key of ${key.name} is changed`);
+  await actions.changed();
+}
+
+/**
+ * @param {ApiKey} key
+ * @param {KeyActions} actions
+ */
+async function revoke(key, actions) {
+  const isDone = await askForReason({
+    title: `Revoke the key of ${key.name}`,
+    explain: h("p", {}, "Requests with it get a 401 on every router within seconds. It cannot be brought back."),
+    label: "Revoke",
+    danger: true,
+    typed: key.name,
+    act: (reason) =>
+      actions.api.send("POST", `/api/keys/${key.id}/revoke`, { reason }, { "if-match": `"${key.revision}"` }),
+  });
+  if (!isDone) return;
+  actions.announce(`The key of ${key.name} is revoked`);
+  await actions.changed();
+}

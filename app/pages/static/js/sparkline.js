@@ -1,0 +1,57 @@
+// A small chart without axes, beside the number that it explains.
+
+import { svg } from "./dom.js";
+
+const WIDTH = 120;
+const HEIGHT = 28;
+
+/**
+ * Bars from zero, one for each value. `label` says in words what they show.
+ *
+ * @param {readonly number[]} values
+ * @param {string} label
+ */
+export function bars(values, label) {
+  const most = Math.max(...values, 0);
+  const width = WIDTH / Math.max(values.length, 1);
+  return picture(
+    label,
+    values.map((value, index) => {
+      const height = most > 0 ? Math.max((HEIGHT * value) / most, value > 0 ? 1.5 : 0) : 0;
+      return svg("rect", {
+        x: String(index * width),
+        y: String(HEIGHT - height),
+        width: String(Math.max(width - 1, 0.5)),
+        height: String(height),
+      });
+    }),
+  );
+}
+
+/**
+ * A line over an area from zero; it is broken where a value is missing.
+ *
+ * @param {readonly (number | null)[]} values
+ * @param {string} label
+ */
+export function line(values, label) {
+  const most = Math.max(...values.map((value) => value ?? 0), 0);
+  const step = WIDTH / Math.max(values.length - 1, 1);
+  /** @param {number} value */
+  const height = (value) => (most > 0 ? HEIGHT - 1 - ((HEIGHT - 2) * value) / most : HEIGHT - 1);
+  let path = "";
+  let isDrawn = false;
+  for (const [index, value] of values.entries()) {
+    if (value !== null) path += `${isDrawn ? "L" : "M"}${(index * step).toFixed(1)} ${height(value).toFixed(1)}`;
+    isDrawn = value !== null;
+  }
+  return picture(label, [svg("path", { d: path || "M0 0", class: "curve" })]);
+}
+
+/**
+ * @param {string} label
+ * @param {readonly SVGElement[]} marks
+ */
+function picture(label, marks) {
+  return svg("svg", { class: "sparkline", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, marks);
+}
