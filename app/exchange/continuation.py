@@ -64,12 +64,15 @@ class Continuation:
         "_is_successor",
         "_pending",
         "is_marked",
+        "silent",
         "tokens",
     )
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         """`tokens`: those whose events the client has already, from another router."""
         self.tokens = array("I", tokens)
+        self.silent: Callable[[], None] | None = None
+        """Called for tokens that have no event yet, such as those of a tool's arguments: their engine works."""
         self.is_marked = False
         self._has_begun = bool(self.tokens)
         self._is_successor = self._is_handed_over = self._is_steady = False
@@ -127,6 +130,7 @@ class Continuation:
 
     def _groups(self, data: bytes) -> bytes:
         passed: list[bytes] = []
+        known = len(self.tokens)
         data, start = b"\n\n" + data, 2
         for mark in _ANY_MARK.finditer(data):
             self._has_begun = True
@@ -147,7 +151,10 @@ class Continuation:
                     self.tokens.extend(map(int, ids.split(b",")))
         self._pending = data[start:]
         self._is_steady = self.is_marked and not (self._pending or self._is_successor)
-        return self._dated(b"".join(passed))
+        events = b"".join(passed)
+        if not events and len(self.tokens) > known and self.silent is not None:
+            self.silent()
+        return self._dated(events)
 
     def _first(self, events: bytes) -> bytes:
         self._has_begun = True
@@ -224,6 +231,7 @@ class ContinuedStream:
         `has_ended`: whether the terminal event has been read. `keep_alive` sends the client a sign of life.
         """
         self._idle, self._has_ended, self._keep_alive = idle, has_ended, keep_alive
+        self._continuation.silent = idle.touch
 
     @property
     def is_marked(self) -> bool:

@@ -86,13 +86,17 @@ class IdleTimeout(TimeLimit):
                 raise TimedOut(STOPPED) from error
             raise DeadlinePassed(_TOO_LONG) from error
 
+    def touch(self) -> None:
+        """Nothing has been idle until now."""
+        self.last = self._loop.time()
+
     def pause(self) -> None:
         """Until `resume`, only the deadline counts."""
         self.last = self._deadline
 
     def resume(self) -> None:
         """Nothing is idle from now on."""
-        self.last = self._loop.time()
+        self.touch()
         self._handle.cancel()
         self._due()
 

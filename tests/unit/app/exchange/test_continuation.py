@@ -71,6 +71,16 @@ def test_any_number_of_engines_and_any_chunking_give_the_client_the_same(
     assert stream.usage == conversation.usage
 
 
+def test_tokens_without_events_are_a_sign_of_life() -> None:
+    signs: list[int] = []
+    continuation = Continuation()
+    continuation.silent = lambda: signs.append(len(continuation.tokens))
+    continuation.begin(MARKED)
+    parts = [b"data: a\n\n:t 1\n\n", b":t 2\n\n", b":t 3,4\n\n", b":t \n\n", b"data: b", b"\n\n:t 5\n\n"]
+    assert b"".join(map(continuation.feed, parts)) == b"data: a\n\ndata: b\n\n"
+    assert signs == [2, 4]
+
+
 def test_the_first_call_asks_for_marks_and_the_next_has_the_ids() -> None:
     continuation = Continuation()
     assert (continuation.headers(), continuation.tail()) == ({CONTINUATION_HEADER: "new"}, b"")
