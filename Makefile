@@ -89,7 +89,7 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 # Ctrl-C does not reach what runs in the background.
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
-.PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
+.PHONY: monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
 	test-locks test-nightly coverage faults cluster fresh soak lint \
 	format bench peers agents clients fields docs setup lock audit sbom clean help
 
@@ -115,10 +115,7 @@ status:  ## endpoints, split, replicas and health of what runs
 
 check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
-	@for overlay in k8s/overlays/*; do $(BIN)/switchyard check $$overlay || exit; done
-
-k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they serve
-	@$(BIN)/switchyard k8s render
+	@for values in k8s/chart/values.yaml k8s/chart/ci/*; do $(BIN)/switchyard check $$values || exit; done
 
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/python -m deployments.package_schema app/config/packages.json
@@ -151,7 +148,7 @@ simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults
 
-cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machine: needs root; its figures go to docs/internals/cluster-measured.md
+cluster: $(VENV)/.ready  ## the demonstration on a pod network of this machine: needs root; its figures go to docs/internals/cluster-measured.md
 	@SWITCHYARD_FIGURES=docs/internals/cluster-measured.md $(BIN)/python -m pytest tests/cluster
 
 test-locks: $(VENV)/.ready  ## the locks hold for every Python: asks the package index, installs nothing
@@ -203,9 +200,8 @@ sbom: | $(BIN)/uv  ## the packages of the locks as CycloneDX documents, in build
 	@for lock in $(SHIPPED); do $(RELEASE) cyclonedx-py requirements --output-reproducible --output-format JSON \
 		--output-file build/sbom-$$lock.json requirements/$$lock.lock || exit; done
 
-monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in k8s/monitoring, from their sources
+monitoring: $(VENV)/.ready  ## Grafana's dashboards in k8s/monitoring, from their sources
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
-	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
 
 agents: $(TESTING) $(AGENTS)/.ready $(CLIENTS)/clients/.ready $(CLIENTS)/aider/.ready  ## the real Claude Code, Codex and clients of docs/use-with/programs.md (2 GB more)
 	@$(BIN)/python -m pytest -q tests/agents --timeout 1800

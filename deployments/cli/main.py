@@ -185,9 +185,8 @@ def check(
     Examples:
       switchyard check
       switchyard check my_config.yaml
-      switchyard check my-values.yaml
+      switchyard check k8s/chart/values.yaml
       switchyard check my-values.yaml --against values-that-run.yaml
-      switchyard check k8s/overlays/gpu --against rendered-and-running.yaml
     """
     from app.config.endpoints import mirror_warnings
     from app.config.experiments import experiment_warnings

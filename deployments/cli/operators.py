@@ -135,53 +135,27 @@ def new(
 
 @app.command()
 def render(
-    overlays: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DIR", help="Directories with a serve_config.yaml. Default: all in k8s/overlays."),
-    ] = None,
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Directories that `k8s new` has made.")],
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is not current.")] = False,
 ) -> None:
-    """Write what a cluster's manifests need for what it serves.
-
-    From the serve_config.yaml in a kustomize overlay's directory, generated.yaml and generated-job.yaml next to it.
+    """Write a cluster's objects again, from its values.yaml.
 
     \b
     Examples:
-      switchyard k8s render
-      switchyard k8s render k8s/overlays/gpu --check
+      switchyard k8s render cluster
+      switchyard k8s render cluster --check
     """
     from deployments.kubernetes import chart
-    from deployments.kubernetes.generated import SERVED, generate, is_current
 
-    for overlay in overlays or sorted(path.parent for path in Path("k8s/overlays").glob(f"*/{SERVED}")):
-        if (overlay / chart.VALUES).is_file():
-            _render(overlay, check=check)
-            continue
+    for directory in directories:
         try:
-            if is_current(overlay):
-                continue
-            files = generate(overlay)
+            if check and not chart.current(directory):
+                fix = command(f"k8s render {argument(directory)}")
+                raise CommandError(f"{directory / chart.OBJECTS} is out of date with {chart.VALUES}; run: {fix}")
+            for path in () if check else chart.write(directory):
+                typer.echo(f"Wrote {path}" if path.exists() else f"Removed {path}")
         except ConfigError as error:
-            raise CommandError("\n".join([f"{overlay / SERVED} is invalid:", *error.problems])) from None
-        if check:
-            fix = command(f"k8s render {argument(overlay)}")
-            raise CommandError(f"{' and '.join(files)} in {overlay} are not those of {SERVED}; run: {fix}")
-        for name, content in files.items():
-            (overlay / name).write_text(content)
-        typer.echo(f"Wrote {' and '.join(files)} in {overlay}")
-
-
-def _render(directory: Path, *, check: bool) -> None:
-    from deployments.kubernetes import chart
-
-    try:
-        if check and not chart.current(directory):
-            fix = command(f"k8s render {argument(directory)}")
-            raise CommandError(f"{directory / chart.OBJECTS} is out of date with {chart.VALUES}; run: {fix}")
-        for path in () if check else chart.write(directory):
-            typer.echo(f"Wrote {path}" if path.exists() else f"Removed {path}")
-    except ConfigError as error:
-        raise CommandError("\n".join([f"{directory / chart.VALUES} is invalid:", *error.problems])) from None
+            raise CommandError("\n".join([f"{directory / chart.VALUES} is invalid:", *error.problems])) from None
 
 
 def mirror(

@@ -21,7 +21,7 @@ from deployments import draining, haproxy
 from deployments.doctor.finding import DEPLOYED, Finding, Installation, ok, problem, warning
 from deployments.invocation import DEFAULT_FILE, argument, command, make, module
 from deployments.kubernetes.demands import ACCELERATOR, Demand
-from deployments.kubernetes.generated import DRAIN, WORKER_DRAIN_S
+from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
 from deployments.local import accelerator
 from deployments.local.accelerator import is_cuda_build
 from deployments.local.environment import REQUIRED

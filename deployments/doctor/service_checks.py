@@ -27,7 +27,7 @@ from app.limits.redis_store import shared_store
 from app.limits.store import StoreFailed
 from deployments.doctor.finding import Finding, Installation, ok, problem, warning
 from deployments.invocation import argument, command
-from deployments.kubernetes.generated import MODELS
+from deployments.kubernetes.environment import MODELS
 from deployments.local import dashboard
 from deployments.local.processes import LaunchError, Phase, models_directory
 from deployments.weights import hub

@@ -23,9 +23,9 @@ from app.config.loading import host_of, load_document
 from app.config.schema import Config
 from app.internal_api import LEDGER_VARIABLE
 from deployments.haproxy import cluster_settings
-from deployments.invocation import make, module
+from deployments.invocation import module
 from deployments.kubernetes.demands import Bundle, Demand, Group, demands, groups, most_nodes
-from deployments.kubernetes.generated import MODELS, SIZE, group_of
+from deployments.kubernetes.environment import MODELS, SIZE, group_of
 from deployments.weights.sources import adapter_sources, is_hub_id, is_pinned, model_sources, source_on
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -42,7 +42,7 @@ def hub_problems(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> Ite
             continue
         loading = config.get("model_loading_config") or {}
         source = loading.get("model_source") or loading.get("model_id")  # as Ray does
-        fix = f"which a Job fetches, and run `{make('k8s')}`"
+        fix = "which a Job fetches"
         if is_hub_id(source):
             yield f"{application['name']}: {source} {reason}; set model_source: {MODELS}/{source}, {fix}"
         for adapter in adapters_of(config):
@@ -134,7 +134,7 @@ def _small_settings(cluster: Mapping[str, Any], objects: Sequence[Mapping[str, A
         if cluster_settings(nodes).items() - given.items():
             name = group.get("groupName", "head")
             printed = f"what `{module(f'deployments.haproxy --nodes {nodes}')}` prints"
-            fix = f"run `{make('k8s')}`, or put {printed} into the ConfigMap {SIZE}"
+            fix = f"put {printed} into the ConfigMap {SIZE}"
             yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
 
 
@@ -164,7 +164,7 @@ def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
         return f"{demand.name}: no group has the labels {dict(demand.labels)} that it asks for"
     for resource in sorted(demand.resources):
         if not any(resource in group.offer for group in labelled):
-            fix = f"name a group {group_of(resource)} and run `{make('k8s')}`"
+            fix = f"name a group {group_of(resource)} that does"
             return f"{demand.name}: no group declares the resource {resource}; {fix}"
     able = [group for group in labelled if demand.resources <= group.offer.keys()] or labelled
     for bundle in demand.bundles:

@@ -116,7 +116,7 @@ def of_values(path: Path) -> list[Manifest]:
 OBJECTS = "objects"
 """The folder below it with the objects; the kustomization.yaml above is its owner's."""
 
-_HEADER = f"# Written by `switchyard k8s render` from {VALUES}: change that, or patch these in the folder above.\n"
+_HEADER = f"# Written from {VALUES} by `k8s render`: change that file, or patch the objects in the folder above.\n"
 
 
 def read(directory: Path) -> dict[str, Any]:

@@ -4,15 +4,12 @@ import os
 import shutil
 import subprocess
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from app.config.base import ConfigError
-from app.config.loading import read_yaml
 
 KUSTOMIZATION = "kustomization.yaml"
 
@@ -52,43 +49,6 @@ def render(directory: Path, path: str | None = None) -> str:
     if done.returncode != 0:
         raise ConfigError([f"{directory}: {done.stderr.strip()[-500:]}"])
     return done.stdout
-
-
-def without(overlay: Path, *names: str) -> list[Manifest]:
-    """An overlay's objects without its files `names`, which may not exist yet. Raises ConfigError.
-
-    Renders a copy of
-    the overlay and of all that it refers to.
-    """
-    directories = sorted(_reached(overlay.resolve()))
-    top = Path(os.path.commonpath(directories))
-    with tempfile.TemporaryDirectory() as temporary:
-        for directory in directories:
-            shutil.copytree(directory, Path(temporary, directory.relative_to(top)), dirs_exist_ok=True)
-        copy = Path(temporary, overlay.resolve().relative_to(top))
-        document: Any = read_yaml(copy / KUSTOMIZATION)
-        for field in ("patches", "resources"):
-            document[field] = [
-                entry
-                for entry in document.get(field) or []
-                if not {entry if isinstance(entry, str) else "", _path(entry)} & {*names}
-            ]
-        (copy / KUSTOMIZATION).write_text(yaml.safe_dump(document))
-        return read(copy)
-
-
-def _reached(directory: Path) -> Iterator[Path]:
-    """The directory, and the local ones that its kustomization names."""
-    yield directory
-    document: Any = read_yaml(directory / KUSTOMIZATION)
-    for field in ("resources", "components"):
-        for entry in document.get(field) or []:
-            if (directory / entry).is_dir():
-                yield from _reached((directory / entry).resolve())
-
-
-def _path(patch: object) -> object:
-    return patch.get("path") if isinstance(patch, dict) else None
 
 
 def ray_service(manifests: list[Manifest]) -> Manifest:

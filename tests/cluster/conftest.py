@@ -12,9 +12,8 @@ import yaml
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab, lab
 from tests.support.cluster.network import obstacle
+from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.project import ROOT
-
-OVERLAY = ROOT / "k8s/overlays/cpu-demo"
 
 ENGINES, ROUTERS = "engines", "cpu"
 """The groups of nodes."""
@@ -50,7 +49,7 @@ def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
 
 @pytest.fixture(scope="session")
 def the_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab(OVERLAY, tmp_path_factory.mktemp("lab")) as made:
+    with lab(rendered("cpu-demo"), tmp_path_factory.mktemp("lab")) as made:
         yield made
 
 

@@ -33,7 +33,7 @@ from deployments.cli.experiments_client import Check
 from deployments.cli.main import commands
 from deployments.cli.options import ExitCode
 from deployments.engine.adapters import adapter_kwargs
-from deployments.kubernetes import generated
+from deployments.kubernetes import chart, environment
 from deployments.kubernetes.demands import demands
 from tests.support.clients.documents import (
     PAGES,
@@ -93,14 +93,14 @@ def test_every_page_is_linked_from_another_one() -> None:
 
 @pytest.mark.parametrize(
     ("repository", "expected"),
-    [("https://git.example/a/b/", "[k](https://git.example/a/b/blob/HEAD/k8s/base/redis.yaml#x)"), ("", "k")],
+    [("https://git.example/a/b/", "[k](https://git.example/a/b/blob/HEAD/k8s/chart/values.yaml#x)"), ("", "k")],
 )
 def test_the_sites_links_out_of_the_pages_lead_to_the_repository(repository: str, expected: str) -> None:
     hook = runpy.run_path(str(DOCS / "repository_links.py"))["on_page_markdown"]
     page = SimpleNamespace(file=SimpleNamespace(src_uri="start/kubernetes.md"))
     config = SimpleNamespace(docs_dir=str(DOCS), repo_url=repository)
     unchanged = "[a](../operate/open.md#tls) [b](../../gone.yaml) [c](https://d.example/../e)"
-    source = f"{unchanged} [k](../../k8s/base/redis.yaml#x)"
+    source = f"{unchanged} [k](../../k8s/chart/values.yaml#x)"
     assert hook(source, page=page, config=config, files=None) == f"{unchanged} {expected}"
 
 
@@ -134,6 +134,9 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
             module, _, function = application["import_path"].partition(":")
             assert f"def {function}(" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
             assert application["route_prefix"] == f"/deployments/{application['name']}"
+        return
+    if "models" in example:  # values of the chart
+        assert "rayservice.yaml" in chart.files(example, name="switchyard", namespace="switchyard")
         return
     endpoints = example.setdefault("endpoints", {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}}})
     embeds = [*example.get("access", {}).get("limits", {}).get("endpoints", {})]
@@ -186,7 +189,7 @@ def test_every_make_target_that_a_page_names_exists() -> None:
 
 BARE = re.compile(r"(?<![\w/.-])(switchyard(?= [a-z-]+)|python3?(?= )|pytest(?= )|pip(?= ))")
 """A program that only an activated environment finds."""
-IN_A_POD = re.compile(r"(-n switchyard|-- \w+|switchyard:\S+ \w+) ")
+IN_A_POD = re.compile(r"((-n|namespace|install|generic) switchyard|-- \w+|switchyard:\S+ \w+) ")
 
 
 @pytest.mark.parametrize("page", LINKED, ids=name)
@@ -315,11 +318,11 @@ def test_the_page_of_logs_lists_every_event() -> None:
 
 def test_the_page_of_the_environment_lists_that_of_every_node() -> None:
     listed = (DOCS / "reference" / "environment.md").read_text()
-    drain = {generated.DRAIN: str(generated.WORKER_DRAIN_S)}
-    for variable, value in {**generated.EVERY_NODE, **drain}.items():
+    drain = {environment.DRAIN: str(environment.WORKER_DRAIN_S)}
+    for variable, value in {**environment.EVERY_NODE, **drain}.items():
         assert f"| `{variable}` | `{value}`" in listed
     assert set(first_cells(listed)) == {
-        *generated.EVERY_NODE,
+        *environment.EVERY_NODE,
         *drain,
         INTERNAL_KEY_VARIABLE,
         ENGINE_KEY_VARIABLE,

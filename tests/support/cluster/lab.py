@@ -1,4 +1,4 @@
-"""The lab: the rendered overlay, running on a pod network of this machine."""
+"""The lab: the objects of the chart, running on a pod network of this machine."""
 
 import secrets
 import signal
@@ -14,6 +14,7 @@ from typing import Any
 from app.access.keys import create
 from app.internal_api import ROUTER
 from app.internal_keys import Purpose, derived
+from deployments.kubernetes.manifests import Manifest
 from deployments.weights.cache import default_cache
 from tests.support.cluster import manifest
 from tests.support.cluster.clients import Client
@@ -25,10 +26,10 @@ from tests.support.cluster.serve_api import Replica, ServeApi
 from tests.support.kubernetes import schemas
 
 REDIS, SECRET, KEYS = "switchyard-redis", "switchyard", "switchyard-keys"
-"""Names in the base: the Service of Redis, the Secret with the passwords, the Secret with the keys file."""
+"""Names in the chart: the Service of Redis, the Secret with the passwords, the Secret with the keys file."""
 
 WEIGHTS = "switchyard-weights"
-"""The base's claim for the models."""
+"""The chart's claim for the models."""
 
 UP_WITHIN_S = 420.0
 
@@ -118,9 +119,8 @@ class Lab:
 
 
 @contextmanager
-def lab(overlay: Path, directory: Path) -> Iterator[Lab]:
+def lab(objects: list[Manifest], directory: Path) -> Iterator[Lab]:
     """The lab without a cluster. While the block runs, this thread and those that it starts are on the pod network."""
-    objects = manifest.render(overlay)
     internal_key, password = secrets.token_hex(16), secrets.token_hex(16)
     internal = {"internal-key": internal_key, "engine-key": derived(internal_key, Purpose.ENGINE)}
     key, record = create("lab")

@@ -4,13 +4,9 @@ import base64
 import math
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 Object = Mapping[str, Any]
 
@@ -19,14 +15,6 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "
 HEAD_PARAMETERS: Mapping[str, str] = {"dashboard-host": "0.0.0.0"}
 EVERY_NODE: Mapping[str, str] = {"metrics-export-port": "8080", "dashboard-agent-listen-port": "52365", "block": "true"}
 """What KubeRay adds to rayStartParams (setMissingRayStartParams in its pod.go)."""
-
-
-def render(overlay: Path) -> list[Any]:
-    """The overlay's objects, as `kubectl kustomize` prints them."""
-    kubectl = Path(sys.executable).parent / "kubectl"
-    command = [str(kubectl), "kustomize", str(overlay)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def of_kind(objects: Sequence[Object], kind: str) -> Iterator[Any]:

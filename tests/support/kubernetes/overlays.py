@@ -1,15 +1,22 @@
-"""The overlays in `k8s/`, rendered once for each process."""
+"""The objects of the chart for two files of values, made once for each process."""
 
 import copy
 import functools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.kubernetes.manifests import Manifest, ray_service, read
+import yaml
+
+from deployments.kubernetes import chart
+from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.processes.project import ROOT
 
 OVERLAYS = ("cpu-demo", "gpu")
+"""The demonstration without GPUs; the chart's own values, with a host and Prometheus' operator."""
+
+CHART = ROOT / "k8s/chart"
 
 Change = Callable[[Any], object]
 """A mistake to introduce into an object, in place."""
@@ -18,7 +25,15 @@ Change = Callable[[Any], object]
 @functools.cache
 def rendered(overlay: str) -> list[Manifest]:
     """The objects of an overlay; not to be changed."""
-    return read(ROOT / "k8s/overlays" / overlay)
+    if overlay == "gpu":
+        return made(host="models.example.com", monitoring={"enabled": True})
+    return made(**yaml.safe_load((CHART / "ci" / f"{overlay}-values.yaml").read_text()))
+
+
+def made(**values: Any) -> list[Manifest]:
+    """The chart's objects for these values, as `switchyard` in the namespace `switchyard`."""
+    found = chart.objects(chart.render(values, name="switchyard", namespace="switchyard"))
+    return [json.loads(json.dumps(it)) for it in found]  # parts that YAML has once, more than once
 
 
 @dataclass(frozen=True)

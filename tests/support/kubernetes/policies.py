@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from deployments.kubernetes import generated
+from deployments.kubernetes import environment
 from deployments.kubernetes.demands import quantity
-from deployments.kubernetes.generated import MODELS
+from deployments.kubernetes.environment import MODELS
 from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.kubernetes.overlays import Pod, pods, ray_pods
 from tests.support.kubernetes.room import room_to_drain
@@ -71,15 +71,15 @@ def _objects(pod: Pod) -> float:
 def drains(manifests: list[Manifest]) -> Iterator[str]:
     """A stopped pod lets streams of an hour finish."""
     for pod in ray_pods(manifests):
-        seconds = generated.HEAD_DRAIN_S if pod.where == "head" else generated.WORKER_DRAIN_S
-        if pod.environment.get(generated.DRAIN) != str(seconds):
-            yield f"{pod.where}: {generated.DRAIN} is {pod.environment.get(generated.DRAIN)}, not {seconds}"
-        if pod.spec["terminationGracePeriodSeconds"] < seconds + generated.STOP_S // 2:
+        seconds = environment.HEAD_DRAIN_S if pod.where == "head" else environment.WORKER_DRAIN_S
+        if pod.environment.get(environment.DRAIN) != str(seconds):
+            yield f"{pod.where}: {environment.DRAIN} is {pod.environment.get(environment.DRAIN)}, not {seconds}"
+        if pod.spec["terminationGracePeriodSeconds"] < seconds + environment.STOP_S // 2:
             yield f"{pod.where}: is killed before it has drained"
         if "preStop" in pod.main.get("lifecycle", {}):
             yield f"{pod.where}: a preStop hook, before which nothing drains"
     spec = ray_service(manifests)["spec"]
-    if spec.get("rayClusterDeletionDelaySeconds", 60) < generated.WORKER_DRAIN_S:
+    if spec.get("rayClusterDeletionDelaySeconds", 60) < environment.WORKER_DRAIN_S:
         yield "RayService: the old cluster is deleted before its streams have ended"
     if "type" not in spec.get("upgradeStrategy", {}):
         yield "RayService: no upgradeStrategy"
@@ -96,7 +96,7 @@ def streams_outlast_scale_down(manifests: list[Manifest]) -> Iterator[str]:
 def same_environment(manifests: list[Manifest]) -> Iterator[str]:
     """Every node has the same environment."""
     for pod in ray_pods(manifests):
-        for name, value in generated.EVERY_NODE.items():
+        for name, value in environment.EVERY_NODE.items():
             if pod.environment.get(name) != value:
                 yield f"{pod.where}: {name} is {pod.environment.get(name)}, not {value}"
 
@@ -261,7 +261,7 @@ def ports_to_scrape(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def open_ingresses(manifests: list[Manifest]) -> Iterator[str]:
-    """An Ingress terminates TLS, leads to KubeRay's Service, and lets a stream be silent for an hour."""
+    """An Ingress terminates TLS, and leads to KubeRay's Service. Its controller's annotations are the user's."""
     service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
     for ingress in (it for it in manifests if it["kind"] == "Ingress"):
         paths = [path for rule in ingress["spec"]["rules"] for path in rule["http"]["paths"]]
@@ -271,9 +271,6 @@ def open_ingresses(manifests: list[Manifest]) -> Iterator[str]:
             host for tls in ingress["spec"].get("tls", []) for host in tls["hosts"]
         }:
             yield "Ingress: a host without TLS"
-        annotations = ingress["metadata"]["annotations"]
-        if int(annotations.get("nginx.ingress.kubernetes.io/proxy-read-timeout", 60)) < generated.WORKER_DRAIN_S:
-            yield "Ingress: cuts streams"
 
 
 def open_gateways(manifests: list[Manifest]) -> Iterator[str]:
@@ -310,7 +307,7 @@ def _cuts_streams(timeout: str | None) -> bool:
     if found is None:
         return True
     seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
-    return 0 < seconds < generated.WORKER_DRAIN_S
+    return 0 < seconds < environment.WORKER_DRAIN_S
 
 
 def spread_routers(manifests: list[Manifest]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import yaml
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.capacity import homes, pods
 from deployments.kubernetes.demands import demands, groups, most_nodes
-from deployments.kubernetes.generated import SIZE
+from deployments.kubernetes.environment import SIZE
 from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.kubernetes.overlays import ray_pods
 

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
+from deployments.kubernetes.manifests import ray_service
 from tests.support.clients.documents import PAGES, blocks
+from tests.support.kubernetes.overlays import OVERLAYS, rendered
 from tests.support.processes.project import ROOT
 
-FILES = (ROOT / "serve_config.yaml", *sorted((ROOT / "k8s/overlays").glob("*/serve_config.yaml")))
+SERVED = {
+    "serve_config.yaml": (ROOT / "serve_config.yaml").read_text(),
+    **{f"k8s/chart:{overlay}": ray_service(rendered(overlay))["spec"]["serveConfigV2"] for overlay in OVERLAYS},
+}
 DELAYS = {"upscale_delay_s": 5, "downscale_delay_s": 300}
 ENGINES = {
     **DELAYS,
@@ -20,10 +25,10 @@ ENGINES = {
 
 
 def examples() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every application with autoscaling in the files, and those in the documentation that have room to scale."""
-    for file in FILES:
-        for application in yaml.safe_load(file.read_text())["applications"]:
-            yield from ((f"{file.relative_to(ROOT)}:{application['name']}", it) for it in scaled(application))
+    """Every application with autoscaling in what the project serves, and those of the pages that have room to scale."""
+    for file, text in SERVED.items():
+        for application in yaml.safe_load(text)["applications"]:
+            yield from ((f"{file}:{application['name']}", it) for it in scaled(application))
     for block in (block for page in PAGES for block in blocks(page) if block.language == "yaml"):
         example = yaml.safe_load(block.code)
         for application in example if isinstance(example, list) else []:
@@ -50,6 +55,6 @@ def test_an_example_scales_by_our_policy_and_delays(example: Mapping[str, Any]) 
 
 def test_the_examples_are_those_of_files_and_of_the_documentation() -> None:
     assert {name.rpartition(":")[0].partition(":")[0] for name in EXAMPLES} == {
-        *(str(file.relative_to(ROOT)) for file in FILES),
+        *(name.partition(":")[0] for name in SERVED),
         "docs/operate/models.md",
     }

@@ -193,7 +193,7 @@ def test_every_command_that_is_printed_runs_where_it_was_printed(stand: Stand) -
 
 def test_the_examples_of_the_help_name_the_default_configuration_where_it_is_not(stand: Stand) -> None:
     examples = {line for name in ("serve", "deploy", "check") for line in commands_in(stand.printed(name, "--help"))}
-    others = ("my_config", "k8s", "--help", "Qwen")
+    others = ("my_config", "values", "--help", "Qwen")
     default = {it for it in examples if not any(other in it for other in others)}
     assert len(default) == 3
     for line in default:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
-from app.config.file_check import check_file
 from deployments.kubernetes import capacity
-from deployments.kubernetes.generated import SERVED
 from deployments.kubernetes.manifests import ray_service
 from tests.support.kubernetes.overlays import OVERLAYS, planted, ray_pods, rendered
 from tests.support.processes.project import ROOT
@@ -17,8 +16,7 @@ from tests.support.processes.project import ROOT
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlays_configuration_is_valid_and_fits_its_nodes(overlay: str) -> None:
-    assert check_file(ROOT / "k8s/overlays" / overlay / SERVED) == []
-    assert capacity.problems(ray_service(rendered(overlay))) == []
+    assert capacity.problems(ray_service(rendered(overlay)), rendered(overlay)) == []
 
 
 def test_a_hub_id_in_an_overlay_is_found() -> None:
@@ -26,7 +24,7 @@ def test_a_hub_id_in_an_overlay_is_found() -> None:
         served = service["spec"]["serveConfigV2"]
         service["spec"]["serveConfigV2"] = served.replace("/models/BAAI/", "BAAI/")
 
-    (found,) = capacity.problems(ray_service(planted("gpu", "RayService", plant)))
+    (found,) = capacity.problems(ray_service(planted("gpu", "RayService", plant)), rendered("gpu"))
     assert re.match("bge: BAAI/bge-base-en-v1.5@[0-9a-f]{40} comes from a model hub", found)
     assert "set model_source: /models/BAAI/bge-base-en-v1.5" in found
 
@@ -43,8 +41,8 @@ def test_the_ray_version_is_the_locks(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_ray_listens_as_the_network_policies_say(overlay: str) -> None:
     """The port of `serveConfigV2` is the one that HAProxy, probe, policies and Services use."""
-    served = (ROOT / "k8s/overlays" / overlay / SERVED).read_text()
-    assert "http_options: {host: 0.0.0.0, port: 8000," in served
+    served = yaml.safe_load(ray_service(rendered(overlay))["spec"]["serveConfigV2"])
+    assert served["http_options"].items() >= {"host": "0.0.0.0", "port": 8000}.items()
     for pod in ray_pods(rendered(overlay)):
         assert {"name": "serve", "containerPort": 8000} in pod.main["ports"]
 

@@ -11,8 +11,10 @@ from tests.support.kubernetes.overlays import OVERLAYS, planted, ray_pods, rende
 OTHER = {"app.kubernetes.io/name": "other"}
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}
-RAY = {"app.kubernetes.io/name": "switchyard", "app.kubernetes.io/component": "router"}
-REDIS = {"app.kubernetes.io/name": "switchyard-redis"}
+OURS = {"app.kubernetes.io/name": "switchyard", "app.kubernetes.io/instance": "switchyard"}
+RAY = {**OURS, "app.kubernetes.io/component": "router"}
+NEIGHBOUR = {**RAY, "app.kubernetes.io/instance": "blue"}
+REDIS = {"app.kubernetes.io/name": "switchyard-redis", "app.kubernetes.io/instance": "switchyard"}
 
 
 def named(namespace: str) -> dict[str, str]:
@@ -39,11 +41,12 @@ def test_other_pods_reach_only_the_ingress_of_routers_and_engines(overlay: str) 
         )
         assert reached(manifests, labels, OPERATOR, namespace=STRANGE) == expected
         assert reached(manifests, labels, RAY) == {ALL, *expected}
+        assert reached(manifests, labels, NEIGHBOUR) == expected, "another release in the namespace"
         if overlay == "gpu":
             assert reached(manifests, labels, PROMETHEUS, namespace=named("monitoring")) == {8080, *expected}
             assert reached(manifests, labels, PROMETHEUS, namespace=STRANGE) == expected
     assert reached(manifests, REDIS, RAY) == {6379}
-    assert reached(manifests, REDIS, OTHER) == set()
+    assert reached(manifests, REDIS, OTHER) == reached(manifests, REDIS, NEIGHBOUR) == set()
     assert reached(manifests, REDIS, RAY, namespace=STRANGE) == set()
 
 
@@ -58,8 +61,10 @@ def test_engines_reach_only_rays_pods_and_dns(overlay: str) -> None:
             continue
         assert rules is not None
         to_ray, names = rules
-        assert to_ray == {"to": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "switchyard"}}}]}
-        assert {(port["port"], port["protocol"]) for port in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+        assert to_ray == {"to": [{"podSelector": {"matchLabels": OURS}}]}
+        assert {(port["port"], port["protocol"]) for port in names["ports"]} == {
+            (port, protocol) for port in (53, 5353) for protocol in ("UDP", "TCP")
+        }
 
 
 def test_a_hole_in_the_policies_is_found() -> None:

@@ -1,4 +1,4 @@
-"""`switchyard k8s render`, and `check` of a cluster.
+"""`switchyard k8s`, and `check` of a cluster.
 
 `switchyard keys`.
 """
@@ -15,39 +15,70 @@ from app.errors import Unauthorized
 from app.internal_keys import Purpose, derived
 from deployments.cli.main import main
 from deployments.invocation import command
-from deployments.kubernetes.generated import GENERATED, GENERATED_JOB, SERVED
+from deployments.kubernetes import chart, manifests
+from deployments.kubernetes.manifests import ray_service
 from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.project import ROOT
 
-DEMO = ROOT / "k8s/overlays/cpu-demo"
+DEMO = ROOT / "k8s/chart/ci/cpu-demo-values.yaml"
 
 
-def test_render_writes_files_that_are_not_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / SERVED).write_text((DEMO / SERVED).read_text())
-    assert main(["k8s", "render", str(tmp_path), "--check"]) == 1
-    assert f"run: {command(f'k8s render {tmp_path}')}\n" in capsys.readouterr().err
-    assert not (tmp_path / GENERATED).exists()
-    assert main(["k8s", "render", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"Wrote {GENERATED} and {GENERATED_JOB} in {tmp_path}\n"
-    made, demo = (yaml.safe_load_all((it / GENERATED).read_text()) for it in (tmp_path, DEMO))
-    assert next(made)["spec"]["serveConfigV2"] == next(demo)["spec"]["serveConfigV2"]
-    assert main(["k8s", "render", str(tmp_path), "--check"]) == 0
-    assert capsys.readouterr().out == ""
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A directory that `k8s new` has made, of the demonstration."""
+    directory = tmp_path / "made"
+    assert main(["k8s", "new", str(directory), "--values", str(DEMO)]) == 0
+    return directory
 
 
-def test_render_finds_the_overlays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    overlay = tmp_path / "k8s/overlays/mine"
-    overlay.mkdir(parents=True)
-    (overlay / SERVED).write_text((DEMO / SERVED).read_text())
-    monkeypatch.chdir(tmp_path)
-    assert main(["k8s", "render"]) == 0
-    assert (overlay / GENERATED).is_file()
+def test_new_writes_a_directory_for_kustomize(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (made / chart.VALUES).read_text() == DEMO.read_text()
+    assert sorted(path.name for path in made.iterdir()) == ["kustomization.yaml", "objects", "values.yaml"]
+    assert main(["check", str(made)]) == 0
+    assert main(["k8s", "render", str(made), "--check"]) == 0
+    assert main(["k8s", "new", str(made), "--values", str(DEMO)]) == 1
+    assert f"k8s render {made}" in capsys.readouterr().err
 
 
-def test_render_names_the_mistakes_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / SERVED).write_text("applications: []\n")
-    assert main(["k8s", "render", str(tmp_path)]) == 1
-    assert "no application is named 'router'" in capsys.readouterr().err
+def test_new_leaves_nothing_behind_for_wrong_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "values.yaml").write_text("clod: gke\n")
+    assert main(["k8s", "new", str(tmp_path / "made"), "--values", str(tmp_path / "values.yaml")]) == 1
+    assert "clod: no such value" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+    assert main(["k8s", "new", str(tmp_path / "made"), "--values", str(tmp_path / "gone")]) == 1
+
+
+def test_render_writes_what_is_not_current(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (made / "kustomization.yaml").write_text("resources: [objects]\nnamePrefix: a-\n")
+    with (made / chart.VALUES).open("a") as values:
+        values.write("host: models.example.com\n")
+    assert main(["k8s", "render", str(made), "--check"]) == 1
+    assert f"run: {command(f'k8s render {made}')}\n" in capsys.readouterr().err
+    assert not (made / "objects/entrance.yaml").exists()
+    assert main(["k8s", "render", str(made)]) == 0
+    assert f"Wrote {made / 'objects/entrance.yaml'}\n" in capsys.readouterr().out
+    assert main(["k8s", "render", str(made), "--check"]) == 0
+    assert "namePrefix" in (made / "kustomization.yaml").read_text(), "its owner's"
+    (made / chart.VALUES).write_text(DEMO.read_text())
+    assert main(["k8s", "render", str(made)]) == 0
+    assert f"Removed {made / 'objects/entrance.yaml'}\n" in capsys.readouterr().out
+
+
+def test_render_keeps_a_clusters_name_and_namespace(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    options = ["--values", str(DEMO), "--name", "blue", "--namespace", "team"]
+    assert main(["k8s", "new", str(made), *options]) == 0
+    assert main(["k8s", "render", str(made), "--check"]) == 0
+
+
+def test_a_whole_serve_configuration_takes_the_place_of_models(made: Path, tmp_path: Path) -> None:
+    served = ray_service(manifests.read(made / "objects"))["spec"]["serveConfigV2"]
+    (tmp_path / "mine.yaml").write_text(served.replace("max_replicas: 2", "max_replicas: 4"))
+    options = ["--values", str(DEMO), "--serve-config", str(tmp_path / "mine.yaml")]
+    assert main(["k8s", "new", str(tmp_path / "own"), *options]) == 0
+    own = ray_service(manifests.read(tmp_path / "own/objects"))["spec"]
+    assert yaml.safe_load(own["serveConfigV2"]) == yaml.safe_load((tmp_path / "mine.yaml").read_text())
+    assert [it["maxReplicas"] for it in own["rayClusterConfig"]["workerGroupSpecs"]] == [5, 7]
 
 
 def test_check_of_a_cluster_finds_deployments_that_fit_no_node(

@@ -15,8 +15,9 @@ from starlette.routing import Route
 from deployments.doctor.finding import Installation, Level, installation
 from deployments.doctor.host_checks import configuration
 from deployments.invocation import command
+from deployments.kubernetes.manifests import ray_service
+from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.installations import default, levels, the_problem
-from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port, serve
 
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -45,7 +46,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 @pytest.fixture
 def head(pod: Pod) -> Iterator[dict[str, Any]]:
     """Serve's answer, as the head gives it: each application with the configuration that was deployed."""
-    document = yaml.safe_load((ROOT / "k8s/overlays/cpu-demo/serve_config.yaml").read_text())
+    document = yaml.safe_load(ray_service(rendered("cpu-demo"))["spec"]["serveConfigV2"])
 
     async def handle(request: Request) -> JSONResponse:
         applications = {it["name"]: {"status": "RUNNING", "deployed_app_config": it} for it in document["applications"]}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from deployments.haproxy import cluster_settings
-from deployments.invocation import make, module
+from deployments.invocation import module
 from deployments.kubernetes.capacity import pods, problems, warnings
 from deployments.kubernetes.demands import Demand, Group, groups, quantity
 
@@ -165,7 +165,7 @@ def test_other_sources_need_no_hub() -> None:
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
     found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
     printed = f"what `{module('deployments.haproxy --nodes 63')}` prints"
-    fix = f"run `{make('k8s')}`, or put {printed} into the ConfigMap switchyard-size"
+    fix = f"put {printed} into the ConfigMap switchyard-size"
     assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]
     assert all(problem.endswith(fix) for problem in found)
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from k8s.monitoring.prometheus_rule import prometheus_rule
 from tests.support.clients.documents import anchors
+from tests.support.kubernetes.overlays import made
 from tests.support.processes.project import ROOT
 from tests.support.processes.promtool import promtool
 
@@ -222,6 +222,15 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_exists(alert: s
     assert anchor in anchors(ROOT / page)
 
 
-def test_the_operators_rule_has_the_same_alerts() -> None:
-    """`make monitoring` writes the file."""
-    assert (ALERTS.parent / "prometheus-rule.yaml").read_text() == prometheus_rule(ALERTS.read_text())
+def test_the_charts_rule_has_the_same_alerts() -> None:
+    (rule,) = (it for it in made(monitoring={"enabled": True}) if it["kind"] == "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(ALERTS.read_text())
+
+
+def test_the_operators_objects_have_the_release_that_a_prometheus_selects() -> None:
+    """kube-prometheus-stack passes over others without a word."""
+    ours = [
+        it for it in made(monitoring={"enabled": True, "release": "kps"}) if "monitoring.coreos.com" in it["apiVersion"]
+    ]
+    assert {it["kind"] for it in ours} == {"PodMonitor", "PrometheusRule", "ScrapeConfig"}
+    assert {it["metadata"]["labels"]["release"] for it in ours} == {"kps"}
