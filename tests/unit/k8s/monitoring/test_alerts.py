@@ -135,6 +135,31 @@ CASES: dict[str, Case] = {
         {"endpoint": "chat", "deployment": "green"},
     ),
     "SwitchyardReplicasPending": Case(replicas("STARTING"), replicas("RUNNING"), {"application": "llama-70b"}, "30m"),
+    "SwitchyardApplicationFailed": Case(
+        {'ray_serve_application_status{application="llama-70b"}': "5x5 1x60"},
+        {
+            'ray_serve_application_status{application="llama-70b"}': "5x5 6x60",
+            'ray_serve_application_status{application="bge"}': "2 6x60",
+        },
+        {"application": "llama-70b"},
+    ),
+    "SwitchyardNotReady": Case(
+        {'kuberay_service_condition_ready{name="blue", namespace="team", condition="false"}': "1x60"},
+        {
+            'kuberay_service_condition_ready{name="blue", namespace="team", condition="true"}': "1x60",
+            'kuberay_service_condition_ready{name="green", namespace="team", condition="false"}': "1x10 _x60",
+        },
+        {"name": "blue", "namespace": "team"},
+        "30m",
+    ),
+    "SwitchyardWeightsFailed": Case(
+        {'kube_job_failed{job_name="blue-weights-0123abcd", namespace="team", condition="true"}': "0x5 1x60"},
+        {
+            'kube_job_failed{job_name="blue-weights-0123abcd", namespace="team", condition="false"}': "1x60",
+            'kube_job_failed{job_name="backup", namespace="team", condition="true"}': "1x60",
+        },
+        {"job_name": "blue-weights-0123abcd", "namespace": "team"},
+    ),
     "SwitchyardDrainTooLong": Case(
         {'switchyard_draining{application="llama-70b", node="10.0.0.3", replica="x"}': "0x5 1x90"},
         {'switchyard_draining{application="llama-70b", node="10.0.0.3", replica="x"}': "0x5 1x40 0x50"},
