@@ -242,7 +242,7 @@ def _check_cluster(path: Path, against: Path | None) -> None:
         raise CommandError("\n".join(error.problems)) from None
     if problems:
         raise CommandError("\n".join(problems))
-    _warn(ledger_volume.warnings(service))
+    _warn(ledger_volume.warnings(service, objects))
     for change in found:
         if change.effect is not Effect.REFUSED:
             typer.echo(str(change))

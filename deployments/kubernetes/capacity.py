@@ -3,8 +3,8 @@
 Ray reports no error for these: a replica stays STARTING, and the autoscaler adds nothing.
 
 - Weights that pods cannot load: a model hub's ids, on nodes that never ask a hub.
-- Warns of weights without a revision, and of a ledger on a node's own disk: the controller of experiments starts
-  without its evidence on another node.
+- Warns of weights without a revision, of engines that may ask no name server, and of a ledger on a node's own disk:
+  the controller of experiments starts without its evidence on another node.
 """
 
 import posixpath
@@ -222,10 +222,40 @@ _NODE_LOCAL = ("emptyDir", "hostPath", "ephemeral")
 """Kinds of volumes that stay with the pod or the node."""
 
 
-def warnings(service: Mapping[str, Any]) -> list[str]:
-    """Sentences about a RayService without `capacity.problems`."""
+def warnings(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Sentences about a RayService without `capacity.problems`. `objects`: the cluster's others."""
     document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
-    return [*_unpinned(document), *_kept_nowhere(service, load_document(document))]
+    return [*_unpinned(document), *_kept_nowhere(service, load_document(document)), *_nameless(service, objects)]
+
+
+def _nameless(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Groups whose pods may ask no name server of one kind: in a pod, or at an address of the node. They would wait for
+    the head without an error.
+    """
+    policies = [it["spec"] for it in objects if it.get("kind") == "NetworkPolicy"]
+    policies = [spec for spec in policies if "Egress" in spec.get("policyTypes", ())]
+    for group in service["spec"]["rayClusterConfig"].get("workerGroupSpecs") or []:
+        labels = ((group.get("template") or {}).get("metadata") or {}).get("labels") or {}
+        limiting = [spec for spec in policies if _selects(spec.get("podSelector") or {}, labels)]
+        rules = [rule for spec in limiting for rule in spec.get("egress") or []]
+        asked = [rule for rule in rules if not rule.get("ports") or any(it.get("port") == 53 for it in rule["ports"])]
+        anywhere = ({"namespaceSelector", "ipBlock"},)
+        kinds = {kind for rule in asked for peer in rule.get("to") or anywhere for kind in peer}
+        name = f"group {group.get('groupName')}"
+        if limiting and "namespaceSelector" not in kinds:
+            yield f"{name}: its NetworkPolicy lets it ask no name server in a pod, and it waits for the head for ever"
+        if limiting and "ipBlock" not in kinds:
+            yield (
+                f"{name}: its NetworkPolicy lets it ask no name server at an address; where the cluster has NodeLocal "
+                "DNSCache or Cloud DNS, it waits for the head without an error: set dns.cidrs"
+            )
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether `matchLabels` and the operator In fit; other operators are taken to."""
+    choices = [it for it in selector.get("matchExpressions") or [] if it["operator"] == "In"]
+    fits: bool = (selector.get("matchLabels") or {}).items() <= labels.items()
+    return fits and all(labels.get(it["key"]) in it["values"] for it in choices)
 
 
 def _unpinned(document: Mapping[str, Any]) -> Iterator[str]:

@@ -211,6 +211,19 @@ def test_haproxys_settings_are_for_as_many_nodes_as_there_may_be(most: int) -> N
     assert {**cluster_settings(1), **size["data"]} == cluster_settings(count)
 
 
+def test_name_servers_that_engines_may_not_ask_are_found() -> None:
+    def warned(values: Mapping[str, Any], change: Callable[[Any], object] = lambda _: None) -> list[str]:
+        found = chart.objects(render({"models": [{**MODEL, "source": "package:x"}], **values}))
+        change(next(it for it in found if it["metadata"]["name"] == "switchyard-engines")["spec"])
+        return capacity.warnings(ray_service(found), found)
+
+    assert warned({}) == []
+    (no_address,) = warned({"dns": {"cidrs": []}})
+    assert no_address.startswith("group gpu-l4: its NetworkPolicy lets it ask no name server at an address")
+    assert len(warned({}, lambda spec: spec["egress"].pop())) == 2
+    assert warned({}, lambda spec: spec["egress"].append({})) == [], "a policy that lets it go everywhere"
+
+
 def test_a_model_is_five_values() -> None:
     model = {"name": "qwen3-8b", "source": "hf:Qwen/Qwen3-8B", "gpu": "L4", "replicas": "1-8", "share": 100}
     found = chart.objects(render({"models": [model]}))
