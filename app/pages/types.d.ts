@@ -326,6 +326,28 @@ type Program = { code: string; left: string[] };
 type Programmer = (request: ApiRequest, url: string) => Program;
 type Snippet = Program & { id: string; title: string; language: string };
 
+// --- GET /api/history ---
+
+interface RequestSeries {
+  endpoint: string;
+  deployment: string;
+  requests_per_s: number[];
+  errors: number[];
+  refused: number[];
+  output_tokens_per_s: number[];
+  first_token_p50_s: (number | null)[];
+  first_token_p95_s: (number | null)[];
+}
+
+/** Each series has one value for each of the times `at`. */
+interface RequestHistory {
+  view: string;
+  step_s: number;
+  at: number[];
+  series: RequestSeries[];
+  grafana_url: string | null;
+}
+
 // --- GET /api/requests ---
 
 interface FinishedRequest {

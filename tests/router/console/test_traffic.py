@@ -1,6 +1,8 @@
 """The page Traffic: its contents, and changes of the split with a dry run, a reason and a rollback."""
 
+import math
 import re
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from playwright.async_api import Locator, Page, Route, expect
 
+from app.activity.report import PERIOD_S, ArmCounts, PeriodCounts, Report
 from app.control_plane import Replicas
 from app.errors import Unavailable
 from app.server.overview_document import endpoints_document
@@ -422,3 +425,49 @@ async def test_a_phone_shows_everything_without_horizontal_scrolling(
     if scheme == "light":
         await page.evaluate("scrollTo(0, 0)")
         await screenshot(page, "console-traffic-360", whole=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("console-history", 1280, "light"), ("console-history-390", 390, "dark")]
+)
+async def test_the_chosen_time_is_drawn_for_each_endpoint(
+    open_page: OpenPage, managed: Managed, name: str, width: int, scheme: str
+) -> None:
+    managed.deliver(console={"grafana_url": "https://grafana.example.com/d/router"})
+    now = time.time()
+    bounds = [0.05, 0.1, 0.5, math.inf]
+    periods = [
+        PeriodCounts(
+            (now - ago) // PERIOD_S * PERIOD_S,
+            bounds,
+            [
+                ArmCounts(
+                    "chat", "blue", 40, errors=6 if ago == 1800 else 0, output_tokens=900, first_token={0: 30, 1: 8}
+                ),
+                ArmCounts("chat", "green", 4 + ago // 900, output_tokens=80, first_token={1: 3, 2: 1}),
+            ],
+            [],
+        )
+        for ago in range(6 * 3600, 600, -60)
+    ]
+    managed.controller.activity.board.take(Report("router", 0, [], periods), now)
+    page, _ = await open_page(managed.url, width=width, scheme=scheme)
+    await page.goto("/ui#/traffic")
+    chat = page.get_by_role("region", name="chat", exact=True)
+    await expect(chat.get_by_role("img", name="Failed requests since")).to_have_attribute(
+        "aria-label", re.compile(": 6$")
+    )
+    await expect(page.get_by_text("counted by all routers")).to_be_visible()
+    await page.get_by_label("Charts of the last").select_option("6 hours")
+    await expect(chat).to_contain_text("First token p95, green")
+    await expect(chat.get_by_role("img", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
+    await expect(chat.get_by_role("figure")).to_have_count(5)
+    link = page.get_by_role("link", name="Grafana")
+    await expect(link).to_have_attribute("href", "https://grafana.example.com/d/router")
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
+    await screenshot(page, name, whole=width < 1280)
+    await page.get_by_label("Charts of the last").select_option("15 minutes")
+    await expect(chat.get_by_role("img", name="Failed requests since")).to_have_attribute(
+        "aria-label", re.compile(": 0$")
+    )

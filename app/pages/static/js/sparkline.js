@@ -4,14 +4,21 @@ import { svg } from "./dom.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
+const MOST_BARS = 60;
 
 /**
- * Bars from zero, one for each value. `label` says in words what they show.
+ * Bars from zero, one for each value, or for the sum of some where there are many. `label` says in words what they
+ * show.
  *
  * @param {readonly number[]} values
  * @param {string} label
  */
 export function bars(values, label) {
+  const together = Math.ceil(values.length / MOST_BARS);
+  if (together > 1)
+    values = Array.from({ length: Math.ceil(values.length / together) }, (_, index) =>
+      values.slice(index * together, (index + 1) * together).reduce((sum, value) => sum + value, 0),
+    );
   const most = Math.max(...values, 0);
   const width = WIDTH / Math.max(values.length, 1);
   return picture(
@@ -29,12 +36,13 @@ export function bars(values, label) {
 }
 
 /**
- * A line over an area from zero; it is broken where a value is missing.
+ * A line, from zero to the highest value; it is broken where a value is missing. `arm`: the number of its colour.
  *
  * @param {readonly (number | null)[]} values
  * @param {string} label
+ * @param {number} [arm]
  */
-export function line(values, label) {
+export function line(values, label, arm = 1) {
   const most = Math.max(...values.map((value) => value ?? 0), 0);
   const step = WIDTH / Math.max(values.length - 1, 1);
   /** @param {number} value */
@@ -45,7 +53,7 @@ export function line(values, label) {
     if (value !== null) path += `${isDrawn ? "L" : "M"}${(index * step).toFixed(1)} ${height(value).toFixed(1)}`;
     isDrawn = value !== null;
   }
-  return picture(label, [svg("path", { d: path || "M0 0", class: "curve" })]);
+  return picture(label, [svg("path", { d: path || "M0 0", class: `curve arm-stroke-${arm}` })]);
 }
 
 /**
@@ -53,5 +61,15 @@ export function line(values, label) {
  * @param {readonly SVGElement[]} marks
  */
 function picture(label, marks) {
-  return svg("svg", { class: "sparkline", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, marks);
+  return svg(
+    "svg",
+    {
+      class: "sparkline",
+      preserveAspectRatio: "none",
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      role: "img",
+      "aria-label": label,
+    },
+    marks,
+  );
 }

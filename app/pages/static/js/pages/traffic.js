@@ -4,6 +4,7 @@ import { cell, mark, notice, staleNotice, swatch, table, toggle } from "../parts
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
+import { overTime, rangePicker } from "../traffic/over_time.js";
 
 export const title = "Traffic";
 
@@ -50,6 +51,9 @@ export async function mount(root, context) {
     /** @type {Map<string, {kind: Panel, element: HTMLElement}>} */
     panels: new Map(),
     said: "",
+    range: "1h",
+    /** @type {RequestHistory | null} */
+    past: null,
   };
 
   /**
@@ -130,6 +134,7 @@ export async function mount(root, context) {
           )
         : null,
       bars(endpoint),
+      overTime(state.past, endpoint),
       table(`Deployments of ${name}`, heads(), rows(endpoint), { class: "stacked" }),
       h(
         "div",
@@ -164,10 +169,26 @@ export async function mount(root, context) {
       h("p", { class: "hint" }, found ? scope(found) : state.problem ? "" : "Loading …"),
       state.problem ? staleNotice(state.problem, state.at) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
+      found ? rangePicker(state.range, state.past, chooseRange) : null,
       found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
       found?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
       found?.endpoints.map(section),
     );
+  }
+
+  /** @param {AbortSignal} [signal] */
+  async function readPast(signal) {
+    const { range } = state;
+    const past = await api.get(`/api/history?range=${range}`, { signal });
+    if (range !== state.range) return;
+    state.past = past;
+    if (state.overview !== null) draw();
+  }
+
+  /** @param {string} range */
+  function chooseRange(range) {
+    state.range = range;
+    readPast().catch(() => {}); // the next reading shows it
   }
 
   /** @param {AbortSignal} [signal] */
@@ -184,7 +205,8 @@ export async function mount(root, context) {
   }
 
   draw();
-  return poll(read);
+  const ends = [poll(read), poll(readPast, { every: 10_000 })];
+  return () => ends.forEach((end) => end());
 }
 
 /** @param {Overview} overview */
