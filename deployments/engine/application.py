@@ -6,38 +6,29 @@ imports neither vLLM nor torch; `deployments.engine.replica` is what runs in the
 Builds an engine's application as Ray Serve LLM does, without importing torch or vLLM.
 """
 
-import ast
 import copy
-import importlib.util
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import ray
 from pydantic import BaseModel, ConfigDict
 from ray import serve
 
+from app.config.reference import packages
 from app.internal_api import MAX_BEAMS, MAX_STOP_STRINGS, PACKAGE_PREFIX
 from deployments.draining import GRACE_S
 from deployments.engine.adapters import adapter_kwargs
 
 # Serve builds every application in a separate process, which ends with the build. There Ray's `build_llm_deployment`
-# imports vLLM, which takes seven CPU-seconds, for the names of its arguments. This module reads those from vLLM's
-# source, and names the deployment's class instead of importing it. Nothing else differs but for the number of replicas
-# (see `deployment_options`); `tests/unit` compares both.
+# imports vLLM, which takes seven CPU-seconds, and which the head does not have, for the names of its arguments. This
+# module has those from `app/config/packages.json`, and names the deployment's class instead of importing it. Nothing
+# else differs but for the number of replicas (see `deployment_options`); `tests/unit` compares both.
 
 _OPTIONAL = ("torch", "transformers")
 """Optional packages that Ray imports with its LLMConfig. Only replicas use them."""
-
-_ARGUMENTS: Mapping[str, Sequence[str]] = {
-    "engine/arg_utils.py": ("EngineArgs", "AsyncEngineArgs"),
-    "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
-}
-"""The dataclasses that declare the valid `engine_kwargs`, by their file in the package vllm."""
 
 
 def build(config: Any, server: str, name: str, **options: Any) -> serve.Application:
@@ -65,21 +56,9 @@ def llm_config(given: Mapping[str, Any]) -> Any:
     return config
 
 
-@cache
 def engine_arguments() -> frozenset[str]:
-    """The names of vLLM's arguments, read from the installed package's source."""
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or spec.origin is None:
-        raise ValueError("vLLM is not installed")
-    package = Path(spec.origin).parent
-    return frozenset(
-        item.target.id
-        for file, classes in _ARGUMENTS.items()
-        for statement in ast.parse((package / file).read_text()).body
-        if isinstance(statement, ast.ClassDef) and statement.name in classes
-        for item in statement.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    )
+    """The names of vLLM's arguments. Where Serve builds applications, vLLM need not be installed."""
+    return frozenset(packages()["$defs"]["EngineArguments"]["properties"])
 
 
 def deployment_options(config: Any) -> dict[str, Any]:

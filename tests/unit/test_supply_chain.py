@@ -63,8 +63,8 @@ def test_every_step_of_a_workflow_is_a_shell_script_whose_targets_the_makefile_h
 
 def test_every_image_that_is_not_built_here_is_named_by_its_digest() -> None:
     built = stages(ROOT / "k8s/Dockerfile")
-    bases = {stage.base for stage in built.values()} - set(built)
+    bases = {stage.base for stage in built.values()} - {*built, "$BASE"}  # test_dockerfile.py has the digest
     images = {it["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for it in pod.containers}
     foreign = bases | {image for image in images if not image.startswith("switchyard:")}
-    assert len(foreign) >= 2
+    assert foreign
     assert [image for image in foreign if not DIGEST.search(image)] == []

@@ -26,7 +26,7 @@ def stages(path: Path) -> dict[str, Stage]:
         if instruction == "FROM":
             base, _, name = argument.partition(" AS ")
             found[name] = Stage(name, base, ())
-        else:
+        elif found:  # before the first stage: the arguments of FROM
             last = next(reversed(found.values()))
             found[last.name] = Stage(last.name, last.base, (*last.steps, (instruction, argument)))
     return found

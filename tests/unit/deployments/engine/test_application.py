@@ -202,7 +202,7 @@ def test_replicas_find_the_classes_by_their_names() -> None:
 
 def test_the_arguments_are_those_that_vllm_takes() -> None:
     taken = {field.name for declared in (AsyncEngineArgs, FrontendArgs) for field in dataclasses.fields(declared)}
-    assert ray_llm.engine_arguments() == taken
+    assert ray_llm.engine_arguments() == {name for name in taken if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(

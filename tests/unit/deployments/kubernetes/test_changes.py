@@ -57,6 +57,8 @@ DOCUMENTED: list[tuple[dict[str, Any], set[Effect], str]] = [
     (first(replicas="1-400"), {Effect.PATCH, Effect.IN_PLACE}, "ConfigMap sy-size, for pods that start"),
     ({"nodes": {"L4": {"tolerations": [{"key": "gpus", "operator": "Exists"}]}}}, {Effect.PATCH}, "tolerations"),
     ({"image": {"tag": "0.1.1"}}, {Effect.NEW_CLUSTER}, ".image"),
+    ({"engineImage": {"tag": "0.1.1"}}, {Effect.NEW_CLUSTER}, "workerGroupSpecs[gpu-l4].template.spec.containers"),
+    ({"upgrade": "NewClusterWithIncrementalUpgrade"}, {Effect.IN_PLACE}, "RayService: upgradeStrategy"),
     ({"nodes": {"L4": {"memory": "32Gi"}}}, {Effect.NEW_CLUSTER}, "memory"),
     ({"cloud": "gke"}, {Effect.NEW_CLUSTER}, "nodeSelector"),
     ({"upgrade": "None"}, {Effect.IN_PLACE}, "upgradeStrategy"),
