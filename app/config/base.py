@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 MOST_PROBLEMS = 50
@@ -131,7 +132,8 @@ def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> s
     if kind in ("model_type", "model_attributes_type"):
         return f"expected a mapping with {', '.join(_model_at(root, item['loc']).model_fields)}"
     if kind in _EXPECTED and not is_secret:
-        return f"expected {_EXPECTED[kind]}, not {shown(value)}{_remedy(kind, value)}"
+        remedy = _remedy(kind, value, is_part=_is_part(around.model_fields.get(str(item["loc"][-1]))))
+        return f"expected {_EXPECTED[kind]}, not {shown(value)}{remedy}"
     if kind in _BOUNDS and not is_secret:
         word, limit = _BOUNDS[kind]
         bound = item.get("ctx", {})[limit]
@@ -175,13 +177,21 @@ _BOUNDS = {
 """pydantic's bounds: its kind of error, the word for it, the bound's name."""
 
 
-def _remedy(kind: str, value: object) -> str:
+def _is_part(field: FieldInfo | None) -> bool:
+    """Whether the field is a part of 1."""
+    bounds = field.metadata if field is not None else ()
+    return any(getattr(bound, name, None) == 1 for bound in bounds for name in ("lt", "le"))
+
+
+def _remedy(kind: str, value: object, *, is_part: bool) -> str:
     if kind == "string_type" and isinstance(value, int | float):
         return "; put it in quotes"
     if kind in ("tuple_type", "list_type") and isinstance(value, str):
         return f"; write [{value}]"
     number = value.strip().removesuffix("%").strip() if isinstance(value, str) else ""
     if kind.startswith(("int", "float")) and number.isdigit():
+        if is_part and "%" in str(value):
+            return f"; write {int(number) / 100:g}"
         return f"; write {number}, without {'%' if '%' in str(value) else 'quotes'}"
     return ""
 

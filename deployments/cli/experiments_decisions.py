@@ -59,8 +59,9 @@ def _resumption(summary: Summary) -> str:
     if acting["share"] > 0:
         return "It continues. The traffic stays as it is."
     control, treatment = summary["control"], treatments[0]
+    stay = "stays" if len(treatments) == 1 else "stay"
     by_hand = command(f"traffic {summary['endpoint']} {control}=90 {treatment}=10")
-    return f"It continues, but has no ramp: {_names(treatments)} stay at 0 % until you move traffic, as in: {by_hand}"
+    return f"It continues, but has no ramp: {_names(treatments)} {stay} at 0 % until you move traffic, as in: {by_hand}"
 
 
 DOUBTS = {

@@ -159,6 +159,8 @@ def _written(
         except OSError as error:
             raise CommandError(f"{file} cannot be written: {error.strerror}. Name another with {_OUTPUT}") from None
         typer.echo(f"Wrote {file}, which is yours to edit; {endpoint} is {split}", err=True)
+        if name == "init" and own.placement.kind == "cpu":
+            typer.echo(f"It is for a CPU, as here; {_GPU} and a type, such as L4, writes one for GPUs", err=True)
     return file
 
 
@@ -171,6 +173,9 @@ def _model(target: str, *, ask_hub: bool) -> tuple[str, Mapping[str, Any], bool]
     from deployments.weights.errors import WeightsError
 
     path = Path(target).expanduser()
+    if path.is_file():
+        serve_it = command(f"serve {argument(path)}")
+        raise CommandError(f"{target} is a file, and a model is a folder or a hub's id. A configuration: {serve_it}")
     try:
         if target.startswith(PACKAGE_PREFIX):
             name = target.removeprefix(PACKAGE_PREFIX)

@@ -1,6 +1,7 @@
 """What a valid configuration asks for that no machine, or not this one, has: known before anything starts."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from deployments.invocation import make
 from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
 from deployments.local import accelerator
 from deployments.local.accelerator import KV_AND_WEIGHTS, Gpu, NoGpus
+from deployments.local.processes import models_directory
+from deployments.weights import hub
 from deployments.weights.recipes import RECIPES
 from deployments.weights.sources import HUB_ID, adapter_sources, is_hub_id, model_sources
 
@@ -21,18 +24,67 @@ LOGICAL_CPUS = 16
 
 _KNOWN = ", ".join(RECIPES)
 
+_CPU_CACHE, _ANY_LENGTH = "VLLM_CPU_KVCACHE_SPACE", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+"""vLLM's environment variables for the cache of an engine on CPUs, and for lengths that the model does not have."""
+
 _UTILIZATION = 0.92
 """vLLM's default of `gpu_memory_utilization`."""
 
 _SHARING = "docs/start/gpu.md#two-deployments-on-one-gpu"
 
 
-def engine_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    """What no engine can do, here or elsewhere. `document`: a configuration whose router's part is valid."""
+def model_config(source: str) -> Mapping[str, Any]:
+    """What `config.json` says of a model, if its folder is on this machine; empty if not."""
+    if source.startswith(PACKAGE_PREFIX):
+        folder: Path | None = models_directory() / source.removeprefix(PACKAGE_PREFIX)
+    elif source.startswith(("/", ".")):
+        folder = Path(source)
+    else:
+        folder = hub.cached_config_folder(source) if is_hub_id(source) else None
+    try:
+        config = json.loads((folder / "config.json").read_text()) if folder is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def engine_problems(
+    document: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]] = model_config
+) -> Iterator[str]:
+    """What no engine can do, here or elsewhere. `document`: a configuration whose router's part is valid. `config_of`:
+    a model's `config.json` by its source; empty if it is not known."""
     yield from unknown_sources(document)
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # malformed: `package_problems` says so
         for demand in demands(document):
             yield from _shared_gpu_problems(document, demand)
+            yield from _model_problems(document, demand.application, config_of)
+
+
+def _model_problems(
+    document: Mapping[str, Any], application: str, config_of: Callable[[str], Mapping[str, Any]]
+) -> Iterator[str]:
+    """Arguments that the model itself excludes, and a size of the cache that vLLM cannot read."""
+    config = _engine(document, application)
+    where = f"applications.{application}.args.llm_config"
+    variables = (config.get("runtime_env") or {}).get("env_vars") or {}
+    size = str(variables.get(_CPU_CACHE, "0"))
+    if not size.isdigit():
+        yield f"{where}.runtime_env.env_vars.{_CPU_CACHE}: expected whole GiB, such as 4, not {size}"
+    kwargs, loading = config.get("engine_kwargs") or {}, config.get("model_loading_config") or {}
+    known = config_of(str(loading.get("model_source") or loading.get("model_id") or ""))
+    known = {**known, **(known.get("text_config") or {})}
+    most, wanted = known.get("max_position_embeddings"), kwargs.get("max_model_len")
+    scaled = known.get("rope_scaling") or (known.get("rope_parameters") or {}).get("rope_type", "default") != "default"
+    is_longer = isinstance(most, int) and isinstance(wanted, int) and wanted > most
+    is_free = scaled or "model_max_length" in known or _ANY_LENGTH in variables or kwargs.get("hf_overrides")
+    if is_longer and not is_free:
+        yield f"{where}.engine_kwargs.max_model_len: the model has positions for {most} tokens, not {wanted}"
+    heads, parts = known.get("num_attention_heads"), kwargs.get("tensor_parallel_size")
+    if isinstance(heads, int) and isinstance(parts, int) and parts > 0 and heads % parts:
+        yield (
+            f"{where}.engine_kwargs.tensor_parallel_size: the model's {heads} attention heads cannot be divided among "
+            f"{parts} GPUs; set a divisor of {heads}"
+        )
 
 
 def _shared_gpu_problems(document: Mapping[str, Any], demand: Demand) -> Iterator[str]:
@@ -84,7 +136,12 @@ def _absent(applications: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         where = f"{application['name']}: "
         for source in model_sources([application]):
             if source.startswith(("/", ".")) and not (Path(source) / "config.json").is_file():
-                yield f"{where}model_source: {source} has no config.json: it is no model's folder; correct it"
+                why = "has no config.json: it is no model's folder" if Path(source).is_dir() else "does not exist"
+                yield f"{where}model_source: {source} {why}; correct it"
+        arguments = ((application.get("args") or {}).get("llm_config") or {}).get("engine_kwargs") or {}
+        template = arguments.get("chat_template")
+        if isinstance(template, str) and not {*"{}\n"} & {*template} and not Path(template).is_file():
+            yield f"{where}chat_template: there is no file {template}; correct it"
         for source in adapter_sources([application]):
             if source.startswith(("/", ".")) and not (Path(source) / "adapter_config.json").is_file():
                 yield f"{where}lora_modules: {source} has no adapter_config.json: it is no adapter's folder; correct it"

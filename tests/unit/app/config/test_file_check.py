@@ -448,7 +448,7 @@ def test_the_file_of_the_project_has_no_problem() -> None:
         (
             "model_source: package:SmolLM2-135M-Instruct",
             "model_source: ./missing",
-            "smollm2-blue: model_source: ./missing has no config.json: it is no model's folder; correct it",
+            "smollm2-blue: model_source: ./missing does not exist; correct it",
         ),
         (
             "enforce_eager: true ",

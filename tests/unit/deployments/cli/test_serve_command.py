@@ -43,7 +43,10 @@ def test_a_folder_and_a_variant_share_the_traffic_from_the_first_minute(
 ) -> None:
     assert run("init ./My-Model --as chat --variant cold='--no-enable-prefix-caching' --max-model-len 4k") == 0
     printed = capsys.readouterr()
-    assert printed.err == "Wrote my-model.yaml, which is yours to edit; chat is 90 % my-model, 10 % cold\n"
+    assert printed.err.splitlines() == [
+        "Wrote my-model.yaml, which is yours to edit; chat is 90 % my-model, 10 % cold",
+        "It is for a CPU, as here; --gpu and a type, such as L4, writes one for GPUs",
+    ]
     assert printed.out == f"Start it with: {command('serve my-model.yaml')}\n"
     assert served("my-model.yaml")["endpoints"]["chat"]["traffic"] == {"my-model": 90, "cold": 10}
     engines = yaml.safe_load(Path("my-model.yaml").read_text())["applications"][2:]
@@ -129,6 +132,7 @@ def test_a_type_of_gpu_is_written_in_rays_spelling() -> None:
             "'SmolLM2-135M' is no folder or hub's id. Did you mean package:SmolLM2-135M-Instruct?",
             1,
         ),
+        ("init mine.yaml", "mine.yaml is a file, and a model is a folder or a hub's id. A configuration: ", 1),
         ("serve mine", "'mine' is no folder or hub's id. Did you mean mine.yaml?", 1),
         ("init package:SmolLM2", "No recipe makes the model 'SmolLM2'", 1),
         ("init My-Model --output no/where.yaml", "no/where.yaml cannot be written: No such file or directory", 1),

@@ -123,3 +123,60 @@ def test_the_driver_lists_the_gpus(tmp_path: Path) -> None:
     )
     command.chmod(0o755)
     assert accelerator.gpus({"PATH": str(tmp_path)}) == [L4, Gpu("NVIDIA GB10", "580.95.05", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "problem"),
+    [
+        ({}, {"max_model_len": 10**6}, None),
+        ({"max_position_embeddings": 8192}, {"max_model_len": 8192}, None),
+        (
+            {"max_position_embeddings": 8192},
+            {"max_model_len": 131072},
+            "max_model_len: the model has positions for 8192 tokens, not 131072",
+        ),
+        (
+            {"text_config": {"max_position_embeddings": 8192}},
+            {"max_model_len": 8193},
+            "max_model_len: the model has positions for 8192 tokens, not 8193",
+        ),
+        ({"max_position_embeddings": 8192, "rope_scaling": {"type": "yarn"}}, {"max_model_len": 8193}, None),
+        ({"max_position_embeddings": 8192, "model_max_length": 9000}, {"max_model_len": 8193}, None),
+        ({"max_position_embeddings": 8192}, {"max_model_len": 8193, "hf_overrides": {"rope_parameters": {}}}, None),
+        ({"num_attention_heads": 12}, {"tensor_parallel_size": 4}, None),
+        (
+            {"num_attention_heads": 12},
+            {"tensor_parallel_size": 8},
+            "tensor_parallel_size: the model's 12 attention heads cannot be divided among 8 GPUs; set a divisor of 12",
+        ),
+    ],
+)
+def test_arguments_that_the_model_excludes_are_problems(
+    config: dict[str, Any], arguments: dict[str, Any], problem: str | None
+) -> None:
+    document = model(Placement("gpu"), arguments)
+    where = "applications.v0.args.llm_config.engine_kwargs."
+    assert list(engine_problems(document, lambda source: config)) == ([where + problem] if problem else [])
+
+
+@pytest.mark.parametrize(("size", "is_read"), [("4", True), ("1GiB", False), ("0.1", False)])
+def test_a_size_of_the_cpu_cache_that_vllm_cannot_read_is_a_problem(size: str, *, is_read: bool) -> None:
+    document = model(Placement(), {})
+    engine(document, "v0")["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": size}}
+    assert [line.rpartition(": ")[2] for line in engine_problems(document, lambda source: {})] == (
+        [] if is_read else [f"expected whole GiB, such as 4, not {size}"]
+    )
+
+
+def test_a_missing_chat_template_and_folder_are_told(tmp_path: Path) -> None:
+    document = model(Placement("gpu"), {"chat_template": str(tmp_path / "none.jinja")})
+    engine(document, "v0")["model_loading_config"]["model_source"] = str(tmp_path / "none")
+    assert unfit(document, [L4]) == [
+        f"v0: model_source: {tmp_path}/none does not exist; correct it",
+        f"v0: chat_template: there is no file {tmp_path}/none.jinja; correct it",
+    ]
+    (tmp_path / "none").mkdir()
+    engine(document, "v0")["engine_kwargs"]["chat_template"] = "{{ messages }}"
+    assert unfit(document, [L4]) == [
+        f"v0: model_source: {tmp_path}/none has no config.json: it is no model's folder; correct it"
+    ]
