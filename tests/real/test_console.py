@@ -33,3 +33,26 @@ async def test_the_console_shows_the_real_split_replicas_and_times(application: 
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
         await page.goto("/docs")
         await expect(page.get_by_role("link", name="switchyard", exact=True)).to_be_visible()
+
+
+async def test_the_console_lists_the_real_requests_of_all_routers(application: Application, tmp_path: Path) -> None:
+    list(application.sdk.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+    async with (
+        running_browser(tmp_path) as browser,
+        watched_page(browser, application.url) as (page, watch),
+    ):
+        watch.expected = ["status of 404"]  # no experiment has recorded the request
+        await page.goto("/ui#/requests?endpoint=chat&status=answered")
+        rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+        await expect(rows.first).to_be_visible()
+        await expect(page.get_by_text("of all routers, everyone's")).to_be_visible()
+        await rows.first.get_by_role("link").click()
+        timeline = page.get_by_role("article").first
+        await expect(timeline.get_by_role("listitem")).to_have_count(4)
+        await expect(timeline).to_contain_text("Deployment, until the first byte")
+        await expect(timeline).to_contain_text(" in the answer of at most ")
+        await page.goto("/ui#/traffic")
+        await page.get_by_label("Charts of the last").select_option("15 minutes")
+        chat = page.get_by_role("region", name="chat", exact=True)
+        await expect(chat.get_by_role("figure").filter(has_text="First token p95").first).to_be_visible()
+        await expect(page.get_by_text("counted by all routers")).to_be_visible()
