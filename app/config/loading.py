@@ -311,7 +311,7 @@ def _lines(name: str, experiment: Experiment, applied: Config, wanted: Config) -
     follower = wanted.experiments.get(name)
     is_ended = follower is None or not is_active(follower)
     if is_ended:
-        yield f"experiments.{name}: it moves traffic, and this file ends its run; keep it `running` if it is to go on"
+        yield f"experiments.{name}: it moves traffic, and this file interrupts its run; keep it `running` to go on"
     if after is None or _arms(before, experiment) == _arms(after, experiment):
         return
     reached = f"'{name}' has brought it to" if has_moved else f"the ramp of '{name}' runs, at"

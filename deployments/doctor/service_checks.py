@@ -43,6 +43,8 @@ _BUILD = re.compile(r"controller_build_(.+)_\d+\.log$")
 _ERROR_LINE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b")
 _EXCEPTION = re.compile(r"^(?:\(\S+ pid=\d+\) )?((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b.*)")
 _LONGEST = 300
+_KILLED = re.compile(r"^\[(\S+ [\d:]+).*NODE_OUT_OF_MEMORY", re.MULTILINE)
+"""Ray's line about a worker that it ended because the machine was short of memory."""
 
 
 def applications(installation: Installation) -> Iterator[Finding]:
@@ -91,11 +93,20 @@ def last_errors(installation: Installation) -> Iterator[Finding]:
     if installation.logs is None or not installation.logs.exists():
         return
     errors = errors_by_application(installation.logs)
+    if killed := killed_for_memory(installation.logs):
+        fix = "free memory, lower VLLM_CPU_KVCACHE_SPACE, or serve fewer replicas"
+        yield problem("log", f"Ray ended processes, since the memory was nearly full, last at {killed[-1]}", fix)
     for name, lines in sorted(errors.items()):
         for line in lines[-_LAST:]:
             yield warning("log", f"{name}: {line}", f"read the log: {installation.logs}")
-    if not errors:
+    if not errors and not killed:
         yield ok("log", "no errors")
+
+
+def killed_for_memory(logs: Path) -> list[str]:
+    """When Ray ended processes of this run because the machine was short of memory, as its log has the times."""
+    file = logs / "gcs_server.out"
+    return _KILLED.findall(_tail(file)) if file.exists() else []
 
 
 def errors_by_application(logs: Path) -> Mapping[str, list[str]]:

@@ -136,7 +136,7 @@ def test_a_rollback_that_a_file_undoes() -> None:
 def test_a_file_that_ends_the_run(state: str | None) -> None:
     wanted = {} if state is None else {"exp": {**RAMPED, "state": state}}
     ends, moves = superseded(config(25, {"exp": RAMPED}, MOVED), config(1, wanted))
-    assert ends.startswith("experiments.exp: it moves traffic, and this file ends its run")
+    assert ends.startswith("experiments.exp: it moves traffic, and this file interrupts its run")
     assert "which wins; to keep" in moves
     assert superseded(config(25, {"exp": RAMPED}, MOVED), config(25, wanted)) == [ends]
 

@@ -100,6 +100,13 @@ def test_the_last_errors_of_each_application_are_found(logs: Path) -> None:
 
 def test_logs_without_errors_pass(tmp_path: Path) -> None:
     assert levels(last_errors(installation(logs=tmp_path))) == [Level.OK]
+    (tmp_path / "gcs_server.out").write_text(
+        "[2026-11-26 10:14:58,001 I 7 7] (gcs_server) gcs_worker_manager.cc:70: exit_type = INTENDED_SYSTEM_EXIT\n"
+        "[2026-11-26 10:15:10,123 W 7 7] (gcs_server) gcs_worker_manager.cc:75: exit_type = NODE_OUT_OF_MEMORY, …\n"
+    )
+    (killed,) = last_errors(installation(logs=tmp_path))
+    assert killed.level == Level.PROBLEM
+    assert killed.message == "Ray ended processes, since the memory was nearly full, last at 2026-11-26 10:15:10"
 
 
 def test_a_check_that_raises_does_not_stop_the_others() -> None:
