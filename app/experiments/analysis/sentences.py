@@ -165,7 +165,7 @@ def _counts(report: Report, units: str) -> str:
     parts = [f"{words.count(report.units[first])} {units} on {first}"]
     parts += [f"{words.count(report.units[name])} on {name}" for name in others]
     running = sum(report.running.values())
-    open_ = f" ({words.count(running)} more {'is' if running == 1 else 'are'} still running)" if running else ""
+    open_ = f" ({words.count(running)} more {'has' if running == 1 else 'have'} not ended)" if running else ""
     ended = sum(report.requests.values())
     parts.append(f"{words.count(ended)} request{'' if ended == 1 else 's'}{open_}")
     if report.started_at is not None:

@@ -100,7 +100,7 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         "Guardrails quiet. Split as configured (no alarm)."
     )
     running = msgspec.structs.replace(SHIP, running={SHIP.control: 7, "smollm2-green": 5})
-    assert "31,870 requests (12 more are still running), since" in sentences.details(running, 0.05, "users")[-1]
+    assert "31,870 requests (12 more have not ended), since" in sentences.details(running, 0.05, "users")[-1]
 
 
 @pytest.mark.parametrize(
