@@ -1,5 +1,7 @@
 """The chart: what Helm makes of it, and what `switchyard k8s` makes of it without Helm, is the same."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from deployments.kubernetes import capacity, chart
 from deployments.kubernetes.demands import most_nodes
 from deployments.kubernetes.manifests import ray_service
 from deployments.kubernetes.manifests import read as kustomized
-from tests.support.kubernetes import schemas
+from tests.support.kubernetes import policies, schemas
 from tests.support.kubernetes.helm import Helm, HelmFailed, helm
 from tests.support.processes.project import ROOT
 
@@ -222,6 +224,24 @@ def test_name_servers_that_engines_may_not_ask_are_found() -> None:
     assert no_address.startswith("group gpu-l4: its NetworkPolicy lets it ask no name server at an address")
     assert len(warned({}, lambda spec: spec["egress"].pop())) == 2
     assert warned({}, lambda spec: spec["egress"].append({})) == [], "a policy that lets it go everywhere"
+
+
+HASH = re.compile(r"-weights-[0-9a-f]{8}")
+
+
+def test_two_releases_in_a_namespace_share_nothing() -> None:
+    """A release is another one with its own name in place of the other's, and refers to nothing that it has not."""
+    values = {"host": "models.example.com", "monitoring": {"enabled": True}}
+    blue, green = (render(values, name=name, namespace="team") for name in ("blue-1", "green-2"))
+    named = {file: HASH.sub("-weights-#", text.replace("blue-1", "green-2")) for file, text in blue.items()}
+    assert named == {file: HASH.sub("-weights-#", text) for file, text in green.items()}
+    both = chart.objects(blue), chart.objects(green)
+    assert not {identity(it) for it in both[0]} & {identity(it) for it in both[1]}
+    absent = [it for it in policies.resolved_references(both[0]) if "no Secret blue-1" not in it]
+    assert absent == []
+    assert list(policies.survives_its_head(both[0])) == [], "the Service of its own Redis"
+    selectors = {json.dumps(it["spec"]["podSelector"]) for it in both[0] if it["kind"] == "NetworkPolicy"}
+    assert all('"app.kubernetes.io/instance": "blue-1"' in it for it in selectors)
 
 
 def test_a_model_is_five_values() -> None:
