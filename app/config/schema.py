@@ -254,8 +254,12 @@ class Cors(_Model):
 
 
 class Console(_Model):
-    """Links of the page `/ui` to other programs. Browsers follow them, the server does not."""
+    """What the page `/ui` shows besides this server's own data. Browsers follow its links, the server does not."""
 
+    environment: Annotated[str, StringConstraints(pattern=r"^\S(.{0,28}\S)?$")] | None = Field(
+        default=None, description="This installation's name, like `production`, at the top of every page."
+    )
+    docs_url: str | None = Field(default=None, description="Your copy of this documentation.")
     grafana_url: str | None = Field(default=None, description="Grafana, or one of its dashboards.")
     trace_url: str | None = Field(
         default=None,
@@ -264,7 +268,8 @@ class Console(_Model):
 
     @model_validator(mode="after")
     def _are_links(self) -> Self:
-        for name, url in (("grafana_url", self.grafana_url), ("trace_url", self.trace_url)):
+        for name in ("docs_url", "grafana_url", "trace_url"):
+            url = getattr(self, name)
             if url is not None and not url.startswith(("https://", "http://")):
                 raise ValueError(f"`{name}` '{url}' must begin with https:// or http://")
         if self.trace_url is not None and "{trace_id}" not in self.trace_url:

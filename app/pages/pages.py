@@ -52,14 +52,20 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Switchyard: API</title>
-<link rel="icon" href="data:,">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="/ui/static/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/docs/swagger-ui.css">
 <link rel="stylesheet" href="/docs/readable.css">
 </head>
 <body>
-<div id="page"></div>
+<header class="top">
+<a href="/ui"><img src="/ui/static/icon.svg" alt="" width="20" height="20">Switchyard</a>
+<nav aria-label="Pages"><a href="/ui">Back to the console</a></nav>
+<button type="button" id="theme"></button>
+</header>
+<main id="page"></main>
 <script src="/docs/swagger-ui-bundle.js"></script>
-<script src="/docs/start.js" data-document="/openapi.json"></script>
+<script src="/docs/start.js" type="module"></script>
 </body>
 </html>
 """

@@ -65,7 +65,7 @@ interface PageModule {
 }
 
 /** Swagger UI's function, on the page /docs. */
-declare const SwaggerUIBundle: (options: Record<string, unknown>) => void;
+declare const SwaggerUIBundle: (options: Record<string, unknown>) => any;
 
 // --- Signing in ---
 
@@ -122,6 +122,7 @@ interface Me {
   operates: string[];
   views: boolean;
   limits_counted: string;
+  server: { version: string | null; environment: string | null; docs_url: string | null };
   endpoints: MyEndpoint[];
 }
 

@@ -23,6 +23,7 @@ from app.limits.limiter import Allowance
 from app.server.openapi import Operation
 from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
 from app.telemetry.caller_use import Use
+from app.version import own_version
 
 
 def me_document(
@@ -33,7 +34,7 @@ def me_document(
     roles: Roles,
     limits_are_shared: bool,
 ) -> dict[str, Any]:
-    """The caller's name, its roles, the endpoints it may use, and its remaining limits there.
+    """The caller's name, its roles, the server, the endpoints it may use, and its remaining limits there.
 
     `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
     """
@@ -46,6 +47,7 @@ def me_document(
         "operates": [name for name in visible.endpoints if roles.may_operate(caller, name)],
         "views": roles.may_view(caller),
         "limits_counted": "by all routers together" if limits_are_shared else "by this router alone",
+        "server": {"version": own_version(), **visible.console.model_dump(include={"environment", "docs_url"})},
         "endpoints": [
             {
                 "endpoint": name,

@@ -15,6 +15,7 @@ from app.dialects.schemas import Body, Schema, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
 from app.experiments.contract.journal import MEDIA_TYPES
 from app.routing.traffic import DEPLOYMENT_HEADER
+from app.version import own_version
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -176,7 +177,12 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         ),
         "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
         "me": _object(
-            caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
+            caller=_TEXT,
+            anonymous=_FLAG,
+            manages=_FLAG,
+            limits_counted=_TEXT,
+            server=_OBJECT,
+            endpoints=_list(_object(endpoint=_TEXT)),
         ),
         "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
         "callers": _object(
@@ -277,6 +283,65 @@ class Operation(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+_GROUPS: Mapping[str, tuple[str, str]] = {
+    "openai": ("OpenAI", "OpenAI's API, also Azure OpenAI's, vLLM's and Cohere's routes"),
+    "anthropic": ("Anthropic", "Messages"),
+    "azure": ("Azure AI", "Azure AI Model Inference"),
+    "databricks": ("Databricks", "Foundation Model APIs and serving endpoints"),
+    "friendli": ("Friendli", "Serverless and dedicated endpoints"),
+    "tgi": ("TGI", "Text Generation Inference, MindIE and Text Embeddings Inference"),
+    "switchyard": ("Switchyard", "Traffic, experiments, callers and this server's own health"),
+}
+"""A dialect's title and description, in the order in which pages show them."""
+
+_FIRST = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v2/rerank",
+    "/v1/models",
+    "/v1/messages",
+    "/serving-endpoints/{name}/invocations",
+    "/generate",
+)
+"""The paths that people look for, before the others of their groups."""
+
+_SAY_HELLO = [{"role": "user", "content": "Say hello."}]
+_CHAT_REQUEST = {"model": "chat", "messages": _SAY_HELLO, "max_tokens": 16}
+_COMPLETION_REQUEST = {"model": "chat", "prompt": "Once upon a time", "max_tokens": 16}
+_RESPONSE_REQUEST = {"model": "chat", "input": "Say hello.", "max_output_tokens": 16}
+_EMBEDDING_REQUEST = {"model": "embeddings", "input": ["A switchyard sorts wagons."]}
+_RERANK_REQUEST = {"model": "rerank", "query": "What sorts wagons?", "documents": ["A switchyard.", "A bank."]}
+_TGI_REQUEST = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 16}}
+
+EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "openai": {
+        "chat": _CHAT_REQUEST,
+        "completions": _COMPLETION_REQUEST,
+        "responses": _RESPONSE_REQUEST,
+        "embeddings": _EMBEDDING_REQUEST,
+        "rerank": _RERANK_REQUEST,
+        "rerank_v2": _RERANK_REQUEST,
+    },
+    "anthropic": {"messages": _CHAT_REQUEST},
+    "databricks": {
+        "invocations": {"messages": _SAY_HELLO, "max_tokens": 16},
+        "chat": _CHAT_REQUEST,
+        "completions": _COMPLETION_REQUEST,
+        "embeddings": _EMBEDDING_REQUEST,
+    },
+    "friendli": {"chat": _CHAT_REQUEST, "completions": _COMPLETION_REQUEST},
+    "tgi": {
+        "root": _TGI_REQUEST,
+        "generate": _TGI_REQUEST,
+        "generate_stream": _TGI_REQUEST,
+        "chat": _CHAT_REQUEST,
+        "completions": _COMPLETION_REQUEST,
+    },
+}
+"""Bodies of requests, by dialect and operation. `model` is a task: the page `/docs` puts an endpoint of it there."""
+
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 _HEADERS: Mapping[str, tuple[str, Schema]] = {
@@ -326,7 +391,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         shared.setdefault((operation.path, operation.method), []).append(operation)
     ids = _operation_ids({place: [(one.dialect, one.name) for one in together] for place, together in shared.items()})
     paths: dict[str, dict[str, Any]] = {}
-    for (path, method), together in shared.items():
+    for (path, method), together in sorted(shared.items(), key=_place_in_groups):
         described = {"operationId": ids[path, method], **_described(path, together, schemas)}
         paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})[method.lower()] = described
     named = {operation.dialect for operation in operations}
@@ -335,9 +400,11 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Switchyard",
-            "version": "1",
-            "description": "A field that is null counts as one that is left out.",
+            "version": own_version() or "development",
+            "description": "Every route of this server, by the API that it belongs to. `model` is the name of an "
+            "endpoint, which `GET /v1/models` lists. A field that is null counts as one that is left out.",
         },
+        "tags": [{"name": title, "description": text} for name, (title, text) in _GROUPS.items() if name in named],
         "servers": [{"url": "/", "description": "The server that this document came from"}],
         "security": [{}, *({name: []} for name in _SECURITY)],
         "paths": paths,
@@ -359,23 +426,41 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
     parameters += [_parameter("header", name, text) for name, text in headers.items()]
     if "azure" in dialects:
         version = _parameter("query", "api-version", "Marks the request as Azure's", _API_VERSION)
-        parameters.append({**version, "required": dialects == ["azure"]})
+        parameters.append({**version, "required": dialects == ["azure"], "example": "2024-05-01-preview"})
         if bodies:
             modes: Schema = {"enum": [*EXTRA_PARAMETERS], "default": "error"}
             parameters.append(_parameter("header", "extra-parameters", _EXTRA_PARAMETERS, modes))
     if bodies:
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _HEADERS]
     described: dict[str, Any] = {
-        "tags": dialects,
-        "summary": ", ".join(dict.fromkeys(f"{operation.dialect}: {operation.name}" for operation in together)),
+        "tags": [_GROUPS[dialect][0] for dialect in dialects],
+        "summary": " / ".join(dict.fromkeys(_in_words(operation.name) for operation in together)),
         "parameters": parameters,
         "responses": _responses(together, dialects),
     }
     if all(operation.open for operation in together):
         described["security"] = []
     if bodies:
-        described["requestBody"] = {"required": True, "content": content(bodies)}
+        body = content(bodies)
+        if (example := _example(together)) is not None:
+            body[JSON]["example"] = example
+        described["requestBody"] = {"required": True, "content": body}
     return described
+
+
+def _place_in_groups(item: tuple[tuple[str, str], Sequence[Operation]]) -> int:
+    (path, _), _ = item
+    return _FIRST.index(path) if path in _FIRST else len(_FIRST)
+
+
+def _in_words(operation: str) -> str:
+    return operation.replace("_", " ").capitalize()
+
+
+def _example(together: Sequence[Operation]) -> Mapping[str, Any] | None:
+    """A body that is valid for this path: OpenAI's, where it shares it."""
+    examples = {one.dialect: EXAMPLES.get(one.dialect, {}).get(one.name) for one in together}
+    return examples.get("openai") or next(filter(None, examples.values()), None)
 
 
 def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[str, Any]:

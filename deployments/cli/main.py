@@ -105,12 +105,9 @@ def _print_error(message: str) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from app.version import own_version
 
-        try:
-            typer.echo(version("switchyard"))
-        except PackageNotFoundError:
-            typer.echo(f"not installed: run {make('setup')}")
+        typer.echo(own_version() or f"not installed: run {make('setup')}")
         raise typer.Exit
 
 

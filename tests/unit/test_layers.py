@@ -25,6 +25,7 @@ LAYERS = [
         "app.moments",
         "app.private_files",
         "app.sse",
+        "app.version",
     },
     {"app.config", "app.engine", "app.unread_body"},
     {

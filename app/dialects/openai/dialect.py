@@ -7,8 +7,6 @@ vLLM's questions about one engine: GET /version and GET /tokenizer_info, asked o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -29,6 +27,7 @@ from app.dialects.schemas import Body
 from app.engine.answers import TOKENIZER_INFO_PATH, VERSION_PATH
 from app.errors import ContextExceeded, NotFound, Rejected, SwitchyardError, UnsupportedRoute
 from app.misspellings import question
+from app.version import own_version
 
 # `?model=` names the endpoint or the deployment; else it is the default endpoint of the first task that has one.
 
@@ -41,7 +40,7 @@ class Version(DirectTranslation):
     is_shared = True
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        return Reply(dump({"version": from_json(answer)["version"], "switchyard": _own_version()}))
+        return Reply(dump({"version": from_json(answer)["version"], "switchyard": own_version()}))
 
 
 def no_tokenizer_info() -> UnsupportedRoute:
@@ -56,14 +55,6 @@ class TokenizerInfo(DirectTranslation):
 
     generates = False
     is_shared = True
-
-
-@cache
-def _own_version() -> str | None:
-    try:
-        return version("switchyard")
-    except PackageNotFoundError:  # run from a checkout
-        return None
 
 
 QUESTIONS: Mapping[str, Callable[[], DirectTranslation]] = {

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Cal
     (chat,) = me.json().pop("endpoints")
     assert {**me.json(), "endpoints": []} == {
         "caller": "ann",
+        "server": {"version": version("switchyard"), "environment": None, "docs_url": None},
         "anonymous": False,
         "role": "caller",
         "manages": False,

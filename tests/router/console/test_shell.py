@@ -1,12 +1,15 @@
 """The console's shell: routing by hash, signing in and out, polling, and the scripts that all pages share."""
 
+import re
+from importlib.metadata import version
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Page, Request, expect
 
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.clients.browser import HIDEABLE, accessibility_problems, screenshot
+from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
+from tests.support.processes.project import ROOT
 
 
 @pytest.mark.parametrize("name", ["Traffic", "Experiments", "Playground", "Requests", "Keys"])
@@ -100,6 +103,91 @@ async def test_without_a_key_the_page_says_why_it_is_empty(managed: Managed, ope
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def glossary() -> dict[str, str]:
+    """The words of the documentation's glossary, and their meanings."""
+    rows = re.findall(r"^\| (\*\*.+?) \| (.+) \|$", (ROOT / "docs" / "reference" / "glossary.md").read_text(), re.M)
+    return {word.replace("*", ""): re.sub("[*`]", "", meaning) for word, meaning in rows}
+
+
+async def test_the_glossary_is_the_documentations(browser_page: Page) -> None:
+    await browser_page.goto("/ui")
+    await browser_page.get_by_role("contentinfo").get_by_role("link", name="Glossary").click()
+    await expect(browser_page.get_by_role("heading", level=1)).to_have_text("Glossary")
+    words = await browser_page.locator("dt").all_inner_texts()
+    meanings = await browser_page.locator("dd").all_inner_texts()
+    assert dict(zip(words, meanings, strict=True)) == {word: f"{text}." for word, text in glossary().items()}
+    assert len(words) > 20
+    assert await accessibility_problems(browser_page) == []
+
+
+async def test_a_word_says_what_it_means(browser_page: Page) -> None:
+    await browser_page.goto("/ui")
+    word = browser_page.get_by_role("button", name="plan", exact=True).first
+    await word.focus()
+    await browser_page.keyboard.press("Enter")
+    meaning = browser_page.get_by_role("note")
+    await expect(meaning).to_contain_text(f"plan: {glossary()['plan']}.")
+    assert await accessibility_problems(browser_page) == []
+    await browser_page.keyboard.press("Escape")
+    await expect(meaning).to_be_hidden()
+    await expect(word).to_be_focused()
+
+
+def test_every_word_that_a_page_explains_has_an_entry() -> None:
+    scripts = (ROOT / "app" / "pages" / "static" / "js").rglob("*.js")
+    used = {word for script in scripts for word in re.findall(r"\bterm\(\"([^\"]+)\"", script.read_text())}
+    known = {word for words in glossary() for word in words.split(", ")}
+    assert used
+    assert used <= known
+
+
+async def test_the_theme_is_the_systems_until_one_is_chosen(managed: Managed, open_page: OpenPage) -> None:
+    page, _ = await open_page(managed.url, scheme="dark")
+
+    async def background() -> str:
+        colour: str = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return colour
+
+    await page.goto("/ui")
+    theme = page.get_by_role("button", name="Theme: Auto")
+    dark = await background()
+    await theme.click()
+    theme = page.get_by_role("button", name="Theme: Light")
+    await expect(theme).to_be_visible()
+    light = await background()
+    assert light != dark
+    await page.reload()
+    await expect(theme).to_be_visible()
+    assert await background() == light
+    await page.goto("/docs")
+    await expect(theme).to_be_visible()
+    assert await background() == light
+    await theme.click()
+    await page.get_by_role("button", name="Theme: Dark").click()
+    await expect(page.get_by_role("button", name="Theme: Auto")).to_be_visible()
+    assert await page.evaluate("localStorage.length") == 0
+
+
+async def test_the_frame_says_which_server_this_is_and_who_you_are(managed: Managed, open_page: OpenPage) -> None:
+    keys = managed.guard()
+    managed.deliver(console={"environment": "staging eu", "docs_url": "https://docs.example/switchyard/"})
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui")
+    banner, about = page.get_by_role("banner"), page.get_by_role("contentinfo")
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await expect(banner).not_to_contain_text("staging eu")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.keyboard.press("Enter")
+    await expect(banner.get_by_text("staging eu")).to_be_visible()
+    await expect(banner.get_by_role("link", name="boss · manager")).to_have_attribute("href", "#/keys")
+    await expect(about).to_contain_text(f"Switchyard {version('switchyard')}")
+    where = about.get_by_role("link", name="Documentation")
+    await expect(where).to_have_attribute("href", "https://docs.example/switchyard/")
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(banner.get_by_text("boss")).to_be_hidden()
+
+
 async def test_a_hidden_page_does_not_poll(managed: Managed, open_page: OpenPage) -> None:
     page, _ = await open_page(managed.url)
     await page.add_init_script(HIDEABLE)
@@ -173,9 +261,26 @@ async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
     assert shares == [{"a": 40, "b": 20, "c": 40}, {"a": 40, "b": 30, "c": 30}, {"a": 0, "b": 100}]
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+async def test_an_example_of_the_api_page_runs(open_page: OpenPage, managed: Managed, width: int, scheme: str) -> None:
+    page, _ = await open_page(managed.url, width=width, scheme=scheme)
+    await page.goto("/ui")
+    await page.get_by_role("navigation").get_by_role("link", name="API").click()
+    await page.get_by_role("link", name="OpenAI", exact=True).click()
+    await page.get_by_role("button", name="/v1/chat/completions").first.click()
+    await expect(page.get_by_label("Body")).to_have_value(re.compile('"model": "chat"'))
+    await page.get_by_role("button", name="Execute").click()
+    await expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text("200")
+    assert await accessibility_problems(page) == []
+    assert await overflow(page) <= 0
+    await page.get_by_role("link", name="Back to the console").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Traffic")
+
+
 async def test_the_api_page_loads_under_its_policy_without_other_hosts(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     await browser_page.get_by_role("navigation").get_by_role("link", name="API").click()
-    await browser_page.get_by_role("link", name="switchyard", exact=True).click()
+    await browser_page.get_by_role("link", name="OpenAI", exact=True).wait_for()
+    await browser_page.get_by_role("link", name="Switchyard", exact=True).last.click()
     await expect(browser_page.get_by_text("/api/overview").first).to_be_visible()
     assert await accessibility_problems(browser_page) == []

@@ -1,3 +1,47 @@
+// The API's page: Swagger UI, in the console's theme, with examples for this server's endpoints.
+
+import { CHANGED, isDark, themed } from "/ui/static/js/theme.js";
+
+const theme = document.getElementById("theme");
+const dark = () => document.documentElement.classList.toggle("dark-mode", isDark());
+document.addEventListener(CHANGED, dark);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dark);
+if (theme) themed(theme);
+
+/**
+ * The JSON at `path`; null if it cannot be had, as without a key.
+ *
+ * @param {string} path
+ */
+async function read(path) {
+  try {
+    const answer = await fetch(path, { credentials: "omit" });
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Examples name a task: puts the caller's first endpoint of that task there.
+ *
+ * @param {any} described The OpenAPI document.
+ * @param {Me | null} me
+ */
+function named(described, me) {
+  /** @param {string} task */
+  const endpoint = (task) => me?.endpoints.find(({ tasks }) => tasks.includes(task))?.endpoint ?? task;
+  for (const operations of Object.values(described.paths))
+    for (const { requestBody, parameters = [] } of Object.values(operations)) {
+      const example = requestBody?.content["application/json"]?.example;
+      if (example?.model) example.model = endpoint(example.model);
+      for (const parameter of parameters)
+        if (parameter.in === "path" && ["endpoint", "name"].includes(parameter.name) && example)
+          parameter.example = endpoint("chat");
+    }
+  return described;
+}
+
 // An operation's line is a button: keyboards cannot reach the link that Swagger UI puts inside it.
 /** @param {{React: any}} system */
 const plainPaths = ({ React }) => ({
@@ -6,12 +50,33 @@ const plainPaths = ({ React }) => ({
       props.path.includes("/") ? React.createElement("span", null, props.text) : React.createElement(Original, props),
   },
 });
-SwaggerUIBundle({
-  url: document.currentScript?.dataset.document,
+/** Names what Swagger UI leaves without a name, and lets keyboards scroll what scrolls. */
+function labelled() {
+  /** @type {[string, string, string][]} */
+  const missing = [
+    ["#servers", "aria-label", "Server"],
+    [".body-param__text", "aria-label", "Body"],
+    [".copy-to-clipboard button", "aria-label", "Copy"],
+    ["pre.microlight", "tabindex", "0"],
+  ];
+  for (const [selector, attribute, value] of missing)
+    for (const element of document.querySelectorAll(`${selector}:not([${attribute}])`))
+      element.setAttribute(attribute, value);
+}
+// Swagger UI has no event for what it draws: it draws after clicks.
+document.addEventListener("click", () => setTimeout(labelled, 100));
+
+const [described, me] = await Promise.all([read("/openapi.json"), read("/api/me")]);
+const page = SwaggerUIBundle({
+  url: "/openapi.json",
   plugins: [plainPaths],
-  onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
+  onComplete() {
+    labelled();
+    if (described !== null) page.specActions.updateJsonSpec(named(described, me));
+  },
   dom_id: "#page",
   deepLinking: true,
   docExpansion: "none",
+  tryItOutEnabled: true,
   validatorUrl: null,
 });

@@ -3,8 +3,9 @@
 import { Api } from "./api.js";
 import { find, h } from "./dom.js";
 import { askForKey, exchange, returned, waysToSignIn } from "./sign_in.js";
+import { themed } from "./theme.js";
 
-const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys"]);
+const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys", "glossary"]);
 const main = find(document, "#main");
 const announcements = find(document, "#announcements");
 const button = find(document, "#sign-in");
@@ -17,6 +18,7 @@ async function signIn(message = "") {
   if (answer === null) return false;
   api.useKey(answer.key, answer.stored);
   drawButton();
+  drawFrame();
   return true;
 }
 
@@ -36,6 +38,7 @@ async function finishSignIn(back) {
     const { token, lifetime_s } = await exchange((await waysToSignIn()).oidc, back);
     api.useToken(token, lifetime_s);
     drawButton();
+    drawFrame();
     announce("Signed in");
   } catch (error) {
     api.ask(error.message).then((isSignedIn) => void (isSignedIn && show()));
@@ -47,11 +50,36 @@ function drawButton() {
   button.hidden = !(api.hasKey || canSignIn);
 }
 
+const who = find(document, "#who");
+
+/** Says who the visitor is, and what this server is, as far as it says that to them. */
+async function drawFrame() {
+  /** @type {Me | null} */
+  let me = null;
+  try {
+    me = await api.get("/api/me");
+  } catch {
+    // The page below says why nothing can be read.
+  }
+  who.hidden = me === null || me.anonymous;
+  who.textContent = me === null ? "" : `${me.caller}${me.manages ? " · manager" : ""}`;
+  who.title = "You, your rights and your limits";
+  const { version = null, environment = null, docs_url = null } = me?.server ?? {};
+  find(document, "#version").textContent = `Switchyard ${version ?? ""}`;
+  const name = find(document, "#environment");
+  name.hidden = environment === null;
+  name.textContent = environment ?? "";
+  const documentation = find(document, "#documentation");
+  documentation.hidden = docs_url === null;
+  documentation.setAttribute("href", docs_url ?? "");
+}
+
 button.addEventListener("click", async () => {
   if (api.hasKey) {
     const withIssuer = api.isSignedInWithIssuer;
     api.useKey(null);
     drawButton();
+    who.hidden = true;
     announce(withIssuer ? "Signed out of this page. You may still be signed in with your issuer." : "Signed out");
     await show();
   } else if (await api.ask("")) await show();
@@ -176,8 +204,10 @@ window.addEventListener("hashchange", () => {
   window.scrollTo(0, 0);
   show();
 });
+themed(find(document, "#theme"));
 drawButton();
 waysToSignIn().then(({ credentials, oidc }) => {
+  if (api.hasKey || !credentials) drawFrame(); // the page asks for a key, not the frame
   canSignIn ||= credentials || oidc !== null;
   drawButton();
 });

@@ -68,6 +68,30 @@ export function swatch(index) {
 }
 
 /**
+ * A word that says what it means when it is pressed. `word`: as the glossary has it.
+ *
+ * @param {string} word
+ * @param {Child} [label]
+ */
+export function term(word, label = word) {
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "term",
+      title: `What “${word}” means`,
+      on: {
+        click: async (event) => {
+          const button = event.currentTarget;
+          (await import("./glossary.js")).explainTerm(word, button);
+        },
+      },
+    },
+    label,
+  );
+}
+
+/**
  * A button that shows and hides the element with this `id`.
  *
  * @param {string} label

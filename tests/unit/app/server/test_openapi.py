@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -29,8 +30,17 @@ def test_every_route_of_every_dialect_is_described() -> None:
     for dialect in DIALECTS:
         for route in dialect.routes:
             operation = paths[route.path.replace(":path}", "}")][route.method.lower()]
-            assert dialect.name in operation["tags"]
-            assert f"{dialect.name}: {route.operation}" in operation["summary"]
+            assert any(tag.lower().startswith(dialect.name) for tag in operation["tags"])
+            assert route.operation.replace("_", " ") in operation["summary"].lower()
+
+
+def test_groups_and_what_people_look_for_come_first() -> None:
+    titles = [tag["name"] for tag in shown()["tags"]]
+    assert titles == ["OpenAI", "Anthropic", "Azure AI", "Databricks", "Friendli", "TGI", "Switchyard"]
+    assert {tag for _, _, operation in described_operations() for tag in operation["tags"]} == set(titles)
+    of_openai = [path for _, path, operation in described_operations() if "OpenAI" in operation["tags"]]
+    assert of_openai[:4] == ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
+    assert shown()["info"]["version"] == version("switchyard")
 
 
 def test_operations_that_read_a_body_describe_it() -> None:
@@ -79,7 +89,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_referred_to() -> No
 
 def test_dialects_that_share_a_path_share_its_description() -> None:
     shared = shown()["paths"]["/v1/chat/completions"]["post"]
-    assert shared["tags"] == ["friendli", "tgi", "openai"]
+    assert (shared["tags"], shared["summary"]) == (["Friendli", "TGI", "OpenAI"], "Chat")
     choices = shared["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     assert [it["$ref"].rpartition("/")[2] for it in choices] == [
         "friendli.Chat",

@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { count, moment, ticks } from "../format.js";
+import { CHANGED } from "../theme.js";
 import { ends } from "./interval.js";
 import { amount, effectInWords, verdictInWords } from "./words.js";
 
@@ -14,7 +15,8 @@ export function chart() {
   const words = h("p", { class: "hint small" });
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
   const latch = h("span", { class: "latched" }); // an element rather than ink: it has a label, and is above the band
-  const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
+  const probe = h("span", { hidden: true });
+  const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words), probe);
   /** @type {any} */
   let Plot = null;
   let ended = false;
@@ -28,7 +30,10 @@ export function chart() {
   let axisEnds = { low: -0.1, high: 0.1 };
 
   /** @param {string} name */
-  const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
+  const color = (name) => {
+    probe.style.color = `var(${name})`; // a custom property itself is not resolved: it may depend on the theme
+    return getComputedStyle(probe).color;
+  };
   const width = () => Math.max(240, Math.floor(place.clientWidth));
   const resize = new ResizeObserver(
     () => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }),
@@ -44,6 +49,7 @@ export function chart() {
     (error) => (readout.textContent = error.message), // the words below the chart say the same
   );
   for (const scheme of schemes) scheme.addEventListener("change", repaint);
+  document.addEventListener(CHANGED, repaint);
 
   /** @param {any} u */
   function underlay(u) {
@@ -180,6 +186,7 @@ export function chart() {
       ended = true;
       resize.disconnect();
       for (const scheme of schemes) scheme.removeEventListener("change", repaint);
+      document.removeEventListener(CHANGED, repaint);
       plot?.destroy();
     },
   };

@@ -5,7 +5,7 @@ import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js"
 import { distribution, guardrail, keyOf, legend, metrics, sampleRatio, subgroups } from "../experiments/panels.js";
 import { decision, metricName, sentence, state as stateMark } from "../experiments/words.js";
 import { number, time, unbroken } from "../format.js";
-import { mark, notice, staleNotice, table } from "../parts.js";
+import { mark, notice, staleNotice, table, term } from "../parts.js";
 
 export const title = "Experiment";
 
@@ -283,7 +283,7 @@ export async function mount(root, context) {
         h(
           "div",
           { class: "headline" },
-          h("h2", { id: "over-time" }, "The effect over time"),
+          h("h2", { id: "over-time" }, "The ", term("confidence sequence", "effect over time")),
           options.length > 1
             ? h(
                 "select",
@@ -361,7 +361,7 @@ export async function mount(root, context) {
       h(
         "section",
         { key: "guardrails" },
-        h("h2", {}, "Guardrails"),
+        h("h2", {}, term("guardrail", "Guardrails")),
         report.guardrails.length
           ? table(
               "Guardrails",
@@ -378,7 +378,7 @@ export async function mount(root, context) {
             )
           : h("p", { class: "hint" }, "None is declared."),
       ),
-      h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
+      h("section", { key: "split" }, h("h2", {}, term("split", "Split")), sampleRatio(report, arms)),
       listed("warnings", "Warnings", report.warnings),
       listed("service", "About the service", report.service),
     ];

@@ -3,7 +3,7 @@ import { form } from "../experiments/form.js";
 import { axis, interval, reach } from "../experiments/interval.js";
 import { decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
 import { count, list, or, whole } from "../format.js";
-import { cell, mark, notice, staleNotice, table } from "../parts.js";
+import { cell, mark, notice, staleNotice, table, term } from "../parts.js";
 
 export const title = "Experiments";
 
@@ -119,8 +119,8 @@ function heads(span, effects) {
         ? ["Effect on the primary metric, with its confidence sequence", axis(span, "relative")]
         : "Effect on the primary metric",
     },
-    { label: "Units", number: true },
-    "Ramp",
+    { label: term("unit", "Units"), number: true },
+    { label: term("ramp", "Ramp") },
     "Guardrails and split",
   ];
 }

@@ -1,6 +1,6 @@
 import { h, morph } from "../dom.js";
 import { count, duration, list, number, or, percent, seconds, unbroken, whole } from "../format.js";
-import { cell, mark, notice, staleNotice, swatch, table, toggle } from "../parts.js";
+import { cell, mark, notice, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
@@ -109,11 +109,12 @@ export async function mount(root, context) {
         h(
           "p",
           { class: "hint about" },
-          [
-            list(endpoint.tasks),
-            endpoint.sticky ? `sticky ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "not sticky",
-            `plan ${endpoint.plan}`,
-          ].join(" · "),
+          `${list(endpoint.tasks)} · `,
+          term("sticky key", endpoint.sticky ? "sticky" : "not sticky"),
+          endpoint.sticky ? ` ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "",
+          " · ",
+          term("plan"),
+          ` ${endpoint.plan}`,
         ),
         h(
           "div",
@@ -367,7 +368,7 @@ function times(found) {
 function states(deployment) {
   const found = [];
   if (deployment.stopped) found.push(mark("bad", "stopped"));
-  if (deployment.breaker === "open") found.push(mark("bad", "breaker open"));
+  if (deployment.breaker === "open") found.push(mark("bad", term("circuit breaker", "breaker open")));
   if (deployment.replicas !== null) {
     const { RUNNING: running = 0, ...others } = deployment.replicas;
     if (running === 0 && deployment.asleep) found.push(mark("wait", "scaled to zero"));

@@ -2,7 +2,7 @@
 
 import { h, morph } from "../dom.js";
 import { number, or } from "../format.js";
-import { cell, table } from "../parts.js";
+import { cell, table, term } from "../parts.js";
 
 /**
  * @param {Endpoint} endpoint
@@ -54,7 +54,7 @@ export function explain(endpoint, { api, announce }) {
   function draw() {
     morph(
       root,
-      h("h3", {}, "Explain a key"),
+      h("h3", {}, "Explain a ", term("sticky key", "key")),
       endpoint.sticky
         ? h(
             "form",

@@ -2,7 +2,7 @@
 
 import { h, morph } from "../dom.js";
 import { time } from "../format.js";
-import { askForReason } from "../parts.js";
+import { askForReason, term } from "../parts.js";
 import { movesInWords, overridesOf, planChanges } from "./moves.js";
 
 const SHOWN = 20;
@@ -112,7 +112,7 @@ export function history(endpoint, mayChange, { api, announce }, done) {
     const shown = plans === null ? [] : all ? plans : plans.slice(0, SHOWN);
     morph(
       root,
-      h("h3", {}, "Plans"),
+      h("h3", {}, term("plan", "Plans")),
       problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
       plans === null && !problem ? h("p", { class: "hint" }, "Loading …") : null,
       plans?.length === 0
