@@ -64,7 +64,7 @@ function labelled() {
       element.setAttribute(attribute, value);
 }
 // Swagger UI has no event for what it draws: it draws after clicks.
-document.addEventListener("click", () => setTimeout(labelled, 100));
+document.addEventListener("click", () => [100, 500, 2000].forEach((delay) => setTimeout(labelled, delay)));
 
 const [described, me] = await Promise.all([read("/openapi.json"), read("/api/me")]);
 const page = SwaggerUIBundle({
