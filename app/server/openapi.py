@@ -283,7 +283,7 @@ class Operation(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-_GROUPS: Mapping[str, tuple[str, str]] = {
+GROUPS: Mapping[str, tuple[str, str]] = {
     "openai": ("OpenAI", "OpenAI's API, also Azure OpenAI's, vLLM's and Cohere's routes"),
     "anthropic": ("Anthropic", "Messages"),
     "azure": ("Azure AI", "Azure AI Model Inference"),
@@ -404,7 +404,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "description": "Every route of this server, by the API that it belongs to. `model` is the name of an "
             "endpoint, which `GET /v1/models` lists. A field that is null counts as one that is left out.",
         },
-        "tags": [{"name": title, "description": text} for name, (title, text) in _GROUPS.items() if name in named],
+        "tags": [{"name": title, "description": text} for name, (title, text) in GROUPS.items() if name in named],
         "servers": [{"url": "/", "description": "The server that this document came from"}],
         "security": [{}, *({name: []} for name in _SECURITY)],
         "paths": paths,
@@ -433,7 +433,7 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
     if bodies:
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _HEADERS]
     described: dict[str, Any] = {
-        "tags": [_GROUPS[dialect][0] for dialect in dialects],
+        "tags": [GROUPS[dialect][0] for dialect in dialects],
         "summary": " / ".join(dict.fromkeys(_in_words(operation.name) for operation in together)),
         "parameters": parameters,
         "responses": _responses(together, dialects),
