@@ -227,7 +227,7 @@ class KeysApi:
             if any(use.caller.id == f"key-{id}" for use in access.key_uses()):
                 raise Conflict(f"The key '{id}' is in the keys file: change it there")
             raise NotFound(f"No issued key has the id '{id}'; it may have been revoked", param="id")
-        self._require_rights(context.caller, key.record.get("endpoints"), "a key")
+        self._require_rights(context.caller, key.record.get("endpoints"))
         tags = [tag.strip().strip('"') for tag in if_match.split(",")]
         if if_match.strip() != "*" and key.revision not in tags:
             raise PreconditionFailed("If-Match: the key has changed; look at it, then repeat", current=view(key))
@@ -241,7 +241,7 @@ class KeysApi:
                 place = f"endpoints.{number}"
                 raise BadRequest(f"{place}: no endpoint '{name}'{question(name, visible)}", param=place)
         if "endpoints" in changed:
-            self._require_rights(caller, wanted.endpoints, "a key")
+            self._require_rights(caller, wanted.endpoints)
         if wanted.expires is not None and wanted.expires <= datetime.now(UTC):
             raise BadRequest("expires: must be in the future", param="expires")
         if wanted.group is not None and wanted.group not in config.access.groups:
@@ -253,14 +253,14 @@ class KeysApi:
             except ConfigError as error:
                 raise BadRequest(f"limits: {error}", param="limits") from None
 
-    def _require_rights(self, caller: Caller, endpoints: Sequence[str] | None, what: str) -> None:
+    def _require_rights(self, caller: Caller, endpoints: Sequence[str] | None) -> None:
         if caller.endpoints is None:
             return
         more = None if endpoints is None else sorted(set(endpoints) - caller.endpoints)
         if more is None or more:
             wide = "all endpoints" if more is None else ", ".join(more)
             own = ", ".join(sorted(caller.endpoints))
-            raise Forbidden(f"'{caller.name}' may use {own} alone, and gives {what} no more: not {wide}")
+            raise Forbidden(f"'{caller.name}' may use {own} alone, and gives a key no more: not {wide}")
 
     async def _keep(self, change: KeyChange) -> None:
         """Has the change kept, and applies it here. Other routers read it within seconds."""
