@@ -124,6 +124,7 @@ def access_log() -> Iterator[list[str]]:
 def test_the_access_log_names_the_deployment_and_never_the_prompt_or_the_key(rig: Rig, access_log: list[str]) -> None:
     headers = {"authorization": "Bearer sk-secret", "x-request-id": "mine-1"}
     httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers)
+    wait_until(lambda: access_log)  # it is written after the last byte
     (line,) = access_log
     record = json.loads(line)
     assert record["request_id"] == "mine-1"
