@@ -98,6 +98,11 @@ class Playground:
             await self.page.get_by_text("Options", exact=True).click()
         await field.fill(value)
 
+    async def probabilities(self) -> None:
+        """Asks for each token's probability from now on."""
+        await self.page.get_by_text("Options", exact=True).click()
+        await self.page.get_by_label("Ask for each token's probability").check()
+
 
 @pytest.fixture
 async def playground(browser_page: Page, rig: Rig) -> Playground:
@@ -117,8 +122,8 @@ async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground
     slow.go.set()
     await expect(playground.text("blue")).to_have_text("Good morning")
     facts = playground.answer("blue").locator("dd")
-    await expect(facts.nth(2)).to_have_text("3")
-    await expect(facts.nth(3)).to_have_text("9")
+    await expect(facts.nth(3)).to_have_text("3")
+    await expect(facts.nth(4)).to_have_text("9")
     await expect(facts.first).to_have_text(re.compile(r"\d\s(ms|s)$"))
     difference = playground.page.get_by_role("region", name="Comparison")
     await expect(difference.locator("del")).to_contain_text("morning")
@@ -130,8 +135,6 @@ async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground
             "model": f"{name}-model",
             "messages": [{"role": "user", "content": "Say hello"}],
             "max_tokens": 256,
-            "logprobs": True,
-            "top_logprobs": 3,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -189,12 +192,13 @@ async def test_the_request_is_shown_as_code(playground: Playground, title: str) 
     await playground.page.get_by_role("tab", name=title).click()
     code = playground.page.get_by_role("tabpanel")
     await expect(code).to_contain_text("It'\\''s “so”" if title == "curl" else "It's “so”")
+    await expect(code).not_to_contain_text("azureml-model-deployment")
+    await expect(code).not_to_contain_text("logprobs")
+    await expect(code).to_contain_text(playground.rig.url)
+    await playground.page.get_by_label("Deployment", exact=True).select_option("blue")
     await expect(code).to_contain_text(
         "azureml-model-deployment" if title != "Databricks" else '"model": json.dumps("blue")'
     )
-    await playground.page.get_by_label("Deployment", exact=True).select_option("as the traffic decides")
-    await expect(code).not_to_contain_text("azureml-model-deployment")
-    await expect(code).to_contain_text(playground.rig.url)
 
 
 async def test_the_form_says_what_cannot_be_sent(playground: Playground, rig: Rig) -> None:
@@ -256,8 +260,10 @@ async def test_token_probabilities_are_shown_by_keyboard_and_mouse(playground: P
     rig.blue.answer = lambda body: stream([*frames, "data: [DONE]\n\n"])
     await playground.open()
     await playground.page.get_by_label("green").uncheck()
+    await playground.probabilities()
     await playground.ask()
     await expect(playground.text("blue")).to_have_text("The <b> sat")
+    assert (rig.blue.requests[0]["logprobs"], rig.blue.requests[0]["top_logprobs"]) == (True, 3)
     shade = playground.answer("blue").get_by_role("button", name="Token probabilities")
     await shade.focus()
     await playground.page.keyboard.press("Enter")
@@ -353,6 +359,7 @@ async def test_an_endpoint_with_only_completions_gets_completion_requests(playgr
     event = frame({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]})
     rig.blue.answer = rig.green.answer = lambda body: stream([event, "data: [DONE]\n\n"])
     await playground.open()
+    await playground.probabilities()
     await playground.ask("Once upon a")
     await expect(playground.text("blue")).to_have_text(" time")
     await expect(
@@ -412,8 +419,8 @@ async def test_an_endpoint_with_only_responses_gets_response_requests(playground
     await expect(playground.text("blue")).to_have_text("Good morning")
     await expect(playground.state("blue")).to_have_text("finished")
     facts = playground.answer("blue").locator("dd")
-    await expect(facts.nth(2)).to_have_text("5")
-    await expect(facts.nth(3)).to_have_text("9")
+    await expect(facts.nth(3)).to_have_text("5")
+    await expect(facts.nth(4)).to_have_text("9")
     await expect(playground.answer("green").locator(".tool-calls")).to_have_text('add({"a": 1})')
     await expect(playground.state("green")).to_have_text("calls a tool")
     assert rig.blue.paths == ["/v1/responses"]
@@ -557,6 +564,8 @@ async def test_the_page_fits_its_window(
         parts = [part for it in tokens_of(text) for part in (it, 0.004)]
         engine.answer = streamed([*parts, usage])
     await playground.open()
+    await playground.probabilities()
+    await page.get_by_text("Options", exact=True).click()
     await playground.ask("What does a switchyard do? One sentence.")
     await expect(page.get_by_role("region", name="Comparison")).to_be_visible()
     await page.get_by_role("button", name="Token probabilities").first.click()

@@ -36,7 +36,7 @@ export function codePanel({ announce }) {
     h(
       "p",
       { class: "hint" },
-      "The exact request that this form sends, for this server. " +
+      "This form's request for a program: the traffic decides on the deployment, unless you choose one. " +
         "The key is read from the environment variable SWITCHYARD_API_KEY.",
     ),
     h(
@@ -117,10 +117,10 @@ export function codePanel({ announce }) {
     show(nowValues, nowDeployments) {
       if (nowDeployments !== deployments) {
         deployments = nowDeployments;
-        deployment = deployments[0]?.deployment ?? null;
+        deployment = null;
         select.replaceChildren(
-          ...deployments.map((deployment) => h("option", { value: deployment.deployment }, deployment.deployment)),
           h("option", { value: "" }, AS_TRAFFIC_DECIDES),
+          ...deployments.map((deployment) => h("option", { value: deployment.deployment }, deployment.deployment)),
         );
       }
       values = nowValues;

@@ -37,7 +37,7 @@ const EMPTY = {
   tools: "",
   schema: "",
   image: null,
-  probabilities: true,
+  probabilities: false,
   without: [],
 };
 
@@ -93,7 +93,10 @@ export class Form {
     this.imageField = this.#imageField(on);
     this.options = h(
       "details",
-      { class: "options", open: ["system", "tools", "schema", "temperature", "seed"].some((name) => start[name]) },
+      {
+        class: "options",
+        open: ["system", "tools", "schema", "temperature", "seed", "probabilities"].some((name) => start[name]),
+      },
       h("summary", {}, "Options"),
       h(
         "div",
