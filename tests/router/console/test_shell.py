@@ -272,6 +272,7 @@ async def test_an_example_of_the_api_page_runs(open_page: OpenPage, managed: Man
     await page.get_by_role("button", name="Execute").click()
     await expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text("200")
     await expect(page.locator(".copy-to-clipboard button:not([aria-label])")).to_have_count(0)
+    assert await accessibility_problems(page) == []
     assert await overflow(page) <= 0
     await page.get_by_role("link", name="Back to the console").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Traffic")
