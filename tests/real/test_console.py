@@ -1,5 +1,6 @@
 """The console on the real application, with data from Serve and real engines, in a real browser."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,13 @@ async def test_the_console_shows_the_real_split_replicas_and_times(application: 
             await page.get_by_role("navigation").get_by_role("link", name=name).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
         await page.goto("/docs")
-        await expect(page.get_by_role("link", name="switchyard", exact=True)).to_be_visible()
+        await expect(page.get_by_role("link", name="Switchyard", exact=True)).to_be_visible()
 
 
 async def test_the_console_lists_the_real_requests_of_all_routers(application: Application, tmp_path: Path) -> None:
-    list(application.sdk.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+    headers = {"x-request-id": f"listed-{time.time_ns()}"}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    list(application.sdk.chat.completions.create(**CHAT, **options, extra_headers=headers))
     async with (
         running_browser(tmp_path) as browser,
         watched_page(browser, application.url) as (page, watch),
@@ -44,9 +47,8 @@ async def test_the_console_lists_the_real_requests_of_all_routers(application: A
         watch.expected = ["status of 404"]  # no experiment has recorded the request
         await page.goto("/ui#/requests?endpoint=chat&status=answered")
         rows = page.get_by_role("region", name="Requests").locator("tbody tr")
-        await expect(rows.first).to_be_visible()
         await expect(page.get_by_text("of all routers, everyone's")).to_be_visible()
-        await rows.first.get_by_role("link").click()
+        await rows.get_by_role("link", name=headers["x-request-id"]).click()
         timeline = page.get_by_role("article").first
         await expect(timeline.get_by_role("listitem")).to_have_count(4)
         await expect(timeline).to_contain_text("Deployment, until the first byte")

@@ -120,8 +120,9 @@ def test_a_standalone_router_judges_and_its_ledger_agrees(
         for lane in traffic(20):
             assert http.post(lane.path, json=lane.body, headers=lane.headers).status_code == 200
         live_report = report(router.url, 20)
-    (secret,) = (it for it in base.rglob("*") if it.is_file() and it.stat().st_size <= 64)
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    files = [path for path in base.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert "unit-secret" in {path.name for path in files}
     assert main(["experiments", "report", "first", "--ledger", str(base / "ledger"), "--format", "json"]) == 0
     stored = json.loads(capsys.readouterr().out)
     for name in ("requests", "units", "served"):

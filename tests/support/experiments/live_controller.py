@@ -83,7 +83,10 @@ class LiveController:
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         await asyncio.sleep(self.late_s)
-        return await asyncio.to_thread(self._answer, method, path, query, body)
+        try:
+            return await asyncio.to_thread(self._answer, method, path, query, body)
+        except Death:
+            raise Unavailable("The controller of experiments has died") from None
 
     async def move(self) -> None:
         """Makes the traffic changes that experiments request, then reads what is applied. Only one caller at a time."""

@@ -63,15 +63,14 @@ function labelled() {
     for (const element of document.querySelectorAll(`${selector}:not([${attribute}])`))
       element.setAttribute(attribute, value);
 }
-// Swagger UI has no event for what it draws: it draws after clicks.
-document.addEventListener("click", () => [100, 500, 2000].forEach((delay) => setTimeout(labelled, delay)));
+// Swagger UI has no event for what it draws, which may be long after a click: at an answer.
+new MutationObserver(labelled).observe(document.body, { childList: true, subtree: true });
 
 const [described, me] = await Promise.all([read("/openapi.json"), read("/api/me")]);
 const page = SwaggerUIBundle({
   url: "/openapi.json",
   plugins: [plainPaths],
   onComplete() {
-    labelled();
     if (described !== null) page.specActions.updateJsonSpec(named(described, me));
   },
   dom_id: "#page",
