@@ -149,7 +149,8 @@ def test_ctrl_c_ends_a_command_without_a_stack_trace() -> None:
         return Response()
 
     with serve(Starlette(routes=[Route("/{path:path}", hang)])) as url:
-        line = [sys.executable, "-m", "deployments", "status", "--url", url]
+        # The signal as in a terminal: whoever runs the tests in the background ignores it.
+        line = ["env", "--default-signal=INT", sys.executable, "-m", "deployments", "status", "--url", url]
         waiting = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             assert asked.wait(60)
