@@ -46,6 +46,8 @@ _NO_KEY = (
 
 _NOT_READ = "The keys that managers have issued cannot be read yet: the controller of experiments does not answer"
 
+_NO_KEYS = KeyRing()
+
 ReadIssued = Callable[[str], Awaitable[IssuedKeys]]
 """The issued keys, for a reader that has this revision ("" for none). Raises UpstreamError and ClientError."""
 
@@ -119,7 +121,8 @@ class Access:
         """The issued keys that were read last, with their revision; None before."""
         self._rejected = ""
         """The revision of issued keys that cannot be in force, until there is another configuration."""
-        self._in_force: tuple[int, int, KeyRing] | None = None
+        self._in_force: tuple[KeyRing, KeyRing, KeyRing] | None = None
+        """The issued keys and those of the file, and what of the former is in force beside the latter."""
 
     def reconfigure(self, config: Config) -> None:
         """Applies `config` from the next request on. Raises ConfigError, and changes nothing, if it cannot."""
@@ -127,7 +130,7 @@ class Access:
         if problems := list(exposure_problems(settings, loopback=self._loopback)):
             raise ConfigError(problems)
         keys = _key_file(settings, before, self._keys_used)
-        self._check_sharing(settings, keys.ring if keys is not None else KeyRing())
+        self._check_sharing(settings, keys.ring if keys is not None else _NO_KEYS)
         if settings.issue_keys and self._issued is not None:
             self._check_sharing(settings, self._issued[2])
         store = _store(settings.limits.store, before, self._timing.clock)
@@ -191,15 +194,15 @@ class Access:
         if self._state is None or not self._state.settings.issue_keys or self._read_issued is None:
             return
         issued = await self._read_issued(self._issued[0] if self._issued is not None else "")
-        if issued.keys is None:
+        if issued.keys is None or issued.revision == self._rejected:
             return
         ring = KeyRing.of(records_of(issued.keys), self._keys_used)
-        if issued.revision == self._rejected:
-            return
-        self._rejected = issued.revision
-        self._check_sharing(self._state.settings, ring)
-        self._rejected = ""
-        self._issued = issued.revision, issued.keys, ring
+        try:
+            self._check_sharing(self._state.settings, ring)
+        except ConfigError:
+            self._rejected = issued.revision
+            raise
+        self._issued, self._rejected = (issued.revision, issued.keys, ring), ""
 
     def _ring_for(self, credential: str, state: _State) -> KeyRing:
         """The keys among which the credential may be. Raises Unavailable if those are not known yet."""
@@ -211,15 +214,15 @@ class Access:
         return self._issued_ring(state)
 
     def _file_ring(self, state: _State) -> KeyRing:
-        return state.keys.ring if state.keys is not None else KeyRing()
+        return state.keys.ring if state.keys is not None else _NO_KEYS
 
     def _issued_ring(self, state: _State) -> KeyRing:
         """The issued keys that are in force: a name of the keys file is the file's."""
         if not state.settings.issue_keys or self._issued is None:
-            return KeyRing()
+            return _NO_KEYS
         issued, own = self._issued[2], self._file_ring(state)
-        if self._in_force is None or self._in_force[:2] != (id(issued), id(own)):
-            self._in_force = id(issued), id(own), issued.without(own)
+        if self._in_force is None or self._in_force[0] is not issued or self._in_force[1] is not own:
+            self._in_force = issued, own, issued.without(own)
         return self._in_force[2]
 
     def last_uses(self) -> Mapping[str, float]:
