@@ -162,10 +162,9 @@ class Board:
         self._requests.append(request)
         if not request.failed:
             return
-        kind = (request.endpoint, request.deployment, request.status, request.error)
-        alike = self._failed.setdefault(kind, deque(maxlen=MOST_FAILED_ALIKE))
+        alike = self._failed.setdefault(request.kind, deque(maxlen=MOST_FAILED_ALIKE))
         alike.append(request)
-        self._failed.move_to_end(kind)
+        self._failed.move_to_end(request.kind)
         if len(self._failed) > MOST_KINDS:
             self._failed.popitem(last=False)
 
@@ -193,7 +192,8 @@ class Board:
     # Counts over time
 
     def _count(self, period: PeriodCounts, now: float) -> None:
-        if list(self._bounds) != period.bounds:  # a new version's buckets: what was counted in others cannot be added
+        # A router without a stream so far has no buckets. A new version's are others: counts cannot be added.
+        if period.bounds and list(self._bounds) != period.bounds:
             self._bounds = period.bounds
             for points in self._series.values():
                 for cells in points.values():
@@ -347,8 +347,7 @@ def _groups(requests: Iterable[FinishedRequest]) -> list[dict[str, Any]]:
     for request in requests:
         if not request.failed:
             continue
-        kind = (request.endpoint, request.deployment, request.status, request.error)
-        named = dict(zip(("endpoint", "deployment", "status", "error"), kind, strict=True))
-        group = groups.setdefault(kind, {**named, "count": 0, "last_at": request.at, "id": request.id})
+        named = dict(zip(("endpoint", "deployment", "status", "error"), request.kind, strict=True))
+        group = groups.setdefault(request.kind, {**named, "count": 0, "last_at": request.at, "id": request.id})
         group["count"] += 1
     return sorted(groups.values(), key=lambda group: -group["count"])

@@ -51,6 +51,11 @@ class FinishedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether the client got an error, or an answer that was cut short."""
         return self.status >= 400 or bool(self.error)
 
+    @property
+    def kind(self) -> tuple[str, str, int, str]:
+        """What failures that are alike have in common: endpoint, deployment, status, error."""
+        return self.endpoint, self.deployment, self.status, self.error
+
 
 class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """One deployment's part of an endpoint's requests in a period, "" for those that none answered. `first_token`: the
@@ -65,7 +70,7 @@ class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     first_token: dict[int, int] = {}
 
 
-class CallerCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+class CallerCounts(msgspec.Struct, omit_defaults=True):
     """One caller's requests in a period, by its id."""
 
     caller_id: str

@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from app.activity.report import CallerCounts, FinishedRequest
@@ -15,20 +14,12 @@ MOST_CALLERS = 10_000
 
 
 @dataclass(slots=True)
-class _Use:
-    requests: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-@dataclass(slots=True)
 class RequestLog:
     """`end`: the number of the request that comes next."""
 
     end: int = 0
     _kept: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _uses: dict[str, _Use] = field(default_factory=dict)
+    _uses: dict[str, CallerCounts] = field(default_factory=dict)
 
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:
         """Adds a request whose answer has ended. Those without valid credentials are left out: anyone can send them."""
@@ -74,7 +65,7 @@ class RequestLog:
         if (use := self._uses.get(request.caller_id)) is None:
             if len(self._uses) >= MOST_CALLERS:
                 return
-            use = self._uses[request.caller_id] = _Use()
+            use = self._uses[request.caller_id] = CallerCounts(request.caller_id)
         use.requests += 1
         use.failed += request.failed and request.error != CLIENT_GONE
         use.prompt_tokens += request.prompt_tokens or 0
@@ -88,8 +79,4 @@ class RequestLog:
     def take_uses(self) -> list[CallerCounts]:
         """What each caller has used since the last call."""
         uses, self._uses = self._uses, {}
-        return [CallerCounts(id, *_values(use)) for id, use in uses.items()]
-
-
-def _values(use: _Use) -> Iterable[int]:
-    return use.requests, use.failed, use.prompt_tokens, use.completion_tokens
+        return list(uses.values())

@@ -96,6 +96,8 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
     for router, fast, slow in (("a", 8, 0), ("b", 0, 2)):
         counts = ArmCounts("chat", "blue", requests=10, errors=1, output_tokens=30, first_token={0: fast, 1: slow})
         board.take(report((), period(at, counts), router=router), NOW)
+    without_streams = PeriodCounts(at, [], [], [CallerCounts("key-1", 1)])
+    board.take(report((), without_streams, router="c"), NOW)
     (series,) = board.history("24h", NOW + 700, None)["series"]
     assert (series["endpoint"], series["deployment"]) == ("chat", "blue")
     index = series["errors"].index(2)
