@@ -212,10 +212,23 @@ export function askForReason({ title, explain, label, danger = false, typed = nu
       ),
     );
     dialog.append(form);
-    dialog.addEventListener("close", () => (dialog.remove(), resolve(done)));
+    opened(dialog, reason).then(() => resolve(done));
+  });
+}
+
+/**
+ * Shows a dialog, with the focus on `first`. Resolves once it is closed, and gone.
+ *
+ * @param {HTMLDialogElement} dialog
+ * @param {HTMLElement} first
+ * @returns {Promise<void>}
+ */
+export function opened(dialog, first) {
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => (dialog.remove(), resolve()));
     document.body.append(dialog);
     dialog.showModal();
-    reason.focus();
+    first.focus();
   });
 }
 

@@ -4,6 +4,7 @@
 // The token is returned to the caller and stored nowhere.
 
 import { find, h } from "./dom.js";
+import { opened } from "./parts.js";
 
 /**
  * The ways to sign in: the server's `{credentials, oidc}`. If they are unknown, a key may still work.
@@ -46,10 +47,7 @@ export async function askForKey(message) {
           )
         : h("div", { class: "actions" }, h("button", { type: "button", on: { click: () => dialog.close() } }, "Close")),
     );
-    dialog.addEventListener("close", () => (dialog.remove(), resolve(null)));
-    document.body.append(dialog);
-    dialog.showModal();
-    find(dialog, ".issuer button:not(:disabled), input, button").focus();
+    opened(dialog, find(dialog, ".issuer button:not(:disabled), input, button")).then(() => resolve(null));
   });
 }
 

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { moment } from "../format.js";
-import { copy } from "../parts.js";
+import { copy, opened } from "../parts.js";
 
 const DAYS = [7, 30, 90, 365];
 /** @type {readonly (readonly [string, string])[]} */
@@ -113,10 +113,7 @@ export function askForKey({ title, label, document: held, key, act }) {
       ),
     );
     dialog.append(form);
-    dialog.addEventListener("close", () => (dialog.remove(), resolve(done)));
-    document.body.append(dialog);
-    dialog.showModal();
-    (key === null ? name : reason).focus();
+    opened(dialog, key === null ? name : reason).then(() => resolve(done));
   });
 }
 
@@ -128,31 +125,22 @@ export function askForKey({ title, label, document: held, key, act }) {
  * @returns {Promise<void>}
  */
 export function showSecret({ name, key }, announce) {
-  return new Promise((resolve) => {
-    const secret = h("code", { class: "secret", tabindex: "0" }, key);
-    const button = h("button", { type: "button", class: "primary" }, "Copy");
-    button.addEventListener("click", async () => {
-      button.textContent = await copy(key, secret, announce);
-    });
-    const dialog = h("dialog", { "aria-labelledby": "secret-title" });
-    dialog.append(
-      h("h2", { id: "secret-title" }, `The key of ${name}`),
-      h(
-        "p",
-        {},
-        "This is the only time that it is shown: the server keeps a hash. It works on every router in seconds.",
-      ),
-      secret,
-      h(
-        "div",
-        { class: "actions" },
-        button,
-        h("button", { type: "button", on: { click: () => dialog.close() } }, "Done"),
-      ),
-    );
-    dialog.addEventListener("close", () => (dialog.remove(), resolve()));
-    document.body.append(dialog);
-    dialog.showModal();
-    button.focus();
+  const secret = h("code", { class: "secret", tabindex: "0" }, key);
+  const button = h("button", { type: "button", class: "primary" }, "Copy");
+  button.addEventListener("click", async () => {
+    button.textContent = await copy(key, secret, announce);
   });
+  const dialog = h("dialog", { "aria-labelledby": "secret-title" });
+  dialog.append(
+    h("h2", { id: "secret-title" }, `The key of ${name}`),
+    h("p", {}, "This is the only time that it is shown: the server keeps a hash. It works on every router in seconds."),
+    secret,
+    h(
+      "div",
+      { class: "actions" },
+      button,
+      h("button", { type: "button", on: { click: () => dialog.close() } }, "Done"),
+    ),
+  );
+  return opened(dialog, button);
 }
