@@ -112,7 +112,9 @@ async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
     os.environ |= config.runtime_env["env_vars"]  # as Ray does, before anything imports vLLM
     from deployments.engine.server import EngineServer
 
-    _start_ray()  # Ray's code asks it for a placement group
+    _start_ray()
+    # Serve starts a replica in a placement group that is ready. Here Ray's code makes one, and reads its node at once.
+    config.get_or_create_callback().ctx.placement_group.wait(_START_WITHIN_S / 2)
     server = EngineServer.sync_init(config)
     await server.start()
     try:
