@@ -30,7 +30,7 @@ REASON ?= ACCELERATOR=$(ACCELERATOR)
 
 # Tests and checks have the CPU's packages everywhere, beside those for GPUs in an environment of their own.
 ifeq ($(ACCELERATOR),gpu)
-ifneq ($(filter test% coverage simulate faults cluster image fresh soak silence lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
+ifneq ($(filter test% coverage simulate faults cluster image fresh soak kills silence lint format bench peers monitoring agents clients fields lock,$(MAKECMDGOALS)),)
 override ACCELERATOR := cpu
 REASON := tests use the CPU
 VENV := .venv-cpu
@@ -91,7 +91,7 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
-	test-locks test-nightly coverage faults cluster image fresh soak silence lint \
+	test-locks test-nightly coverage faults cluster image fresh soak kills silence lint \
 	format bench peers agents clients fields docs setup lock audit sbom clean help
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -163,6 +163,9 @@ fresh: $(VENV)/.ready  ## the set-up on what a newcomer has: a copy, no caches, 
 
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
+
+kills: $(VENV)/.ready  ## an engine dies KILLS times under streams of every dialect: none may be lost
+	@KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest tests/faults/kills.py
 
 silence: $(VENV)/.ready $(NGINX) $(CLIENTS)/proxies/.ready  ## a stream that is silent for SECONDS (an hour) behind nginx, Envoy and HAProxy
 	@SECONDS=$(or $(SECONDS),3590) $(BIN)/python -m pytest tests/faults/silence.py

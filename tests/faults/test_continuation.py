@@ -34,9 +34,10 @@ PATIENT = {"first_byte_s": 90, "idle_s": 90}
 """Two hundred streams at once are slow on two cores, and a tool's arguments may be silent for long."""
 
 
-def kinds(number: int, tokens: int = TOKENS) -> Iterator[Lane]:
-    """One stream of each dialect and kind of request; `number` tells those of one kind apart."""
-    say = f"Say something about the number {number}."
+def kinds(number: int, tokens: int = TOKENS, filling: str = "") -> Iterator[Lane]:
+    """One stream of each dialect and kind of request; `number` tells those of one kind apart. Prompts begin with
+    `filling`."""
+    say = f"{filling}Say something about the number {number}."
     messages = {"messages": [{"role": "user", "content": say}]}
     seeded = {"temperature": 1.0, "seed": number}
     chat = {"model": "chat", **messages, "max_tokens": tokens, "min_tokens": tokens, "stream": True}
