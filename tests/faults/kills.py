@@ -96,10 +96,8 @@ def test_no_stream_is_lost(cluster: Cluster, filling: str, capsys: pytest.Captur
             sys.stdout.write(f"\n{number + 1}: {deaths[-1]}; load {os.getloadavg()[0]:.1f}")
         cluster.whole_again()
     outcomes = [outcome for death in deaths for outcome in death.outcomes]
-    noticed, pauses = (
-        [value for death in deaths for value in values(death)]
-        for values in (lambda death: death.noticed_s, lambda death: death.pauses_s)
-    )
+    noticed = [value for death in deaths for value in death.noticed_s]
+    pauses = [value for death in deaths for value in death.pauses_s]
     different = [
         f"{outcome.lane.name}: {path}"
         for outcome in outcomes
