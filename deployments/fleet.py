@@ -13,7 +13,7 @@ import aiohttp
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from app.errors import Broken, NotFound, TimedOut, Unavailable
-from app.server.fleet import AGAIN_S, REPLICA_TIMEOUT_S, Fleet, Replica
+from app.server.fleet import AGAIN_S, REPLICA_TIMEOUT_S, ApplicationState, Fleet, Replica
 
 CallController = Callable[..., Awaitable[Any]]
 """Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""
@@ -34,34 +34,47 @@ class ServeFleet:
 
     async def fleet(self) -> Fleet:
         """Raises Unavailable."""
-        replicas, states, proxies = await self._called(_list_function())
-        self._actors = {id: self._actors.get(id) for id, *_ in replicas}
+        listed, states, proxies, applications = await self._called(_list_function())
+        replicas = [Replica(*replica) for replica in listed]
+        self._actors = {replica.id: self._actors.get(replica.id) for replica in replicas if replica.can_answer}
         return Fleet(
-            [Replica(*replica) for replica in replicas], states, proxies if self._proxy_port is not None else []
+            replicas,
+            states,
+            proxies if self._proxy_port is not None else [],
+            {name: ApplicationState(*state) for name, state in applications.items()},
         )
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
         """Raises NotFound for a replica that has ended, Unavailable, and Broken if it has no metrics to give."""
+        return await self._asked(
+            replica, "its metrics", _read_function(), None if endpoints is None else list(endpoints)
+        )
+
+    async def engine_card(self, replica: str) -> bytes:
+        """Raises NotFound for a replica that has ended, Unavailable, and Broken if there is no engine in it."""
+        return await self._asked(replica, "its card", _describe_function())
+
+    async def _asked(self, replica: str, what: str, function: Callable[..., bytes | None], *arguments: Any) -> bytes:
+        """What `function` returns in the replica; it is called again as long as that is None."""
         if replica not in self._actors:
             raise _ended(replica)
         if (actor := self._actors[replica]) is None:
             if (actor := await self._called(_find_function(), replica)) is None:
                 raise _ended(replica)
             self._actors[replica] = actor
-        wanted = None if endpoints is None else list(endpoints)
         try:
             async with asyncio.timeout(REPLICA_TIMEOUT_S):
-                while (answer := await actor.__ray_call__.remote(_read_function(), wanted)) is None:  # noqa: ASYNC110
+                while (answer := await actor.__ray_call__.remote(function, *arguments)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(AGAIN_S)
             return bytes(answer)
         except TimeoutError as error:
-            raise TimedOut(f"The replica {replica} did not give its metrics in time") from error
+            raise TimedOut(f"The replica {replica} did not give {what} in time") from error
         except ActorUnavailableError as error:
             raise Unavailable(f"The replica {replica} cannot be reached at the moment") from error
         except RayActorError as error:
             raise _ended(replica) from error
         except RayError as error:
-            raise Broken(f"The replica {replica} failed to return its metrics; see its log") from error
+            raise Broken(f"The replica {replica} failed to give {what}; see its log") from error
 
     async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -94,25 +107,40 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
     def listed(controller: Any) -> tuple[Any, ...]:
         replicas = []
         states: dict[str, dict[str, int]] = {}
+        resources = controller.cluster_node_info_cache.get_total_resources_per_node()
+        prefix = "accelerator_type:"
+        kinds = {
+            node: next((name.removeprefix(prefix) for name in sorted(total) if name.startswith(prefix)), None)
+            for node, total in resources.items()
+        }
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             counted = states.setdefault(id.app_name, {"STARTING": 0, "RUNNING": 0, "STOPPING": 0})
             for replica in deployment._replicas.get():
                 details, state = replica.actor_details, replica.actor_details.state.value
                 counted[state] = counted.get(state, 0) + 1
                 # A starting replica would answer only once it runs.
-                if (
+                can_answer = (
                     replica._actor._actor_handle is not None
-                    and details.node_ip
+                    and bool(details.node_ip)
                     and state not in ("STARTING", "STOPPED")
-                ):
-                    replicas.append((details.replica_id, id.app_name, details.node_ip, state == "STOPPING"))
+                )
+                node, kind = details.node_ip or "", kinds.get(details.node_id)
+                # 0 until the controller has called for the replica's process.
+                started_at = details.start_time_s or None
+                replicas.append((details.replica_id, id.app_name, node, state, started_at, kind, can_answer))
         proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
         nodes = [
             proxy.node_ip
             for proxy in proxies.values()
             if proxy.node_ip and proxy.status.value not in ("STARTING", "DRAINED")
         ]
-        return replicas, states, nodes
+        _, config, _ = controller._read_config_checkpoint()
+        given = {application.name: application.args for application in config.applications} if config else {}
+        applications = {
+            name: (status.status.value, status.message, given.get(name) or {})
+            for name, status in controller.application_state_manager.list_app_statuses().items()
+        }
+        return replicas, states, nodes, applications
 
     return listed
 
@@ -146,3 +174,15 @@ def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
         return generate_latest()
 
     return read
+
+
+def _describe_function() -> Callable[[Any], bytes]:
+    """Like `_list_function`, for an engine's replica."""
+
+    def describe(replica: Any) -> bytes:
+        from ray import serve
+
+        card: bytes = serve.get_replica_context().servable_object.card()
+        return card
+
+    return describe

@@ -349,6 +349,62 @@ interface RequestHistory {
   grafana_url: string | null;
 }
 
+// --- GET /api/models ---
+
+interface LoadedReplica {
+  id: string;
+  state: string;
+  node: string | null;
+  accelerator: string | null;
+  started_at: number | null;
+  ready_at: number | null;
+  start_s: number | null;
+  running: number | null;
+  waiting: number | null;
+  kv_cache_use: number | null;
+  prefix_hit_rate: number | null;
+}
+
+interface LoadedEngine {
+  vllm: string;
+  ray: string;
+  revision: string | null;
+  device: string;
+  devices: number;
+  arguments: Record<string, unknown>;
+  replicas: string[];
+}
+
+interface LoadedApplication {
+  application: string;
+  deployments: { deployment: string; model: string }[];
+  endpoints: string[];
+  status: string | null;
+  message: string | null;
+  source: unknown;
+  arguments: Record<string, unknown> | null;
+  running_replicas: number | null;
+  running: number | null;
+  waiting: number | null;
+  kv_cache_use: number | null;
+  prefix_hit_rate: number | null;
+  engines: LoadedEngine[];
+  replicas: LoadedReplica[];
+}
+
+interface LoadedElsewhere {
+  deployment: string;
+  model: string;
+  endpoints: string[];
+}
+
+interface LoadedModels {
+  at: number;
+  why_not: string | null;
+  applications: LoadedApplication[];
+  elsewhere: LoadedElsewhere[];
+}
+
 // --- GET /api/requests ---
 
 interface FinishedRequest {

@@ -73,6 +73,7 @@ from app.server.experiments_api import ExperimentsApi, ExportApi, MirrorApi
 from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
 from app.server.keys_api import KeysApi
 from app.server.metrics import MetricsApi, present_state
+from app.server.models import ModelsApi
 from app.server.openapi import Operation, document, operations
 from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
@@ -227,6 +228,7 @@ class Router:
         self._overview = OverviewApi(
             services, running=running, queued=self._queued, stops=self._stops_in_force, sampled=self._activity.sampled
         )
+        known = KnownFleet(fleet) if fleet is not None else None
         self._apis = (
             self._management,
             ExperimentsApi(services),
@@ -239,8 +241,8 @@ class Router:
             CallersApi(services),
             KeysApi(services),
             ActivityApi(services, own=self._activity.board),
+            ModelsApi(services, fleet=known),
         )
-        known = KnownFleet(fleet) if fleet is not None else None
         self._metrics = MetricsApi(
             services,
             own=self.metrics,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from app.answer_cache import AnswerCache
 from app.config.experiments import is_active
 from app.config.schema import Config
+from app.control_plane import RUNNING
 from app.errors import NotFound, SwitchyardError, TimedOut, UpstreamError
 from app.experiments.contract.series import METRICS, Series
 from app.exposures.controller_client import ControllerClient
@@ -41,29 +42,61 @@ REPLICA_TIMEOUT_S = 5.0
 """Seconds, below the 10 s that Prometheus waits by default."""
 
 
+STOPPING = "STOPPING"
+"""The state of a replica that is being stopped and finishes its requests."""
+
+
 class Replica(NamedTuple):
-    """One replica of an application with metrics. `node` is its node's IP address."""
+    """One replica of an application. `node` is its node's IP address, "" before it has one.
+
+    `state`: in the control plane's words. `started_at`: when the control plane began to start it, in Unix seconds.
+    `accelerator`: the kind of its node's, such as "H100", if the control plane knows it.
+    """
 
     id: str
     application: str
     node: str
-    is_draining: bool = False
-    """Whether it is being stopped and finishes its requests."""
+    state: str = RUNNING
+    started_at: float | None = None
+    accelerator: str | None = None
+    can_answer: bool = True
+    """Whether its process can be asked: not while it starts."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it is being stopped and finishes its requests."""
+        return self.state == STOPPING
+
+
+class ApplicationState(NamedTuple):
+    """An application as the control plane has it: `arguments` are its `args` in the applied configuration, which may
+    hold secrets."""
+
+    status: str
+    message: str
+    arguments: Mapping[str, Any]
 
 
 class Fleet(NamedTuple):
-    """The running processes. `states`: replicas of each application by state, in the control plane's words. `proxies`:
-    the IP addresses of nodes on which a proxy takes clients' requests."""
+    """The processes of all applications. `states`: replicas of each application by state, in the control plane's words.
+    `proxies`: the IP addresses of nodes on which a proxy takes clients' requests."""
 
     replicas: Sequence[Replica] = ()
     states: Mapping[str, Mapping[str, int]] = {}
     proxies: Sequence[str] = ()
+    applications: Mapping[str, ApplicationState] = {}
 
 
 class FleetSource(Protocol):
     """The seam to the control plane. Its calls raise UpstreamError if there is no answer."""
 
     async def fleet(self) -> Fleet: ...
+
+    async def engine_card(self, replica: str) -> bytes:
+        """What the engine in a replica says of itself: an `app.engine.card.EngineCard` as JSON. Raises NotFound
+        for a replica that has ended.
+        """
+        ...
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
         """The replica's metrics in Prometheus' text format. `endpoints`: for a router, only the samples of these.
@@ -113,6 +146,10 @@ class KnownFleet:
         key = (replica, None if endpoints is None else frozenset(endpoints))
         return await self._asked(key, lambda: self._source.replica_metrics(replica, endpoints))
 
+    async def engine_card(self, replica: str) -> bytes:
+        """See `FleetSource`."""
+        return await self._asked(("card", replica), lambda: self._source.engine_card(replica))
+
     async def proxy_metrics(self, node: str) -> bytes:
         """See `FleetSource`."""
         return await self._asked(("proxy", node), lambda: self._source.proxy_metrics(node))
@@ -122,7 +159,7 @@ class KnownFleet:
             async with asyncio.timeout(REPLICA_TIMEOUT_S):
                 return await self._answers.get(key, ask)
         except TimeoutError as error:
-            raise TimedOut(f"The metrics did not arrive within {REPLICA_TIMEOUT_S:g} s") from error
+            raise TimedOut(f"The answer did not arrive within {REPLICA_TIMEOUT_S:g} s") from error
 
 
 def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:

@@ -1,8 +1,8 @@
-"""API keys over HTTP: managers create, change and revoke those that the controller of experiments keeps.
+"""API keys over HTTP: managers create, change, rotate and revoke those that the controller of experiments keeps.
 
-`access.issue_keys` allows it. A secret is in the answer to its creation and nowhere else; what is kept is its salted
-hash. Keys of the keys file are listed too, and changed in the file. A manager gives no right that it lacks: a key for
-endpoints that it may not use is refused, and so is a change of such a key. Errors have OpenAI's form.
+`access.issue_keys` allows it. A secret is in the answer to its creation or rotation and nowhere else; what is kept is
+its salted hash. Keys of the keys file are listed too, and changed in the file. A manager gives no right that it lacks:
+a key for endpoints that it may not use is refused, and so is a change of such a key. Errors have OpenAI's form.
 """
 
 import asyncio
@@ -74,6 +74,21 @@ class NewKey(KeySettings):
     name: CallerName = Field(description="The caller's name, in logs, limits and roles. No other key has it.")
 
 
+class ChangedKey(KeySettings):
+    """A change of a key. A field that is left out stays as it is."""
+
+    previous_expires: AwareDatetime | None = Field(
+        default=None, description="The end of the secret that a rotation has replaced; null: at once."
+    )
+
+
+class Rotation(Reasoned):
+    """A new secret of a key, beside which the present one works for a while."""
+
+    previous_expires: AwareDatetime | None = Field(description="The end of the present secret; null: at once.")
+    expires: AwareDatetime | None = Field(default=None, description="The end of the new one. Default: as before.")
+
+
 class KeysApi:
     """The routes."""
 
@@ -91,11 +106,12 @@ class KeysApi:
 
     def _table(self) -> list[ApiRoute]:
         match = {"If-Match": "The ETag of the key that was seen"}
-        change, revoke = [Body(KeySettings)], [Body(Reasoned)]
+        change, rotation, revoke = [Body(ChangedKey)], [Body(Rotation)], [Body(Reasoned)]
         return [
             ApiRoute("GET", "/api/keys", "list_keys", self._list),
             ApiRoute("POST", "/api/keys", "create_key", self._create, {}, [Body(NewKey)], 201, {}, True),
             ApiRoute("PATCH", "/api/keys/{id}", "change_key", self._change, {}, change, 200, match, True),
+            ApiRoute("POST", "/api/keys/{id}/rotate", "rotate_key", self._rotate, {}, rotation, 200, match, True),
             ApiRoute("POST", "/api/keys/{id}/revoke", "revoke_key", self._revoke, {}, revoke, 200, match, True),
         ]
 
@@ -183,16 +199,39 @@ class KeysApi:
         return Reply(dump({"key": secret, **view(key)}), 201, headers={**_NEVER_CACHED, "etag": f'"{key.revision}"'})
 
     async def _change(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        wanted = await self._asked(request, context, "change keys", KeySettings)
+        wanted = await self._asked(request, context, "change keys", ChangedKey)
         present, expected = await self._present(request, context)
         context.change.before = audited(present)
         self._check(wanted, self._services.views().config, context.caller, changed=wanted.model_fields_set)
         settings = wanted.model_dump(mode="json", include=set(_SETTINGS), exclude_unset=True)
+        if "previous_expires" in wanted.model_fields_set:
+            settings["previous"] = _ended(present, wanted.previous_expires)
         merged = {name: value for name, value in {**present.record, **settings}.items() if value is not None}
         key = replace(present, record=merged)
         await self._keep(KeyChange(present.id, expected, key))
         context.change.after = audited(key)
         return Reply(dump(view(key)), headers={**_NEVER_CACHED, "etag": f'"{key.revision}"'})
+
+    async def _rotate(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        wanted = await self._asked(request, context, "rotate keys", Rotation)
+        present, expected = await self._present(request, context)
+        context.change.before = audited(present)
+        now, end = datetime.now(UTC), wanted.previous_expires
+        for name, moment in (("previous_expires", end), ("expires", wanted.expires)):
+            if moment is not None and moment <= now:
+                raise BadRequest(f"{name}: must be in the future", param=name)
+        record = KeyRecord.model_validate(present.record)
+        if record.previous is not None and record.previous.expires > now:
+            until = record.previous.expires.isoformat()
+            raise Conflict(f"The key has two secrets until {until}: end the old one first, with `previous_expires`")
+        try:
+            secret, record = api_keys.rotated(record, now=now, until=end or now, expires=wanted.expires)
+        except ConfigError as error:  # the present secret's end is over
+            raise BadRequest("expires: the key has ended; name the new secret's end", param="expires") from error
+        key = replace(present, record=_plain(record))
+        await self._keep(KeyChange(present.id, expected, key))
+        context.change.after = audited(key)
+        return Reply(dump({"key": secret, **view(key)}), headers={**_NEVER_CACHED, "etag": f'"{key.revision}"'})
 
     async def _revoke(self, request: HTTPRequest, context: OperationContext) -> Reply:
         await self._asked(request, context, "revoke keys", Reasoned)
@@ -294,6 +333,17 @@ def _plain(record: KeyRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", exclude_unset=True)
 
 
+def _ended(key: IssuedKey, at: datetime | None) -> dict[str, Any] | None:
+    """The key's previous secret, which ends then; None: it ends at once. Raises BadRequest."""
+    if (previous := key.record.get("previous")) is None:
+        raise BadRequest(
+            "previous_expires: there is one secret alone; a rotation gives it two", param="previous_expires"
+        )
+    if at is not None and at <= datetime.now(UTC):
+        raise BadRequest("previous_expires: must be in the future, or null", param="previous_expires")
+    return {**previous, "expires": at.isoformat()} if at is not None else None
+
+
 def view(key: IssuedKey) -> dict[str, Any]:
     """The key as the API shows it: without the hash."""
     record = key.record
@@ -301,6 +351,7 @@ def view(key: IssuedKey) -> dict[str, Any]:
         "id": key.id,
         "name": key.name,
         **{name: record.get(name) for name in _SETTINGS},
+        "previous_expires": (record.get("previous") or {}).get("expires"),
         "created_at": key.created_at,
         "created_by": key.created_by,
         "revision": key.revision,
@@ -309,4 +360,4 @@ def view(key: IssuedKey) -> dict[str, Any]:
 
 def audited(key: IssuedKey) -> Mapping[str, Any]:
     """The key in the audit log."""
-    return {"id": key.id, "name": key.name, **{name: key.record.get(name) for name in _SETTINGS}}
+    return {name: value for name, value in view(key).items() if name in ("id", "name", "previous_expires", *_SETTINGS)}

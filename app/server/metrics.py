@@ -97,7 +97,7 @@ class VisibleTargets:
             return [target(METRICS_PATH, Component.ROUTER)]
         targets = [target(CLUSTER_PATH, Component.CLUSTER)]
         for replica in sorted(fleet.replicas):
-            if self.replica(replica):
+            if replica.can_answer and self.replica(replica):
                 labels = {
                     "application": replica.application,
                     "node": replica.node,
@@ -193,7 +193,7 @@ class MetricsApi:
     async def _of_replica(self, request: Request) -> Response:
         view, id = _required(await self._view(request)), request.path_params["replica"]
         replicas = (await self._fleet.now()).replicas if self._fleet is not None else ()
-        replica = next((replica for replica in replicas if replica.id == id), None)
+        replica = next((replica for replica in replicas if replica.id == id and replica.can_answer), None)
         if self._fleet is None or replica is None or not view.visible_targets.replica(replica):
             raise not_running("replica")
         visible = view.visible if replica.application == ROUTER else None

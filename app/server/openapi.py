@@ -165,7 +165,13 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "list_keys": _object(days=_COUNT, why_not=_ANY_TEXT, keys=_list(_object(id=_TEXT, name=_TEXT, source=_TEXT))),
         "create_key": _object(key=_TEXT, id=_TEXT, name=_TEXT, revision=_TEXT),
         "change_key": _object(id=_TEXT, name=_TEXT, revision=_TEXT),
+        "rotate_key": _object(key=_TEXT, id=_TEXT, name=_TEXT, previous_expires=_ANY_TEXT, revision=_TEXT),
         "revoke_key": _object(id=_TEXT, name=_TEXT, revoked=_FLAG),
+        "list_loaded_models": _object(
+            why_not=_ANY_TEXT,
+            applications=_list(_object(application=_TEXT, replicas=_LIST, engines=_LIST)),
+            elsewhere=_list(_object(deployment=_TEXT, model=_TEXT)),
+        ),
         "list_requests": _object(view=_TEXT, requests=_LIST, groups=_LIST, matching=_COUNT, kept=_COUNT),
         "request_history": _object(view=_TEXT, range=_TEXT, step_s=_NUMBER, at=_list(_NUMBER), series=_LIST),
         "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),

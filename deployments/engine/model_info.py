@@ -1,12 +1,19 @@
-"""Describes the model to the router, at a route alongside vLLM's own; `app.engine.model` reads it."""
+"""Describes the model to the router, at a route alongside vLLM's own; `app.engine.model` reads it.
+
+Describes the engine to those who operate it: `app.engine.card`.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
+import ray
+import vllm
 from fastapi import FastAPI, Request, Response
 
+from app.engine.card import EngineCard, encode
 from app.engine.model import labels_of
 from app.internal_api import CONTINUES
 from deployments.engine.logits.registry import supported_xargs
@@ -51,3 +58,60 @@ def _card(engine: Any) -> Mapping[str, Any]:
         "processors": supported_xargs(model.logits_processors or ()),
         "labels": labels_of(getattr(model.hf_config, "id2label", None) or {}),
     }
+
+
+_RESOLVED = {
+    "model": "model_config.model",
+    "tokenizer": "model_config.tokenizer",
+    "dtype": "model_config.dtype",
+    "quantization": "model_config.quantization",
+    "max_model_len": "model_config.max_model_len",
+    "enforce_eager": "model_config.enforce_eager",
+    "seed": "model_config.seed",
+    "load_format": "load_config.load_format",
+    "gpu_memory_utilization": "cache_config.gpu_memory_utilization",
+    "block_size": "cache_config.block_size",
+    "num_gpu_blocks": "cache_config.num_gpu_blocks",
+    "kv_cache_dtype": "cache_config.cache_dtype",
+    "enable_prefix_caching": "cache_config.enable_prefix_caching",
+    "max_num_seqs": "scheduler_config.max_num_seqs",
+    "max_num_batched_tokens": "scheduler_config.max_num_batched_tokens",
+    "enable_chunked_prefill": "scheduler_config.enable_chunked_prefill",
+    "async_scheduling": "scheduler_config.async_scheduling",
+    "scheduling_policy": "scheduler_config.policy",
+    "tensor_parallel_size": "parallel_config.tensor_parallel_size",
+    "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
+    "data_parallel_size": "parallel_config.data_parallel_size",
+    "distributed_executor_backend": "parallel_config.distributed_executor_backend",
+    "max_loras": "lora_config.max_loras",
+    "max_lora_rank": "lora_config.max_lora_rank",
+}
+"""vLLM's names of engine arguments, and where its configuration has what it made of them."""
+
+
+def engine_card(config: Any, ready_at: float, counts: Mapping[str, Any]) -> bytes:
+    """The card of an engine with this VllmConfig. `counts`: the card's numbers of requests and tokens."""
+    arguments = {name: value for name, path in _RESOLVED.items() if (value := _plain_at(config, path)) is not None}
+    model, parallel = config.model_config, config.parallel_config
+    card = EngineCard(
+        vllm=vllm.__version__,
+        ray=ray.__version__,
+        revision=getattr(model.hf_config, "_commit_hash", None) or model.revision,
+        device=str(config.device_config.device_type),
+        devices=parallel.world_size_across_dp,
+        arguments=arguments,
+        ready_at=ready_at,
+        **counts,
+    )
+    return encode(card)
+
+
+def _plain_at(config: Any, path: str) -> Any:
+    """A value of the configuration as JSON has it; None if this version of vLLM has none there."""
+    try:
+        value = attrgetter(path)(config)
+    except AttributeError:
+        return None
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value).removeprefix("torch.")

@@ -34,7 +34,7 @@ from deployments.engine.completions.route import add_completions
 from deployments.engine.continuation import OpenStreams, continue_streams, obstacle
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.logits.vllm_adapter import BatchProcessor
-from deployments.engine.model_info import add_model_card
+from deployments.engine.model_info import add_model_card, engine_card
 from deployments.engine.scheduler import scheduler_class
 from deployments.engine.tried_requests import try_constraints
 from deployments.engine.watchdog import Watchdog
@@ -195,6 +195,12 @@ GAUGES = {
 }
 """vLLM's name to ours. With several engine cores in a replica, requests add up, and `kv` is the fullest one's."""
 
+PREFIX_CACHE = {
+    "vllm:prefix_cache_queries_total": "prefix_queries",
+    "vllm:prefix_cache_hits_total": "prefix_hits",
+}
+"""vLLM's counters of prompt tokens."""
+
 QUEUE_TIME = "vllm:request_queue_time_seconds"
 """vLLM's histogram of the time that requests waited before they began, in seconds."""
 
@@ -243,6 +249,20 @@ class LoadReport:
         return (total - total_before) / (count - count_before) if count > count_before else None
 
 
+def present_counts(held: int, registry: CollectorRegistry = REGISTRY) -> dict[str, Any]:
+    """The counts of an `EngineCard`, from the metrics of this process. `held`: as in `LoadReport`."""
+    names = {**GAUGES, **PREFIX_CACHE}
+    values: dict[str, list[float]] = {}
+    for family in registry.restricted_registry(list(names)).collect():
+        for sample in family.samples:
+            if sample.name in names:
+                values.setdefault(names[sample.name], []).append(sample.value)
+    counts: dict[str, Any] = {name: int(sum(found)) for name, found in values.items() if name != "kv"}
+    if "waiting" in counts:
+        counts["waiting"] += held
+    return {**counts, "kv_cache_use": max(values["kv"])} if "kv" in values else counts
+
+
 def held_by_serve() -> int:
     """Requests that this replica has accepted and that wait for one of its `max_ongoing_requests`.
 
@@ -276,7 +296,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         prepare_modules(self._llm_config)
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
-        self._load = LoadReport(held_by_serve)
+        self._load, self._ready_at = LoadReport(held_by_serve), time.time()
         self._watchers = [asyncio.create_task(Watchdog(self.engine._engine_client).run())]
         if (after_s := self._hand_over_after_s) is not None:
             handing_over = hand_over_when_stopped(self._streams, is_stopped, has_successor, after_s)
@@ -295,6 +315,10 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """The load, for the autoscaling policy. Serve finds this method by its name and calls it every few seconds."""
         return self._load.read()
+
+    def card(self) -> bytes:
+        """An `app.engine.card.EngineCard` as JSON, for `deployments.fleet` in routers."""
+        return engine_card(self.engine._engine_client.vllm_config, self._ready_at, present_counts(held_by_serve()))
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         app: FastAPI = await super().__serve_build_asgi_app__()

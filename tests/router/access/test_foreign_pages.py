@@ -47,6 +47,7 @@ MUTATIONS: list[tuple[str, str, Any]] = [
     ("POST", "/api/experiments/check", {"name": "x", "experiment": {}}),
     ("POST", "/api/keys", {"name": "foreign"}),
     ("PATCH", "/api/keys/chat", {"endpoints": None}),
+    ("POST", "/api/keys/chat/rotate", {"previous_expires": None}),
     ("POST", "/api/keys/chat/revoke", {}),
     ("POST", "/api/feedback", {"request_id": "r", "metric": "liked", "value": True}),
     (

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,91 @@ def test_a_change_names_what_it_saw_and_holds_at_once(issuing: Issuing) -> None:
     assert "hash" not in stale.text
     again = issuing.call("PATCH", path, body={"endpoints": None}, match=changed.headers["etag"])
     assert (again.json()["endpoints"], again.json()["expires"]) == (None, "2099-01-01T00:00:00Z")
+    assert issuing.chat(issuing.a, "team") == 200
+
+
+def in_seconds(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+def rotate(issuing: Issuing, id: str, tag: str, **body: Any) -> httpx.Response:
+    return issuing.call("POST", f"/api/keys/{id}/rotate", body=body, match=tag)
+
+
+def test_a_rotated_key_has_two_secrets_everywhere_until_the_old_one_ends(issuing: Issuing) -> None:
+    created = issuing.create("team", endpoints=["chat"], limits={"requests_per_minute": 500}).json()
+    issuing.keys["old"] = created["key"]
+    end = in_seconds(3)
+    answer = rotate(issuing, created["id"], f'"{created["revision"]}"', previous_expires=end, reason="quarterly")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    rotated = answer.json()
+    assert answer.headers["etag"] == f'"{rotated["revision"]}"'
+    kept = ("id", "name", "endpoints", "limits", "group", "created_at")
+    assert {name: rotated[name] for name in kept} == {name: created[name] for name in kept}
+    issuing.keys["new"] = rotated["key"]
+    assert created["key"] != rotated["key"]
+    assert [issuing.chat(issuing.a, name) for name in ("old", "new")] == [200, 200]
+    wait_until(lambda: issuing.chat(issuing.b, "new") == 200)
+    # One caller: what both used counts together.
+    wait_until(lambda: issuing.listed()["team"]["previous"] == datetime.fromisoformat(end).timestamp())
+    assert len(issuing.listed()) == 4
+    wait_until(lambda: issuing.chat(issuing.a, "old") == issuing.chat(issuing.b, "old") == 401)
+    assert [issuing.chat(url, "new") for url in (issuing.a, issuing.b)] == [200, 200]
+    (record,) = issuing.audited("rotate_key")
+    assert (record["caller"], record["reason"], record["status"]) == ("boss", "quarterly", 200)
+    assert record["before"]["previous_expires"] is None
+    assert datetime.fromisoformat(record["after"]["previous_expires"]) == datetime.fromisoformat(end)
+    everything = issuing.call("GET", "/api/keys").text + issuing.call("GET", "/api/audit").text
+    assert not any(secret[-43:] in everything for secret in (created["key"], rotated["key"]))
+    assert "blake2b" not in everything
+
+
+def test_an_old_secret_ends_at_once_if_the_rotation_or_a_change_says_so(issuing: Issuing) -> None:
+    created = issuing.create("team").json()
+    issuing.keys["first"] = created["key"]
+    second = rotate(issuing, created["id"], "*", previous_expires=None).json()
+    issuing.keys["second"] = second["key"]
+    assert [issuing.chat(issuing.a, name) for name in ("first", "second")] == [401, 200]
+    third = rotate(issuing, created["id"], "*", previous_expires=in_seconds(3600), expires=in_seconds(7200)).json()
+    issuing.keys["third"] = third["key"]
+    assert [issuing.chat(issuing.a, name) for name in ("second", "third")] == [200, 200]
+    twice = rotate(issuing, created["id"], "*", previous_expires=None)
+    assert (twice.status_code, "two secrets until" in twice.text) == (409, True)
+    path = f"/api/keys/{created['id']}"
+    changed = issuing.call("PATCH", path, body={"endpoints": ["chat"]}, match="*").json()
+    assert changed["previous_expires"] == third["previous_expires"], "a change of something else leaves it"
+    assert issuing.call("PATCH", path, body={"previous_expires": None}, match="*").json()["previous_expires"] is None
+    assert [issuing.chat(issuing.a, name) for name in ("second", "third")] == [401, 200]
+    assert issuing.call("PATCH", path, body={"previous_expires": None}, match="*").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "previous_expires"),
+        ({"previous_expires": "2020-01-01T00:00:00Z"}, "previous_expires"),
+        ({"previous_expires": "2099-01-01T00:00:00"}, "previous_expires"),
+        ({"previous_expires": None, "expires": "2020-01-01T00:00:00Z"}, "expires"),
+        ({"previous_expires": None, "name": "other"}, "name"),
+    ],
+)
+def test_a_rotation_that_is_not_valid_names_its_field(issuing: Issuing, body: dict[str, Any], field: str) -> None:
+    id = issuing.create("team").json()["id"]
+    refused = rotate(issuing, id, "*", **body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+    assert issuing.chat(issuing.a, "team") == 200
+
+
+def test_a_key_is_rotated_by_those_who_may_change_it_as_they_saw_it(issuing: Issuing) -> None:
+    id = issuing.create("team").json()["id"]
+    body = {"previous_expires": None}
+    path = f"/api/keys/{id}/rotate"
+    assert issuing.call("POST", path, body=body).status_code == 428
+    assert rotate(issuing, id, '"another"', **body).status_code == 412
+    assert issuing.call("POST", path, "ann", body, "*").status_code == 403
+    assert issuing.call("POST", path, "chat boss", body, "*").status_code == 403, "the key may use all endpoints"
+    filed = issuing.listed()["ann"]["id"]
+    assert rotate(issuing, filed, "*", **body).status_code == 409
     assert issuing.chat(issuing.a, "team") == 200
 
 

@@ -61,6 +61,11 @@ async def experiment(page: Page, managed: Managed) -> None:
     await expect(page.get_by_role("heading", name="colours")).to_be_visible()
 
 
+async def models(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/models")
+    await expect(page.get_by_role("heading", name="Servers at a url")).to_be_visible()
+
+
 async def form(page: Page, managed: Managed) -> None:
     await page.goto("/ui#/experiments?new")
     await expect(page.get_by_role("heading", name="Declare an experiment", level=1)).to_be_visible()
@@ -78,6 +83,7 @@ PAGES: tuple[Callable[[Page, Managed], Awaitable[None]], ...] = (
     experiments,
     experiment,
     form,
+    models,
     playground,
     requests,
     keys,

@@ -181,6 +181,17 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         await dialog.get_by_role("button", name="Change").click()
         await expect(row).to_contain_text("embed")
         assert await status() == 403
+        await row.get_by_role("button", name="Rotate").click()
+        await dialog.get_by_label("The old secret ends").select_option("in a day")
+        await dialog.get_by_label("Why?").fill("a laptop is lost")
+        assert await overflow(page) == 0
+        assert await accessibility_problems(page) == []
+        await dialog.get_by_role("button", name="Rotate").click()
+        await expect(dialog).to_contain_text("This is the only time that it is shown")
+        assert await dialog.locator("code").inner_text() != secret
+        await dialog.get_by_role("button", name="Done").click()
+        await expect(row).to_contain_text("previous secret:")
+        assert await status() == 403, "the old secret works beside the new one, with the same rights"
         await row.get_by_role("button", name="Revoke").click()
         await dialog.get_by_label("Why?").fill("left the company")
         await dialog.get_by_label("to confirm").fill(caller)

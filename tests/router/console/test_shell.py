@@ -12,7 +12,7 @@ from tests.support.clients.browser import HIDEABLE, accessibility_problems, over
 from tests.support.processes.project import ROOT
 
 
-@pytest.mark.parametrize("name", ["Traffic", "Experiments", "Playground", "Requests", "Keys"])
+@pytest.mark.parametrize("name", ["Traffic", "Experiments", "Models", "Playground", "Requests", "Keys"])
 async def test_every_page_has_an_address_and_a_link(browser_page: Page, name: str) -> None:
     await browser_page.goto("/ui")
     link = browser_page.get_by_role("navigation").get_by_role("link", name=name)

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection
 
+from app.engine.card import EngineCard, encode
 from app.errors import NotFound, SwitchyardError
-from app.server.fleet import Fleet, Replica
+from app.server.fleet import STOPPING, Fleet, Replica
 
 Metrics = Callable[[Collection[str] | None], bytes]
 
@@ -15,6 +16,8 @@ class MemoryFleet:
         self.listed = listed or Fleet()
         self.failure: SwitchyardError | None = None
         self.calls: list[str] = []
+        self.cards: dict[str, EngineCard] = {}
+        """What engines say, by the replica's id."""
         self._metrics: dict[str, Metrics] = {}
 
     def start(self, replica: Replica, metrics: Metrics) -> None:
@@ -22,7 +25,7 @@ class MemoryFleet:
         self._metrics[replica.id] = metrics
 
     def drain(self, id: str) -> None:
-        replicas = [it._replace(is_draining=True) if it.id == id else it for it in self.listed.replicas]
+        replicas = [it._replace(state=STOPPING) if it.id == id else it for it in self.listed.replicas]
         self.listed = self.listed._replace(replicas=replicas)
 
     def end(self, id: str) -> None:
@@ -38,6 +41,12 @@ class MemoryFleet:
         if replica not in self._metrics:
             raise NotFound(f"The replica {replica} has ended")
         return self._metrics[replica](endpoints)
+
+    async def engine_card(self, replica: str) -> bytes:
+        self._note(f"card {replica}")
+        if replica not in self.cards:
+            raise NotFound(f"The replica {replica} has ended")
+        return encode(self.cards[replica])
 
     async def proxy_metrics(self, node: str) -> bytes:
         self._note(f"proxy {node}")

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from app.errors import Broken, NotFound, SwitchyardError, Unavailable
-from app.server.fleet import Replica
+from app.server.fleet import STOPPING, ApplicationState, Replica
 from deployments.fleet import ServeFleet
 from tests.support.processes.servers import free_port, serve
 
@@ -35,10 +35,11 @@ class Actor:
         self._failure, self._not_yet = failure, not_yet
         self.__ray_call__ = SimpleNamespace(remote=self._run)
 
-    async def _run(self, function: Callable[..., Any], endpoints: list[str] | None) -> bytes | None:
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> bytes | None:
         if self._failure is not None:
             raise self._failure
         cloudpickle.dumps(function)
+        endpoints = arguments[0] if arguments else function.__name__
         if self._not_yet > 0:
             self._not_yet -= 1
             return None
@@ -46,7 +47,10 @@ class Actor:
 
 
 def replica(id: str, state: State, actor: Actor | None, node: str | None = "10.0.0.1") -> Any:
-    details = SimpleNamespace(replica_id=id, state=state, node_ip=node)
+    # Serve has no start of a replica before it calls for its process.
+    details = SimpleNamespace(
+        replica_id=id, state=state, node_ip=node, node_id=f"id of {node}", start_time_s=50.0 if actor is not None else 0
+    )
     return SimpleNamespace(actor_details=details, _actor=SimpleNamespace(_actor_handle=actor))
 
 
@@ -60,7 +64,13 @@ def controller(**applications: list[Any]) -> Any:
         str(number): SimpleNamespace(node_ip=node, status=SimpleNamespace(value=status))
         for number, (node, status) in enumerate(states)
     }
+    states_of = {app: SimpleNamespace(status=SimpleNamespace(value="RUNNING"), message="") for app in applications}
+    schemas = [SimpleNamespace(name=app, args={"llm_config": {"engine_kwargs": {"seed": 1}}}) for app in applications]
+    resources = {"id of 10.0.0.1": {"CPU": 8.0, "accelerator_type:H100": 1.0}, "id of 10.0.0.2": {"CPU": 8.0}}
     return SimpleNamespace(
+        cluster_node_info_cache=SimpleNamespace(get_total_resources_per_node=lambda: resources),
+        application_state_manager=SimpleNamespace(list_app_statuses=lambda: states_of),
+        _read_config_checkpoint=lambda: (1.0, SimpleNamespace(applications=schemas) if schemas else None, None),
         deployment_state_manager=SimpleNamespace(_deployment_states=deployments),
         proxy_state_manager=SimpleNamespace(get_proxy_details=lambda: proxies),
     )
@@ -80,7 +90,7 @@ def fleet_of(running: Any, proxy_port: int | None = 9101) -> ServeFleet:
     return ServeFleet(call, proxy_port)
 
 
-async def test_every_replica_that_can_answer_is_listed_with_its_node() -> None:
+async def test_every_replica_is_listed_with_its_node_and_whether_it_can_answer() -> None:
     running = controller(
         router=[replica("r1", State.RUNNING, Actor()), replica("r2", State.STOPPING, Actor(), "10.0.0.2")],
         blue=[replica("b1", State.STARTING, Actor()), replica("b2", State.RUNNING, None)],
@@ -88,9 +98,14 @@ async def test_every_replica_that_can_answer_is_listed_with_its_node() -> None:
     )
     found = await fleet_of(running).fleet()
     assert found.replicas == [
-        Replica("r1", "router", "10.0.0.1"),
-        Replica("r2", "router", "10.0.0.2", is_draining=True),
+        Replica("r1", "router", "10.0.0.1", started_at=50.0, accelerator="H100"),
+        Replica("r2", "router", "10.0.0.2", STOPPING, 50.0),
+        Replica("b1", "blue", "10.0.0.1", "STARTING", 50.0, "H100", can_answer=False),
+        Replica("b2", "blue", "10.0.0.1", accelerator="H100", can_answer=False),
     ]
+    assert [replica.is_draining for replica in found.replicas] == [False, True, False, False]
+    arguments = {"llm_config": {"engine_kwargs": {"seed": 1}}}
+    assert found.applications["blue"] == ApplicationState("RUNNING", "", arguments)
     assert found.states == {
         "router": {"STARTING": 0, "RUNNING": 1, "STOPPING": 1},
         "blue": {"STARTING": 1, "RUNNING": 1, "STOPPING": 0},
@@ -108,6 +123,15 @@ async def test_a_replica_gives_its_metrics_also_while_it_stops() -> None:
     await fleet.fleet()
     assert await fleet.replica_metrics("r1", {"chat"}) == b"of ['chat']"
     assert await fleet.replica_metrics("r1", None) == b"of None"
+
+
+async def test_a_replica_gives_its_engines_card_and_one_that_starts_none() -> None:
+    starting = replica("b2", State.STARTING, Actor())
+    fleet = fleet_of(controller(blue=[replica("b1", State.RUNNING, Actor()), starting]))
+    await fleet.fleet()
+    assert await fleet.engine_card("b1") == b"of describe"
+    with pytest.raises(NotFound, match="b2"):
+        await fleet.engine_card("b2")
 
 
 @pytest.mark.parametrize(

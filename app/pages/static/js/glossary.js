@@ -40,6 +40,7 @@ export const GLOSSARY = [
   [["mirror", "shadow"], "copies of requests go to a deployment whose answers no client sees"],
   [["pin"], "a running conversation keeps its deployment after a change of the split"],
   [["plan"], "one version of an endpoint's traffic: split, overrides, author, time, reason"],
+  [["prefix cache"], "what an engine keeps of earlier prompts, for prompts that begin alike"],
   [["ramp"], "a split that an experiment raises in steps"],
   [["replica"], "one running copy of an application"],
   [["router"], "the ingress that translates, splits and records"],

@@ -5,7 +5,7 @@ import { find, h } from "./dom.js";
 import { askForKey, exchange, returned, waysToSignIn } from "./sign_in.js";
 import { themed } from "./theme.js";
 
-const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys", "glossary"]);
+const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "glossary"]);
 const main = find(document, "#main");
 const announcements = find(document, "#announcements");
 const button = find(document, "#sign-in");

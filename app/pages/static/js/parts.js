@@ -1,7 +1,7 @@
 // Elements that several pages use, and what their buttons do.
 
 import { h } from "./dom.js";
-import { moment } from "./format.js";
+import { moment, or } from "./format.js";
 
 /** @type {Record<Mark, string>} */
 const ICONS = { good: "✓", bad: "✕", warn: "!", info: "•", wait: "…" };
@@ -56,6 +56,16 @@ export function staleNotice(error, since) {
 function lastAnswer(at) {
   if (at === undefined) return "";
   return at === null ? "It has not answered since this router started. " : `It last answered at ${moment(at)}. `;
+}
+
+/**
+ * A large number and what it counts.
+ *
+ * @param {string | null} value
+ * @param {string} label
+ */
+export function figure(value, label) {
+  return h("span", { class: "figure" }, h("b", {}, or(value)), " ", label);
 }
 
 /**

@@ -12,7 +12,7 @@ from app.access.caller import ConfigViews
 from app.config.schema import Config, parse
 from app.exchange.snapshot import Snapshot
 from app.routing.admission import AdmissionQueue
-from app.server.fleet import Fleet, Replica
+from app.server.fleet import STOPPING, Fleet, Replica
 from app.server.metrics import GAUGES, MAX_ENDPOINTS, VisibleTargets, present_state
 
 CONFIG = parse(
@@ -64,7 +64,7 @@ FLEET = Fleet(
     replicas=[
         Replica("r1", "router", "10.0.0.1"),
         Replica("r2", "router", "10.0.0.2"),
-        Replica("b1", "blue-app", "10.0.0.2", is_draining=True),
+        Replica("b1", "blue-app", "10.0.0.2", state=STOPPING),
         Replica("s1", "spare", "10.0.0.3"),
         Replica("e1", "experiments", "10.0.0.1"),
         Replica("o1", "somebody-elses", "10.0.0.1"),

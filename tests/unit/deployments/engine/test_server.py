@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
@@ -30,6 +30,7 @@ with warnings.catch_warnings():
         ReplicaAgeMiddleware,
         hand_over_when_stopped,
         held_by_serve,
+        present_counts,
     )
 
 
@@ -142,6 +143,29 @@ def test_the_time_that_requests_run_is_remembered() -> None:
     assert [report.read()["service_s"], report.read()["service_s"]] == [6.0, 6.0]
     times.labels("0").observe(1.0)
     assert report.read()["service_s"] == 1.0
+
+
+def test_the_counts_of_a_card_are_sums_over_the_engines_of_a_replica() -> None:
+    registry = CollectorRegistry()
+    assert present_counts(2, registry) == {}, "nothing is made up"
+    running = Gauge("vllm:num_requests_running", "", ("engine",), registry=registry)
+    waiting = Gauge("vllm:num_requests_waiting", "", ("engine",), registry=registry)
+    kv = Gauge("vllm:kv_cache_usage_perc", "", ("engine",), registry=registry)
+    queries = Counter("vllm:prefix_cache_queries", "", ("engine",), registry=registry)
+    hits = Counter("vllm:prefix_cache_hits", "", ("engine",), registry=registry)
+    for engine, (runs, waits, share, looked_up, had) in {"0": (3, 1, 0.2, 100, 40), "1": (5, 0, 0.7, 20, 5)}.items():
+        running.labels(engine).set(runs)
+        waiting.labels(engine).set(waits)
+        kv.labels(engine).set(share)
+        queries.labels(engine).inc(looked_up)
+        hits.labels(engine).inc(had)
+    assert present_counts(2, registry) == {
+        "running": 8,
+        "waiting": 3,
+        "kv_cache_use": 0.7,
+        "prefix_queries": 120,
+        "prefix_hits": 45,
+    }
 
 
 def test_outside_a_replica_no_request_waits_in_serve() -> None:

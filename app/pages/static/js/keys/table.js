@@ -89,6 +89,11 @@ function row(key, document, actions) {
             ),
             h(
               "button",
+              { type: "button", "aria-label": `Rotate ${name}`, on: { click: () => rotate(key, actions) } },
+              "Rotate",
+            ),
+            h(
+              "button",
               {
                 type: "button",
                 class: "danger",
@@ -156,6 +161,48 @@ async function change(key, document, actions) {
   });
   if (changed === null) return;
   actions.announce(`The key of ${key.name} is changed`);
+  await actions.changed();
+}
+
+const OVERLAPS = [
+  [0, "at once"],
+  [1, "in a day"],
+  [7, "in 7 days"],
+  [30, "in 30 days"],
+];
+
+/**
+ * @param {ApiKey} key
+ * @param {KeyActions} actions
+ */
+async function rotate(key, actions) {
+  const overlap = h(
+    "select",
+    { id: "overlap", value: "7" },
+    OVERLAPS.map(([days, words]) => h("option", { value: String(days) }, words)),
+  );
+  overlap.value = "7";
+  /** @type {any} */
+  let rotated = null;
+  await askForReason({
+    title: `Rotate the key of ${key.name}`,
+    explain: [
+      h("p", {}, "It gets a new secret, with the same rights. Both work until the old one ends."),
+      h("label", { for: overlap.id }, "The old secret ends"),
+      overlap,
+    ],
+    label: "Rotate",
+    act: async (reason) => {
+      const days = Number(overlap.value);
+      const previous_expires = days ? new Date(Date.now() + days * 86_400_000).toISOString() : null;
+      const wanted = { previous_expires, reason };
+      rotated = await actions.api.send("POST", `/api/keys/${key.id}/rotate`, wanted, {
+        "if-match": `"${key.revision}"`,
+      });
+    },
+  });
+  if (rotated === null) return;
+  await showSecret(rotated, actions.announce);
   await actions.changed();
 }
 

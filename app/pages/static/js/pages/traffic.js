@@ -1,6 +1,6 @@
 import { h, morph } from "../dom.js";
 import { count, duration, list, number, or, percent, seconds, unbroken, whole } from "../format.js";
-import { cell, mark, notice, staleNotice, swatch, table, term, toggle } from "../parts.js";
+import { cell, figure, mark, notice, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
@@ -232,14 +232,6 @@ function findings({ findings: [first, ...others] }) {
         others.map(({ severity, text }) => h("li", {}, mark(severity, unbroken(text)))),
       ),
   ];
-}
-
-/**
- * @param {string | null} value
- * @param {string} label
- */
-function figure(value, label) {
-  return h("span", { class: "figure" }, h("b", {}, or(value)), " ", label);
 }
 
 /** @param {Endpoint} endpoint */

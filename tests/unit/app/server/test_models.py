@@ -1,0 +1,144 @@
+"""What is loaded where, as a document: sums, unknown values, and arguments that may be secrets."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config.schema import Config, parse
+from app.engine.card import EngineCard
+from app.server.fleet import ApplicationState, Fleet, Replica
+from app.server.models import HIDDEN, models_document, shown
+
+SECRET = "hunter2-secret"
+
+
+def config() -> Config:
+    """`blue` and `adapter` share an application; `green` has one, and `far` is a server elsewhere."""
+    return parse(
+        {
+            "endpoints": {
+                "chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}, "fallback": ["far"]},
+                "fine": {"tasks": ["chat"], "traffic": {"adapter": 100}},
+            },
+            "deployments": {
+                "blue": {"app": "blue-app", "model": "base"},
+                "adapter": {"app": "blue-app", "model": "lora"},
+                "green": {"app": "green-app", "model": "m"},
+                "far": {"url": "http://127.0.0.1:1", "model": "m"},
+            },
+        }
+    )
+
+
+def card(**fields: Any) -> EngineCard:
+    known = {"vllm": "1.0", "ray": "2.0", "device": "cuda", "devices": 1, "arguments": {}, "ready_at": 100.0}
+    return EngineCard(**{**known, **fields})
+
+
+def applications(fleet: Fleet | None, cards: dict[str, EngineCard] | None = None) -> dict[str, Any]:
+    document = models_document(config(), fleet, cards or {})
+    assert [one["deployment"] for one in document["elsewhere"]] == ["far"]
+    return {one["application"]: one for one in document["applications"]}
+
+
+counts = st.none() | st.integers(0, 10**9)
+said = st.none() | st.builds(
+    card,
+    running=counts,
+    waiting=counts,
+    kv_cache_use=st.none() | st.floats(0, 1),
+    prefix_queries=counts,
+    prefix_hits=counts,
+    vllm=st.sampled_from(["1.0", "1.1"]),
+    devices=st.integers(1, 8),
+)
+replicas = st.lists(st.tuples(st.sampled_from(["blue-app", "green-app", "other"]), said), max_size=8)
+
+
+@given(replicas)
+def test_every_sum_is_one_of_the_replicas_that_are_listed(found: list[tuple[str, EngineCard | None]]) -> None:
+    fleet = Fleet([Replica(f"r{number}", app, "10.0.0.1") for number, (app, _) in enumerate(found)])
+    cards = {f"r{number}": said for number, (_, said) in enumerate(found) if said is not None}
+    for application in applications(fleet, cards).values():
+        listed = application["replicas"]
+        assert application["running_replicas"] == len(listed)
+        for name in ("running", "waiting", "prefix_queries", "prefix_hits"):
+            known = [one[name] for one in listed if one[name] is not None]
+            assert application[name] == (sum(known) if known else None)
+        uses = [one["kv_cache_use"] for one in listed if one["kv_cache_use"] is not None]
+        assert application["kv_cache_use"] == max(uses, default=None)
+        # Every replica whose engine has answered is in exactly one group, and no other.
+        grouped = [id for engine in application["engines"] for id in engine["replicas"]]
+        assert sorted(grouped) == sorted(one["id"] for one in listed if one["id"] in cards)
+        assert len(application["engines"]) == len({(cards[id].vllm, cards[id].devices) for id in grouped})
+
+
+def test_an_application_lists_every_deployment_and_endpoint_that_it_serves() -> None:
+    blue = applications(Fleet())["blue-app"]
+    assert blue["deployments"] == [{"deployment": "blue", "model": "base"}, {"deployment": "adapter", "model": "lora"}]
+    assert blue["endpoints"] == ["chat", "fine"]
+
+
+def test_what_is_unknown_is_null_and_never_nought() -> None:
+    unknown = applications(None)["blue-app"]
+    figures = ("status", "source", "arguments", "running_replicas", "running", "waiting", "kv_cache_use", "prefix_hits")
+    assert {unknown[name] for name in (*figures, "prefix_hit_rate")} == {None}
+    none = applications(Fleet())["blue-app"]
+    assert (none["running_replicas"], none["running"], none["replicas"]) == (0, None, [])
+    silent = applications(Fleet([Replica("r", "blue-app", "")]))["blue-app"]["replicas"][0]
+    assert {value for name, value in silent.items() if name not in ("id", "state")} == {None}
+
+
+def test_a_start_takes_from_the_process_to_the_engine_and_is_unknown_where_clocks_disagree() -> None:
+    fleet = Fleet([Replica("a", "blue-app", "n", "RUNNING", 58.5), Replica("b", "blue-app", "n", "RUNNING", 101.0)])
+    found = applications(fleet, {"a": card(), "b": card()})["blue-app"]["replicas"]
+    assert [one["start_s"] for one in found] == [41.5, None]
+
+
+def test_the_arguments_of_the_file_are_shown_beside_the_engines_own() -> None:
+    loading = {"model_id": "m", "model_source": "Qwen/Qwen3-8B"}
+    engine = {"max_model_len": 4096, "dtype": "bfloat16", "hf_token": SECRET, "additional_config": {"key": SECRET}}
+    state = ApplicationState("RUNNING", "", {"llm_config": {"model_loading_config": loading, "engine_kwargs": engine}})
+    fleet = Fleet([Replica("r", "blue-app", "n")], applications={"blue-app": state})
+    blue = applications(fleet, {"r": card(arguments={"max_model_len": 4096, "block_size": 16})})["blue-app"]
+    assert blue["source"] == "Qwen/Qwen3-8B"
+    assert blue["arguments"] == {
+        "additional_config": HIDDEN,
+        "dtype": "bfloat16",
+        "hf_token": HIDDEN,
+        "max_model_len": 4096,
+    }
+    assert blue["engines"][0]["arguments"] == {"block_size": 16, "max_model_len": 4096}
+    assert SECRET not in json.dumps(blue)
+
+
+names = st.sampled_from(
+    """api_key hf_token model_loader_extra_config additional_config kv_transfer_config speculative_config
+    otlp_traces_endpoint chat_template lora_modules hf_overrides ssl_keyfile middleware root_path""".split()
+) | st.text(max_size=10).map(lambda text: f"x{text}")
+secrets = st.recursive(
+    st.just(SECRET) | st.just(f"https://me:{SECRET}@host/path"),
+    lambda inner: st.lists(inner, min_size=1, max_size=3) | st.dictionaries(st.text(max_size=5), inner, min_size=1),
+    max_leaves=5,
+)
+
+
+@given(names, secrets)
+def test_no_text_of_an_argument_that_may_hold_a_secret_is_shown(name: str, value: Any) -> None:
+    assert shown(name, value) == HIDDEN
+
+
+@given(st.sampled_from(["model", "tokenizer", "served_model_name", "revision"]), st.sampled_from(["?sig=", "//me:"]))
+def test_a_model_at_an_address_with_a_password_is_hidden(name: str, before: str) -> None:
+    assert shown(name, f"https:{before}{SECRET}@host/model") == HIDDEN
+
+
+def test_numbers_switches_vllms_words_and_models_are_shown() -> None:
+    plain = {"max_num_seqs": 8, "enforce_eager": True, "seed": None, "cudagraph_capture_sizes": [1, 2], "dtype": "auto"}
+    texts = {"model": "/models/qwen", "quantization": "fp8", "tool_call_parser": "hermes"}
+    for name, value in (plain | texts).items():
+        assert shown(name, value) == value
+    assert shown("dtype", SECRET) == HIDDEN
+    assert shown("api_key", 12345) == HIDDEN
