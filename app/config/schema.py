@@ -325,8 +325,8 @@ class Config(_Model):
     max_json_values: int = Field(
         default=400_000,
         ge=1000,
-        description="The values in a request's JSON, where an object, array or member of an object counts as eight; "
-        "more get a 413. It bounds the length of a prompt in token ids.",
+        description="The values in a request's JSON, where an object, array or member of an object counts as eight, "
+        "and 19 digits of a number as sixteen; more get a 413. It bounds the length of a prompt in token ids.",
     )
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
     max_messages: int = Field(

@@ -16,6 +16,11 @@ MOST_VALUES = 400_000
 _DEAR = 8
 """The values that an object, an array, and a member of an object count as each."""
 
+_LONG_NUMBER_DIGITS, _LONG_NUMBER = 19, 16
+"""The digits from which an integer may need more than 64 bits, and the values that each so many of them count as: to
+write such an integer takes sixteen times as long as another one.
+"""
+
 _MOST_DIGITS = 500
 """Numbers of thousands of digits take quadratic time. Twice as many digits are always refused."""
 
@@ -28,15 +33,19 @@ _LONGEST_OUTLINE = 16 * 1024 * 1024
 _PIECE = 64 * 1024
 _MARK = b'\0"'
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
-_LONG_NUMBER = b"0" * _MOST_DIGITS
+_TOO_LONG_NUMBER = b"0" * _MOST_DIGITS
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BACKSLASHES = re.compile(rb"\\*+")
 
 
 def weight(text: bytes) -> int:
-    """The values in a JSON text, where each object, array and member counts as eight; those in strings count too."""
-    return text.count(b",") + _DEAR * (text.count(b"{") + text.count(b"[") + text.count(b":"))
+    """The values in a JSON text, where each object, array and member counts as eight, and a long number as sixteen;
+    those in strings count too.
+    """
+    long_numbers = sum(piece.count(b"0" * _LONG_NUMBER_DIGITS) for piece in _digits(text))
+    dear = text.count(b"{") + text.count(b"[") + text.count(b":")
+    return text.count(b",") + _DEAR * dear + _LONG_NUMBER * long_numbers
 
 
 def outlined(text: bytes, most_values: int = MOST_VALUES) -> bytes:
@@ -65,15 +74,21 @@ def check_size(text: bytes, most_values: int = MOST_VALUES) -> None:
         values += weight(piece)
         if values > most_values:
             raise TooLarge(
-                f"The body has more than {most_values} values, where an object, array or member counts as {_DEAR}"
+                f"The body has more than {most_values} values, where an object, array or member counts as {_DEAR}, "
+                f"and {_LONG_NUMBER_DIGITS} digits of a number as {_LONG_NUMBER}"
             )
         if _has_long_number(piece):
             raise TooLarge(f"The body has a number of more than {_MOST_DIGITS} digits")
 
 
 def _has_long_number(text: bytes) -> bool:
-    pieces = (text[start : start + _PIECE + _MOST_DIGITS] for start in range(0, len(text), _PIECE))
-    return any(_LONG_NUMBER in piece.translate(_DIGITS) for piece in pieces)
+    return any(_TOO_LONG_NUMBER in piece for piece in _digits(text, _MOST_DIGITS))
+
+
+def _digits(text: bytes, overlap: int = 0) -> Iterator[bytes]:
+    """The text in pieces, each with so many bytes of the next one, and a 0 for every digit."""
+    for start in range(0, len(text), _PIECE):
+        yield text[start : start + _PIECE + overlap].translate(_DIGITS)
 
 
 def _without_strings(text: bytes) -> Iterator[bytes]:

@@ -87,7 +87,7 @@ class Inflater:
             # Some clients send raw deflate data, without the zlib header that RFC 9110 requires.
             self._stream = zlib.decompressobj(_ZLIB if part[0] & 0x0F == 8 else _RAW)
         if self._coding == "deflate" and not self._size:
-            self._unsure += part
+            self._keep(part)
         is_full = False  # zlib may hold more of what it has read
         while (part or is_full) and self._stream is not None:
             most = min(STEP, self._limit - self._size + 1)
@@ -113,6 +113,11 @@ class Inflater:
                 if self._coding != "gzip" or self._members > _MOST_MEMBERS:
                     raise self._malformed()
                 self._stream = zlib.decompressobj(_GZIP)  # a gzip file may have several members
+
+    def _keep(self, part: bytes) -> None:
+        if len(self._unsure) > STEP:  # nothing but empty blocks
+            raise self._malformed()
+        self._unsure += part
 
     def close(self) -> None:
         """Raises BadRequest if the data ended early."""

@@ -17,7 +17,7 @@ LARGE_SIZES = (7 * 1024 * 1024, 17 * 1024 * 1024, 32 * 1024 * 1024 - 4096)
 """Of bodies that only a router for images takes."""
 
 _ITEMS = (
-    '{} [] "" "ab" 1 12345 1.5 -0.0 1e308 null true [1] [[]] [{}] {"a":1} {"a":{}} {"role":"user"}'
+    '{} [] "" "ab" 1 12345 9999999999999999999 1.5 -0.0 1e308 null true [1] [[]] [{}] {"a":1} {"a":{}} {"role":"user"}'
     ' {"role":"user","content":"a"} {"role":"system","content":[{}]}'
     ' {"role":"assistant","content":null,"tool_calls":[]}'
     ' {"type":"text","text":""} {"type":"text"} {"type":"image_url","image_url":{"url":"a"}}'
@@ -224,7 +224,7 @@ def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
         depth = draw(st.sampled_from([90, size // (len(opening) + len(closing))]))
         return f"{depth} times {opening!r}", opening * depth + b"1" + closing * depth
     if kind == "digits":
-        length = draw(st.sampled_from([300, 4000, size]))
+        length = draw(st.sampled_from([19, 300, 4000, size]))
         return f"numbers of {length} digits", array(b"9" * length, size)
     if kind == "spaces":
         return "spaces", b" " * size + b"1"

@@ -151,6 +151,7 @@ KNOWN: dict[str, tuple[str, bytes]] = {
     "empty messages": (_CHAT, b'{"model":"chat","messages":%b}' % array(b"{}", _LARGEST)),
     "empty inputs": (_EMBEDDINGS, b'{"model":"embed","input":%b}' % array(b"{}", _LARGEST)),
     "token ids": ("/v1/completions", b'{"model":"chat","prompt":%b}' % array(b"5", _LARGEST)),
+    "token ids of more than 64 bits": (_EMBEDDINGS, b'{"model":"embed","input":%b}' % array(b"9" * 19, _LARGEST)),
     "stops": (_CHAT, b'{"model":"chat","messages":[],"stop":%b}' % array(b'""', _LARGEST)),
     "unclosed quotes": (
         _CHAT,
@@ -270,6 +271,17 @@ def test_known_bombs_where_images_are_taken(router_for_images: MeasuredRouter, n
     keeps_the_law(router_for_images, Bomb("POST", _CHAT, body, (), len(body), name))
 
 
-def test_a_file_of_many_members(router: MeasuredRouter) -> None:
-    body = gzip.compress(b"") * (MAX_BODY_BYTES // 20)
-    keeps_the_law(router, Bomb("POST", _CHAT, body, ((b"content-encoding", b"gzip"),), len(body), "gzip members"))
+_EMPTY_BLOCK = b"\0\0\0\xff\xff"
+_NOTHING = {
+    "members": ("gzip", b"", gzip.compress(b"")),
+    "blocks": ("deflate", b"\x78\x9c", _EMPTY_BLOCK),
+    "blocks without a header": ("deflate", b"", _EMPTY_BLOCK),
+}
+
+
+@pytest.mark.parametrize("name", _NOTHING)
+def test_a_compressed_body_with_nothing_in_it(router_for_images: MeasuredRouter, name: str) -> None:
+    coding, begin, unit = _NOTHING[name]
+    body = begin + unit * ((WITH_IMAGES - 4096) // len(unit))
+    headers = ((b"content-encoding", coding.encode()),)
+    keeps_the_law(router_for_images, Bomb("POST", _CHAT, body, headers, len(body), name))

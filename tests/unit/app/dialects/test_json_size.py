@@ -15,7 +15,9 @@ from app.errors import BadRequest, TooLarge
 
 _TEXTS = st.text(st.sampled_from('a\\",:[{é'), max_size=12)
 _VALUES = st.recursive(
-    _TEXTS | st.integers(), lambda it: st.lists(it, max_size=4) | st.dictionaries(_TEXTS, it, max_size=4), max_leaves=12
+    _TEXTS | st.integers(-(10**17), 10**17),
+    lambda it: st.lists(it, max_size=4) | st.dictionaries(_TEXTS, it, max_size=4),
+    max_leaves=12,
 )
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
@@ -40,6 +42,15 @@ def test_no_text_is_too_odd(text: str, piece: int) -> None:
             check_size(text.encode(), 1)
         except TooLarge:
             assert weight(text.encode()) > 1
+
+
+@pytest.mark.parametrize(("digits", "values"), [(18, 1), (19, 17), (57, 49), (499, 26 * 16 + 1)])
+def test_the_digits_of_a_long_number_count(digits: int, values: int) -> None:
+    most = MOST_VALUES // values - 30  # one in each piece may be cut
+    text = b"[" + b",".join([b"9" * digits] * most) + b"]"
+    check_size(text, MOST_VALUES)
+    with pytest.raises(TooLarge):
+        check_size(text, MOST_VALUES // 2)
 
 
 @pytest.mark.parametrize(
