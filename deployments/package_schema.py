@@ -50,11 +50,14 @@ _ELSEWHERE = {"lora_modules", "mm_processor_device"}
 
 
 def package_schema() -> dict[str, Any]:
-    """The schema's definitions: `ServeDeploySchema`, `LLMConfig`, `EngineArguments`; and `APPLICATIONS`."""
+    """The schema's definitions (`ServeDeploySchema`, `LLMConfig`, `EngineArguments`), `APPLICATIONS`, and the names of
+    vLLM's environment variables.
+    """
     from ray.llm._internal.serve.core.configs.llm_config import AcceleratorType, LLMConfig
     from ray.runtime_env import RuntimeEnv
     from ray.serve.config import AutoscalingConfig
     from ray.serve.schema import ServeDeploySchema
+    from vllm.envs import environment_variables
 
     definitions: dict[str, Any] = {}
     for model in (ServeDeploySchema, LLMConfig, AutoscalingConfig):
@@ -88,7 +91,7 @@ def package_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "allOf": list(_parsers()),
     }
-    return {"applications": dict(_applications()), "$defs": definitions}
+    return {"applications": dict(_applications()), "$defs": definitions, "variables": sorted(environment_variables)}
 
 
 def _applications() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.config.base import DeploymentFields
+from app.config.meant import nearest
 
 _KNOWN = frozenset({"name", "path", "base_model_name", "is_3d_lora_weight"})
 """vLLM's fields of a module."""
@@ -72,10 +73,11 @@ def model_problems(
             continue
         adapters = [adapter.name for adapter in adapters_of(config)]
         if deployment.model not in (base, *adapters):
-            models = ", ".join([base, *adapters])
+            models = [base, *adapters]
+            fix = nearest(deployment.model, models) or "; correct it, or add an adapter to engine_kwargs.lora_modules"
             yield (
                 f"deployments.{name}.model: the application '{deployment.app}' does not serve '{deployment.model}', "
-                f"only {models}; correct it, or add an adapter to engine_kwargs.lora_modules"
+                f"only {', '.join(models)}{fix}"
             )
         elif deployment.parent is not None and deployment.model == base:
             yield f"deployments.{name}.parent: '{base}' is the application's own model, no adapter; remove it"
@@ -88,7 +90,8 @@ def parent_problems(deployments: Mapping[str, DeploymentFields]) -> Iterator[str
             continue
         path, parent = f"deployments.{name}.parent", deployments.get(deployment.parent)
         if parent is None:
-            yield f"{path}: unknown deployment '{deployment.parent}'; declare it under deployments"
+            remedy = nearest(deployment.parent, deployments) or "; declare it under deployments"
+            yield f"{path}: unknown deployment '{deployment.parent}'{remedy}"
         elif (parent.app, parent.url) != (deployment.app, deployment.url):
             yield f"{path}: '{deployment.parent}' belongs to another engine; an adapter has its parent's `app` or `url`"
         elif parent.parent is not None or parent.model == deployment.model:

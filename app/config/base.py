@@ -6,14 +6,15 @@ A section is a frozen pydantic model that forbids unknown keys; a problem is one
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Annotated, Any, Protocol, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+
+from app.config.meant import nearest, number_remedy, shown
 
 MOST_PROBLEMS = 50
 """Of one validation, that are worded."""
@@ -21,9 +22,29 @@ MOST_PROBLEMS = 50
 _SPELLING = "remove it or correct its spelling"
 
 _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_METRIC = r"^[a-z][a-z0-9_]{0,62}$"
+_ORIGIN = r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$"
+_HOST = r"^[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?$"
 
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
 """The names that endpoints, deployments and experiments may have."""
+
+MetricName = Annotated[str, StringConstraints(pattern=_METRIC)]
+Origin = Annotated[str, StringConstraints(pattern=_ORIGIN)]
+
+HostName = Annotated[str, StringConstraints(pattern=_HOST)]
+"""A name as `Host` has it, without scheme and port."""
+
+NO_NAME = "is no name: 63 letters, digits, '.', '_', '-' at most; the ends no sign"
+"""What is wrong with a text that is no `Name`, to append to it."""
+
+_PATTERNS = {
+    _NAME: NO_NAME,
+    _METRIC: "is no metric's name: small letters, digits and '_', a letter first",
+    _ORIGIN: "is no origin: scheme and host, as in https://app.example.com, or '*' in quotes",
+    _HOST: "is no host's name: leave out the scheme, the port and the path",
+}
+"""What a text that does not match them is not, and what is right."""
 
 
 class ConfigError(ValueError):
@@ -91,6 +112,8 @@ def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: boo
             yield from cause.problems
         elif not any(_explains(other, item) for other in items):
             location = [str(part) for part in item["loc"] if part != "[key]"]
+            if item["loc"][-1:] == ("[key]",) and isinstance(item["input"], bool):
+                location[-1] = shown(item["input"])
             if item["type"] == "extra_forbidden" and is_secret:
                 location.pop()
             yield f"{'.'.join(location) or '(top level)'}: {_message(item, root, is_secret=is_secret)}"
@@ -98,22 +121,12 @@ def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: boo
         yield f"(more): {more} further problems are not listed; correct these first"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A question about what was meant, to append to a problem; empty if nothing known is like it.
-
-    Nothing is like a name of more than twice the known ones' length, and the search would take 40 times its memory.
-    """
-    if len(name) > 2 * max(map(len, known := list(known)), default=0):
-        return ""
-    names = {spelling.lower(): spelling for spelling in known}
-    close = get_close_matches(name.lower(), names, 1)
-    return f"; did you mean {names[close[0]]}?" if close and names[close[0]] != name else ""
-
-
 def _explains(cause: ErrorDetails, item: ErrorDetails) -> bool:
     """Whether `cause` is the same mistake: an item of a list that is then too short, a key that is only misspelt."""
     if item["type"] == "too_short":
         return cause is not item and cause["loc"][: len(item["loc"])] == item["loc"]
+    if cause["type"] == "invalid_key":  # 0,05 in braces is 0, and a key 5
+        return item["type"] in _BOUNDS and cause["loc"][:-1] == item["loc"][:-1]
     if item["type"] != "missing" or cause["type"] != "extra_forbidden" or cause["loc"][:-1] != item["loc"][:-1]:
         return False
     return bool(nearest(str(cause["loc"][-1]), [str(item["loc"][-1])]))
@@ -125,16 +138,27 @@ def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> s
     if kind == "extra_forbidden":
         known = list(around.model_fields)
         meant = "" if is_secret else nearest(str(item["loc"][-1]), known)
+        meant = _with_list(meant, value, around)
         return f"unknown key{meant}" if meant else f"unknown key; {_SPELLING} (known: {', '.join(known)})"
     if kind == "missing":
-        field = around.model_fields.get(str(item["loc"][-1]))
-        return f"{message}: {field.description}" if field is not None and field.description else message
+        described = around.model_fields.get(str(item["loc"][-1]))
+        return f"{message}: {described.description}" if described is not None and described.description else message
     if kind in ("model_type", "model_attributes_type"):
-        return f"expected a mapping with {', '.join(_model_at(root, item['loc']).model_fields)}"
-    if kind in _EXPECTED and not is_secret:
-        remedy = _remedy(kind, value, is_part=_is_part(around.model_fields.get(str(item["loc"][-1]))))
-        return f"expected {_EXPECTED[kind]}, not {shown(value)}{remedy}"
-    if kind in _BOUNDS and not is_secret:
+        model = _model_at(root, item["loc"])
+        remedy = "" if is_secret else _section_remedy(value, model)
+        return f"expected a mapping with {', '.join(model.model_fields)}{remedy}"
+    return message if is_secret else _value_message(item, message, _field_at(root, item["loc"]))
+
+
+def _value_message(item: ErrorDetails, message: str, field: FieldInfo | None) -> str:
+    """The problem of a value, or of a key, that has the wrong kind or size. `message`: pydantic's words for it."""
+    kind, value = item["type"], item["input"]
+    if kind == "invalid_key":
+        return f"{shown(value)} is no key; put it in quotes, or write a decimal number with a point"
+    if kind in _EXPECTED:
+        key = str(item["loc"][-1])
+        return f"expected {_EXPECTED[kind]}, not {shown(value)}{_remedy(kind, value, key, field)}"
+    if kind in _BOUNDS:
         word, limit = _BOUNDS[kind]
         bound = item.get("ctx", {})[limit]
         is_percentage = bound == 1 and "less" in kind and isinstance(value, int | float) and 1 < value <= 100
@@ -142,13 +166,14 @@ def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> s
         return f"expected {word} {int(bound) if bound == int(bound) else bound}, not {shown(value)}{share}"
     if kind == "too_short":
         return f"expected at least {item.get('ctx', {})['min_length']}, not {len(value)}"
-    if kind == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == _NAME and not is_secret:
-        return f"'{shown(value)}' is no name: 63 letters, digits, '.', '_', '-' at most; the ends no sign"
-    if kind == "pattern_regex" and isinstance(value, str) and not is_secret:
-        return f"{message}: {_reason(value)}"
-    if kind == "literal_error" and isinstance(value, str) and not is_secret:
+    if kind == "string_pattern_mismatch" and (words := _PATTERNS.get(item.get("ctx", {}).get("pattern", ""))):
+        return f"'{shown(value)}' {words}"
+    if kind == "pattern_regex" and isinstance(value, str):
+        return f"'{shown(value)}' is no regular expression: {_reason(value)}"
+    if kind == "literal_error":
         choices = re.findall("'([^']+)'", message)
-        return f"expected one of {', '.join(choices)}, not {shown(value)}{nearest(value, choices)}"
+        meant = nearest(str(value), choices) or (_QUOTES if isinstance(value, bool) else "")
+        return f"expected one of {', '.join(choices)}, not {shown(value)}{meant}"
     return message
 
 
@@ -177,32 +202,83 @@ _BOUNDS = {
 """pydantic's bounds: its kind of error, the word for it, the bound's name."""
 
 
-def _is_part(field: FieldInfo | None) -> bool:
-    """Whether the field is a part of 1."""
-    bounds = field.metadata if field is not None else ()
-    return any(getattr(bound, name, None) == 1 for bound in bounds for name in ("lt", "le"))
+_QUOTES = "; put it in quotes: YAML reads yes, no, on and off as true and false"
 
 
-def _remedy(kind: str, value: object, *, is_part: bool) -> str:
+def _remedy(kind: str, value: object, key: str, field: FieldInfo | None) -> str:
+    limits = set(_limits(field))
     if kind == "string_type" and isinstance(value, int | float):
-        return "; put it in quotes"
-    if kind in ("tuple_type", "list_type") and isinstance(value, str):
-        return f"; write [{value}]"
-    number = value.strip().removesuffix("%").strip() if isinstance(value, str) else ""
-    if kind.startswith(("int", "float")) and number.isdigit():
-        if is_part and "%" in str(value):
-            return f"; write {int(number) / 100:g}"
-        return f"; write {number}, without {'%' if '%' in str(value) else 'quotes'}"
+        return _QUOTES if isinstance(value, bool) else "; put it in quotes"
+    if value is None and ":" in key:
+        return f"; a space belongs after the colon of '{key}'"
+    if kind in ("tuple_type", "list_type"):
+        return f"; write {_as_list(value, field)}" if isinstance(value, str | Mapping) else ""
+    if kind == "dict_type" and isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+        return f"; write {_flow({name: shown(part) for item in value for name, part in item.items()})}"
+    if kind == "dict_type" and 100 in limits:
+        return f"; write {_flow({shown(value): 100} if isinstance(value, str) else {'NAME': 100})}"
+    if kind.startswith(("int", "float")):
+        return number_remedy(value, key, is_whole=kind.startswith("int"), most=max(limits, default=None))
     return ""
 
 
-def shown(value: object) -> str:
-    """A value of the file, short, as a person would write it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if not isinstance(value, int | float | str):
-        return "a mapping" if isinstance(value, Mapping) else "a list"
-    return str(value) if len(str(value)) <= 40 else f"{str(value)[:39]}…"
+def _limits(held: Any) -> Iterator[float]:
+    """The largest values that a field, and what its annotation holds, may have."""
+    if isinstance(held, FieldInfo):
+        for part in (*held.metadata, held.annotation):
+            yield from _limits(part)
+    yield from (limit for name in ("le", "lt") if isinstance(limit := getattr(held, name, None), int | float))
+    for part in get_args(held):
+        yield from _limits(part)
+
+
+def _choices(held: Any) -> Iterator[str]:
+    """The words that an annotation takes, if it takes some only."""
+    if get_origin(held) is Literal:
+        yield from (choice for choice in get_args(held) if isinstance(choice, str))
+    else:
+        for part in get_args(held):
+            yield from _choices(part)
+
+
+def _flow(pairs: Mapping[Any, object]) -> str:
+    return f"{{{', '.join(f'{name}: {value}' for name, value in pairs.items())}}}"
+
+
+def _as_list(value: str | Mapping[Any, Any], field: FieldInfo | None) -> str:
+    """A list with a value that is meant as its only item, or with the keys of a mapping."""
+    model = next(_models_in(field.annotation), None) if field is not None else None
+    if isinstance(value, Mapping):
+        return f"[{', '.join(map(shown, value))}]" if model is None else "[{…}], a list of mappings"
+    if model is not None:
+        return f"[{_example(value, model)}]"
+    known = list(_choices(field.annotation)) if field is not None else []
+    return f"[{nearest(value, known).removeprefix('; did you mean ').removesuffix('?') or value}]"
+
+
+def _with_list(meant: str, value: object, around: type[BaseModel]) -> str:
+    """The question about a misspelt key, with the list that its value is meant to be."""
+    name = meant.removeprefix("; did you mean ").removesuffix("?")
+    field = around.model_fields.get(name)
+    is_list = field is not None and get_origin(field.annotation) is tuple
+    return f"; did you mean {name}: {_as_list(value, field)}?" if is_list and isinstance(value, str) else meant
+
+
+def _section_remedy(value: object, model: type[BaseModel]) -> str:
+    if isinstance(value, str):
+        return f"; write {example}" if (example := _example(value, model)) else ""
+    needs = any(field.is_required() for field in model.model_fields.values())
+    return "; write {} for the defaults" if value is True and not needs else ""
+
+
+def _example(value: str, model: type[BaseModel]) -> str:
+    """A section whose first key has the value that stands in its place."""
+    first, *others = [name for name, field in model.model_fields.items() if field.is_required()] or [""]
+    if not first:
+        return ""
+    known = list(_choices(model.model_fields[first].annotation))
+    meant = nearest(value, known).removeprefix("; did you mean ").removesuffix("?") or value
+    return _flow({first: meant, **dict.fromkeys(others, "…")}) if not known or meant in known else ""
 
 
 def _reason(pattern: str) -> str:
@@ -222,11 +298,23 @@ def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[Base
     return model
 
 
+def _field_at(root: type[BaseModel], location: Sequence[int | str]) -> FieldInfo | None:
+    """The innermost field on the way to `location`."""
+    ends = range(len(location), 0, -1)
+    fields = (_model_at(root, location[: end - 1]).model_fields.get(str(location[end - 1])) for end in ends)
+    return next((field for field in fields if field is not None), None)
+
+
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
         yield from _models_in(argument)
+
+
+def is_name(text: str) -> bool:
+    """Whether it is a `Name`."""
+    return re.fullmatch(_NAME, text) is not None
 
 
 def is_safe(url: str) -> bool:
@@ -237,6 +325,15 @@ def is_safe(url: str) -> bool:
         return False
     host = parts.hostname or ""
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
+
+
+def is_http(url: str) -> bool:
+    """Whether it is the URL of an HTTP server."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
+    except ValueError:  # a port that is no number
+        return False
 
 
 def is_loopback(host: str) -> bool:

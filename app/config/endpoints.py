@@ -69,6 +69,18 @@ Share = Annotated[float, Field(gt=0, le=100)]
 """Percent."""
 
 
+def _sums_to_100(weights: dict[str, int]) -> dict[str, int]:
+    if (total := sum(weights.values())) != 100:
+        parts = " + ".join(f"{name} {weight}" for name, weight in weights.items())
+        fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
+        raise ValueError(f"sums to {total} ({parts}), it must be 100: {fix}")
+    return weights
+
+
+Weights = Annotated[dict[str, Percent], Field(min_length=1), AfterValidator(_sums_to_100)]
+"""Percentages by deployment."""
+
+
 class Mirror(Section):
     """Shadow copies: after an answer is complete, the request goes to another deployment, too. Clients never see it."""
 
@@ -214,14 +226,8 @@ class Expiry(Section):
 
     at: UnixTime = Field(description="Unix seconds.")
     generation: Generation = Field(description="The generation that is restored, as a new one.")
-    weights: dict[str, Percent] = Field(min_length=1, description="Its percentages.")
+    weights: Weights = Field(description="Its percentages.")
     overrides: Overrides = Field(default=(), description="Its overrides.")
-
-    @model_validator(mode="after")
-    def _percentages_sum_to_100(self) -> Self:
-        if (total := sum(self.weights.values())) != 100:
-            raise ValueError(f"weights sums to {total}, it must be 100")
-        return self
 
 
 class EarlierWeights(Section):

@@ -8,9 +8,10 @@ Checks of experiments that need the endpoints, the deployments and the other exp
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from app.config.base import DeploymentFields, EndpointFields, Name, Section, renamed
+from app.config.base import DeploymentFields, EndpointFields, MetricName, Name, Section, renamed
+from app.config.meant import nearest
 
 State = Literal["draft", "running", "paused", "stopped"]
 Mode = Literal["ab", "aa"]
@@ -21,7 +22,6 @@ EVENTS: tuple[Event, ...] = get_args(Event)
 Stratum = Literal["prompt_bytes", "hour", "dialect", "stream", "group"]
 Covariate = Literal["history", "first_prompt"]
 
-MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
@@ -397,24 +397,29 @@ def _arm_problems(
         seen.add(arm)
     endpoint = endpoints.get(experiment.endpoint)
     if endpoint is None:
-        known = ", ".join(endpoints)
-        return [*problems, f"{path}.endpoint: unknown endpoint '{experiment.endpoint}'; known: {known}"]
-    problems += _outside(f"{path}.control", experiment.control, experiment.endpoint, endpoint)
+        meant = nearest(experiment.endpoint, endpoints) or f"; known: {', '.join(endpoints)}"
+        return [*problems, f"{path}.endpoint: unknown endpoint '{experiment.endpoint}'{meant}"]
+    if any(name not in deployments for name in endpoint.traffic):  # which is reported, and may be what an arm means
+        return problems
+    problems += _outside(f"{path}.control", experiment.control, experiment, endpoint, deployments)
     if experiment.mode == "aa":
         problems += _label_problems(path, experiment, deployments)
         return problems
     for number, arm in enumerate(experiment.treatments):
-        problems += _outside(f"{path}.treatments.{number}", arm, experiment.endpoint, endpoint)
+        problems += _outside(f"{path}.treatments.{number}", arm, experiment, endpoint, deployments)
     if _EMBEDDINGS in endpoint.tasks:
         problems += _space_problems(path, experiment, deployments)
     return problems
 
 
-def _outside(where: str, arm: str, name: str, endpoint: EndpointFields) -> list[str]:
+def _outside(
+    where: str, arm: str, experiment: Experiment, endpoint: EndpointFields, deployments: Mapping[str, DeploymentFields]
+) -> list[str]:
     if arm in endpoint.traffic:
         return []
-    behind = ", ".join(endpoint.traffic)
-    return [f"{where}: '{arm}' is not in the traffic of '{name}' ({behind}); add it there, with 0 if it gets none yet"]
+    behind, meant = ", ".join(endpoint.traffic), "" if arm in deployments else nearest(arm, endpoint.traffic)
+    fix = meant or "; add it there, with 0 if it gets none yet"
+    return [f"{where}: '{arm}' is not in the traffic of '{experiment.endpoint}' ({behind}){fix}"]
 
 
 def _label_problems(path: str, experiment: Experiment, deployments: Mapping[str, DeploymentFields]) -> list[str]:
@@ -458,8 +463,9 @@ def _metric_problems(path: str, experiment: Experiment) -> Iterator[str]:
         if metric.metric == "slow" and "slow" not in events:
             yield f"{path}.{where}: `slow` needs a limit; declare the guardrail `{{event: slow, ttft_above_s: …}}`"
         if not fits:
-            known = ", ".join([*STATISTICS, *experiment.feedback])
-            yield f"{path}.{where}.metric: unknown metric '{metric.metric}'; declare it under feedback (known: {known})"
+            known = [*STATISTICS, *experiment.feedback]
+            fix = nearest(metric.metric, known) or f"; declare it under feedback (known: {', '.join(known)})"
+            yield f"{path}.{where}.metric: unknown metric '{metric.metric}'{fix}"
         elif metric.statistic is not None and metric.statistic not in fits:
             yield f"{path}.{where}.statistic: '{metric.metric}' has {', '.join(fits)}; choose one of them"
         else:

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from app.config.base import ConfigError, nearest, shown
+from app.config.base import ConfigError
 from app.config.loading import load_document, parse_yaml, read_text
+from app.config.meant import FORMER_ARGUMENTS, nearest, number_remedy, shown
 from app.config.reference import packages, schema
 
 _OWN = "deployments."
@@ -21,7 +22,7 @@ _OWN = "deployments."
 _POLICY = "deployments.autoscaling:replicas_needed"
 
 _USER_CONFIG = re.compile(r"^applications\[\d+\]\.deployments\[\d+\]\.user_config\.(?=.)")
-_APPLICATION = re.compile(r"^applications\[(\d+)\](?=\.)")
+_APPLICATION = re.compile(r"^applications\[(\d+)\](?=[.:])")
 
 Check = Callable[[Mapping[str, Any]], Iterator[str]]
 """Yields the problems of Serve's file that only a caller can know."""
@@ -34,11 +35,21 @@ def check_file(path: Path, further: Check = lambda _: iter(())) -> list[str]:
         document = parse_yaml(text)
     except ConfigError as error:
         return [_in_file(path, problem) for problem in error.problems]
+    return _located(path, text, document, _problems(document, further))
+
+
+def located(path: Path, problems: Iterable[str]) -> list[str]:
+    """Problems, or warnings, of the valid configuration in `path`, each with its file and line."""
+    text = read_text(path)
+    return _located(path, text, parse_yaml(text), problems)
+
+
+def _located(path: Path, text: str, document: object, problems: Iterable[str]) -> list[str]:
     try:
         tree = yaml.compose(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, RecursionError):
         tree = None
-    placed = {(_line(tree, problem), _short(problem, document)) for problem in _problems(document, further)}
+    placed = {(_line(tree, problem), _short(problem, document)) for problem in problems}
     return [f"{path}:{line}: {problem}" for line, problem in sorted(placed)]
 
 
@@ -50,7 +61,7 @@ def package_problems(document: object) -> Iterator[str]:
         return
     errors = list(jsonschema.Draft202012Validator(schema(user_config={})).iter_errors(document))
     for error in errors:
-        if not any(_misspells(other, error) for other in errors):
+        if not any(_explains(other, error) for other in errors):
             yield from _words(error)
     applications = document.get("applications")
     for index, application in enumerate(applications if isinstance(applications, list) else ()):
@@ -82,6 +93,9 @@ def _application_problems(where: str, application: Mapping[str, Any]) -> Iterato
     known, path = packages()["applications"], application.get("import_path")
     if isinstance(path, str) and path.startswith(_OWN) and path not in known:
         yield f"{where}.import_path: '{path}' does not exist{nearest(path, known) or _listed(known)}"
+    elif isinstance(path, str) and re.fullmatch(r"[\w.]+[:.]\w+", path) is None:
+        meant = nearest(path, known) or ", as deployments.llm:build"
+        yield f"{where}.import_path: expected MODULE:NAME, not {path}{meant}"
     args = application.get("args")
     llm_config = args.get("llm_config") if isinstance(args, Mapping) else None
     if isinstance(llm_config, Mapping):
@@ -99,6 +113,11 @@ def _application_problems(where: str, application: Mapping[str, Any]) -> Iterato
 def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]:
     """What Ray or vLLM would take, and then never run or ignore."""
     kwargs, accelerator = llm_config.get("engine_kwargs"), llm_config.get("accelerator_config")
+    environment = llm_config.get("runtime_env")
+    variables = environment.get("env_vars") if isinstance(environment, Mapping) else None
+    for name in variables if isinstance(variables, Mapping) else ():
+        if name not in (known := packages()["variables"]) and (meant := _variable_meant(str(name), known)):
+            yield f"{where}.runtime_env.env_vars.{name}: vLLM has no such variable{meant}"
     for name, instead in _WITHOUT_EFFECT.items():
         if isinstance(kwargs, Mapping) and kwargs.get(name) is not None:
             yield f"{where}.engine_kwargs.{name}: has no effect on an engine; {instead}"
@@ -115,9 +134,14 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
             yield f"{path}: no machine has the resource '{name}'; did you mean {meant[0]}?"
 
 
+def _variable_meant(name: str, known: Sequence[str]) -> str:
+    return nearest(name, known) if name.startswith("VLLM_") else ""
+
+
 _RESOURCES = ("CPU", "GPU", "memory")
 
 _WITHOUT_EFFECT = {
+    "model": "the model is `model_source`",
     "served_model_name": "the name is `model_id`",
     "host": "clients reach the router, whose address is in `http_options`",
     "port": "clients reach the router, whose port is that of `switchyard serve --port`",
@@ -141,6 +165,33 @@ def _number_problems(where: str, deployment: Mapping[str, Any]) -> Iterator[str]
         yield f"{path}: {target} is more than max_ongoing_requests, {at_once}, which a replica never exceeds; lower it"
 
 
+def engine_warnings(document: Mapping[str, Any]) -> Iterator[str]:
+    """Engines whose batch does not fit what Serve gives a replica. `document`: a valid configuration."""
+    for index, application in enumerate(document.get("applications", ())):
+        llm_config = (application.get("args") or {}).get("llm_config") or {}
+        batch = (llm_config.get("engine_kwargs") or {}).get("max_num_seqs")
+        for number, deployment in enumerate(application.get("deployments") or ()):
+            at_once = deployment.get("max_ongoing_requests")
+            if not isinstance(batch, int) or not isinstance(at_once, int):
+                continue
+            where = f"applications[{index}].deployments[{number}].max_ongoing_requests"
+            if at_once < batch:
+                yield (
+                    f"{where}: a replica gets {at_once} requests at a time, and its batch (max_num_seqs) has room for "
+                    f"{batch}, which it never fills; set {2 * batch}, or lower max_num_seqs"
+                )
+            elif at_once > _DEEP * batch:
+                yield (
+                    f"{where}: a replica takes {at_once} requests at a time, of which {batch} (max_num_seqs) run; the "
+                    f"others wait inside vLLM, where max_queued_requests does not refuse them; set {2 * batch}, or "
+                    "raise max_num_seqs"
+                )
+
+
+_DEEP = 8
+"""How many times its batch an engine may reasonably hold."""
+
+
 def _replica_problems(where: str, deployment: Mapping[str, Any]) -> Iterator[str]:
     autoscaling = deployment.get("autoscaling_config")
     if not isinstance(autoscaling, Mapping):
@@ -153,15 +204,20 @@ def _replica_problems(where: str, deployment: Mapping[str, Any]) -> Iterator[str
         yield f"{where}.policy.policy_function: '{function}' does not exist; did you mean {_POLICY}?"
     low, high = autoscaling.get("min_replicas", 1), autoscaling.get("max_replicas", 1)
     first = autoscaling.get("initial_replicas")
-    if isinstance(low, int) and isinstance(high, int) and low > high:
+    if isinstance(low, int) and isinstance(high, int) and low > high > 0:
         yield f"{where}.min_replicas: {low} is more than max_replicas, {high}; raise one or lower the other"
     elif isinstance(first, int) and isinstance(low, int) and isinstance(high, int) and not low <= first <= high:
         yield f"{where}.initial_replicas: {first} is not between min_replicas, {low}, and max_replicas, {high}"
 
 
-def _misspells(cause: Any, error: Any) -> bool:
-    """Whether `cause` is an unknown key that is meant to be the one whose absence `error` reports."""
-    if error.validator != "required" or cause.validator != "additionalProperties" or cause.path != error.path:
+def _explains(cause: Any, error: Any) -> bool:
+    """Whether `cause` says more about the same mistake: the choices for a value of the wrong kind, or an unknown key
+    that is meant to be the missing one."""
+    if cause is error or cause.absolute_path != error.absolute_path:
+        return False
+    if error.validator == "type":
+        return bool(cause.validator == "enum")
+    if error.validator != "required" or cause.validator != "additionalProperties":
         return False
     missing = [name for name in error.validator_value if name not in error.instance]
     return any(nearest(str(name), missing) for name in cause.instance.keys() - set(cause.schema["properties"]))
@@ -182,7 +238,7 @@ def _words(error: Any) -> Iterator[str]:
         known = list(error.schema["properties"])
         for name in value.keys() - set(known):
             where = _path([*error.absolute_path, name])
-            yield f"{where}: unknown key{_elsewhere(str(name)) or nearest(str(name), known) or _listed(known)}"
+            yield f"{where}: unknown key{_remedy_of_key(str(name), known)}"
     elif rule == "required":
         missing = [name for name in error.validator_value if name not in value]
         yield f"{path}: `{missing[0]}` is missing"
@@ -191,25 +247,44 @@ def _words(error: Any) -> Iterator[str]:
     elif rule in _BOUNDS:
         yield f"{path}: expected {_BOUNDS[rule]} {error.validator_value}, not {shown(value)}"
     else:
-        choices = [str(choice) for choice in _choices(error.schema)]
-        meant = nearest(str(value), choices)
-        if meant and len(choices) > _FEW:
-            yield f"{path}: {shown(value)} is not known{meant}"
-        else:
-            yield f"{path}: expected {_expected(error.schema) or error.message}{_not(value, choices, _quotes(error))}"
+        yield f"{path}: {_value_problem(error)}"
+
+
+def _value_problem(error: Any) -> str:
+    """The problem of a value of the wrong kind, or that is none of the choices."""
+    value, choices = error.instance, [str(choice) for choice in _choices(error.schema)]
+    if sections := sorted(_kinds(error.schema)):
+        meant = f"; write {{kind: {value}}}" if value in sections else ""
+        return f"expected a mapping with `kind` ({', '.join(sections)}), not {shown(value)}{meant}"
+    meant = nearest(str(value), choices)
+    if meant and len(choices) > _FEW:
+        return f"{shown(value)} is not known{meant}"
+    return f"expected {_expected(error.schema) or error.message}{_not(value, choices, _remedy(error))}"
+
+
+def _kinds(given: Mapping[str, Any]) -> Iterator[str]:
+    """The values of the key by which the branches of a schema differ."""
+    for branch in given.get("anyOf", ()):
+        yield from branch.get("discriminator", {}).get("mapping", ())
 
 
 def _not(value: object, choices: Iterable[str], remedy: str = "") -> str:
     return f", not {shown(value)}{nearest(str(value), choices) or remedy}"
 
 
-def _quotes(error: Any) -> str:
-    """What to do about quotes, if they are the mistake."""
-    kinds, value = json.dumps(error.schema), error.instance
-    if isinstance(value, str):
-        is_number = re.fullmatch(r"-?\d+(\.\d+)?", value) and ('"integer"' in kinds or '"number"' in kinds)
-        return " in quotes; leave them out" if is_number else ""
-    return "; put it in quotes" if isinstance(value, int | float) and '"string"' in kinds else ""
+def _remedy(error: Any) -> str:
+    """What to do about quotes or a unit, if they are the mistake."""
+    kinds, value, key = json.dumps(error.schema), error.instance, str(error.absolute_path[-1])
+    if isinstance(value, bool):
+        return "; put it in quotes: YAML reads yes, no, on and off as true and false"
+    if isinstance(value, int | float):
+        return "; put it in quotes" if '"string"' in kinds else ""
+    if '"boolean"' in kinds and str(value).lower() in ("true", "false", "yes", "no", "on", "off"):
+        return " in quotes; leave them out"
+    if '"integer"' not in kinds and '"number"' not in kinds:
+        return "; leave it out to take any GPU" if key == "accelerator_type" else ""
+    remedy = number_remedy(value, key, is_whole='"number"' not in kinds, most=error.schema.get("maximum"))
+    return " in quotes; leave them out" if remedy.endswith("without quotes") else remedy
 
 
 def _expected(given: Mapping[str, Any]) -> str:
@@ -256,11 +331,23 @@ def _path(parts: Sequence[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 
+def _remedy_of_key(name: str, known: Sequence[str]) -> str:
+    """What to do about an unknown key, to append to a problem."""
+    if "max_num_seqs" in known and name in FORMER_ARGUMENTS:
+        return f"; this vLLM does not have it: {FORMER_ARGUMENTS[name]}"
+    return _elsewhere(name) or nearest(name, known) or _listed(known)
+
+
 def _elsewhere(name: str) -> str:
     """Where a key belongs that is known in another part of the file."""
+    if name in _PARTS_OF_SERVER:
+        return "; it belongs into `http_options`"
     parts = [part for section, part in _PARTS.items() if name in packages()["$defs"][section]["properties"]]
     return f"; it belongs into {' or '.join(parts)}" if parts else ""
 
+
+_PARTS_OF_SERVER = ("host", "port")
+"""Keys that applications and engines know too, without an effect."""
 
 _PARTS = {
     "ServeApplicationSchema": "an application",
@@ -298,7 +385,15 @@ def _line(tree: yaml.Node | None, problem: str) -> int:
     if tree is None:
         return 1
     starts = [tree, *_routers(tree)]
-    return max((_found(start, path) for start in starts), key=lambda pair: pair[0])[1]
+    _, line, node = max((_found(start, path) for start in starts), key=lambda found: found[0])
+    return _quoted_line(node, problem) or line
+
+
+def _quoted_line(node: yaml.Node, problem: str) -> int | None:
+    """The line of the key or item in a node that the problem quotes."""
+    inside = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else _items(node)
+    lines = {part.value: part.start_mark.line + 1 for part in inside if isinstance(part, yaml.ScalarNode)}
+    return next((lines[word] for word in re.findall(r"['`]([^'`]+)['`]", problem) if word in lines), None)
 
 
 def _routers(tree: yaml.Node) -> Iterator[yaml.Node]:
@@ -309,15 +404,15 @@ def _routers(tree: yaml.Node) -> Iterator[yaml.Node]:
                 yield node
 
 
-def _found(node: yaml.Node, path: str) -> tuple[int, int]:
-    """The number of characters of `path` that lead somewhere from `node`, and the line where they lead."""
+def _found(node: yaml.Node, path: str) -> tuple[int, int, yaml.Node]:
+    """The number of characters of `path` that lead somewhere from `node`, and the line and the node they lead to."""
     line, rest = node.start_mark.line + 1, path
     while rest:
         step = _step(node, rest)
         if step is None:
             break
         node, line, rest = step
-    return len(path) - len(rest), line
+    return len(path) - len(rest), line, node
 
 
 def _step(node: yaml.Node, rest: str) -> tuple[yaml.Node, int, str] | None:
@@ -326,12 +421,12 @@ def _step(node: yaml.Node, rest: str) -> tuple[yaml.Node, int, str] | None:
         matching = [
             (key, value)
             for key, value in node.value
-            if isinstance(key, yaml.ScalarNode) and re.match(re.escape(key.value) + r"(?=[.\[]|$)", rest)
+            if isinstance(key, yaml.ScalarNode) and re.match(re.escape(_key(key)) + r"(?=[.\[]|$)", rest)
         ]
         if not matching:
             return None
-        key, value = max(matching, key=lambda pair: len(pair[0].value))
-        return value, key.start_mark.line + 1, rest[len(key.value) :].removeprefix(".")
+        key, value = max(matching, key=lambda pair: len(_key(pair[0])))
+        return value, key.start_mark.line + 1, rest[len(_key(key)) :].removeprefix(".")
     items = _items(node)
     if (index := re.match(r"\[?(\d+)\]?\.?", rest)) is not None and int(index[1]) < len(items):
         item = items[int(index[1])]
@@ -341,6 +436,14 @@ def _step(node: yaml.Node, rest: str) -> tuple[yaml.Node, int, str] | None:
         if isinstance(name, yaml.ScalarNode) and (rest + ".").startswith(f"{name.value}."):
             return item, item.start_mark.line + 1, rest[len(name.value) :].removeprefix(".")
     return None
+
+
+def _key(node: yaml.ScalarNode) -> str:
+    """A key as problems have it: `no` is `false`."""
+    value: str = node.value
+    if node.tag == "tag:yaml.org,2002:bool":
+        return shown(yaml.SafeLoader.bool_values[value.lower()])
+    return value
 
 
 def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:

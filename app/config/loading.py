@@ -13,8 +13,9 @@ import yaml
 
 from app.config.access import exposure_problems, sharing_problems
 from app.config.adapters import engine_problems, model_problems
-from app.config.base import ConfigError, Section, is_loopback, nearest
+from app.config.base import ConfigError, Section, is_loopback
 from app.config.experiments import Experiment, is_active
+from app.config.meant import nearest
 from app.config.schema import Config, Endpoint, Task, parse
 from app.internal_api import APP_PREFIX, EXPERIMENTS, ROUTER
 
@@ -218,8 +219,7 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
         if (llm_config := _llm_config(application)) is not None:
             llm_configs[name] = llm_config
             problems += [f"applications[{index}].args.{line}" for line in engine_problems(llm_config)]
-        if name == EXPERIMENTS and any(runs_several(deployment) for deployment in application.get("deployments") or []):
-            problems.append(f"applications[{index}].deployments: the controller of experiments is one replica; set 1")
+        problems += _own_problems(index, name, application)
     for name, deployment in config.deployments.items() if config else ():
         if deployment.app is None:
             continue
@@ -234,6 +234,18 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
         problems += model_problems(config.deployments, llm_configs)
         problems += _experiments_problems(config, prefixes)
     return problems
+
+
+def _own_problems(index: int, name: str, application: Mapping[str, Any]) -> Iterator[str]:
+    """What the router and the controller of experiments need."""
+    if name == ROUTER and application.get("route_prefix", "/") != "/":
+        given = application["route_prefix"]
+        yield f"applications.{name}.route_prefix: expected /, not {given}: clients' paths begin there"
+    for number, deployment in enumerate(application.get("deployments") or [] if name == EXPERIMENTS else []):
+        if runs_several(deployment):
+            where = f"applications[{index}].deployments[{number}]"
+            key = "num_replicas" if "num_replicas" in deployment else "autoscaling_config.max_replicas"
+            yield f"{where}.{key}: the controller of experiments is one replica; set 1"
 
 
 _GENERATES, _POOLS = "deployments.llm:build", "deployments.embedding:build"

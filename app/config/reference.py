@@ -20,7 +20,8 @@ _APPLICATION, _DEPLOYMENT, _FILE = "ServeApplicationSchema", "DeploymentSchema",
 
 @cache
 def packages() -> Mapping[str, Any]:
-    """The packages' part: `applications`, an `import_path` to its deployment's name and its arguments, and `$defs`.
+    """The packages' part: `applications`, an `import_path` to its deployment's name and its arguments; `$defs`; and
+    `variables`, the names of vLLM's environment variables.
 
     `deployments.package_schema` writes it.
     """

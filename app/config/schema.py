@@ -8,7 +8,7 @@ constructed `Config` is always valid: anything that cannot be served is rejected
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from app.config.access import AccessSettings
 from app.config.adapters import parent_problems
-from app.config.base import ConfigError, Name, problems_of
+from app.config.base import ConfigError, HostName, Name, Origin, is_http, problems_of
 from app.config.base import Section as _Model
 from app.config.endpoints import (
     Affinity,
@@ -26,20 +26,17 @@ from app.config.endpoints import (
     PlanSettings,
     Recording,
     Tracing,
+    Weights,
     mirror_problems,
 )
 from app.config.experiments import Experiment, LedgerSettings, experiment_problems
+from app.config.meant import nearest
 from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings", "rerank", "classify"]
 TASKS: tuple[Task, ...] = get_args(Task)
 EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority"]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
-Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?$")]
-"""A name as `Host` has it, without scheme and port."""
-
-Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
 
 IMAGES_BODY_BYTES = 32 * 1024 * 1024
@@ -89,7 +86,7 @@ class Endpoint(_Model):
     tasks: tuple[Task, ...] = Field(
         min_length=1, description="What callers may use; every deployment must support all of them."
     )
-    traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; the sum is 100.")
+    traffic: Weights = Field(description="Percentage per deployment; the sum is 100.")
     sticky: Sticky | None = None
     content_filter: ContentFilter | None = None
     admission: Admission | None = Field(
@@ -139,15 +136,6 @@ class Endpoint(_Model):
         "32 MiB if one of its deployments has `images`.",
     )
     plan: PlanSettings = Field(default_factory=lambda: _NO_PLAN)  # pydantic copies a `default` for each endpoint
-
-    @model_validator(mode="after")
-    def _percentages_sum_to_100(self) -> Self:
-        total = sum(self.traffic.values())
-        if total != 100:
-            parts = " + ".join(f"{name} {weight}" for name, weight in self.traffic.items())
-            fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
-            raise ValueError(f"traffic sums to {total} ({parts}), it must be 100: {fix}")
-        return self
 
 
 class Price(_Model):
@@ -225,10 +213,10 @@ class Deployment(_Model):
                 raise ValueError(f"`{name}` needs `{place}`: {why}")
         if self.api_key_env and self.api_key_file:
             raise ValueError("set either `api_key_env` or `api_key_file`, not both")
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url '{self.url}' must begin with http:// or https://")
+        if self.url is not None and not is_http(self.url):
+            raise ValueError(f"`url` '{self.url}' must be a server's address, as in http://HOST:PORT or https://HOST")
         if self.url is not None and self.url.rstrip("/").endswith("/v1"):
-            raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
+            raise ValueError(f"`url` '{self.url}': leave out /v1, the router adds it")
         if any(self.instruction_template.count(name) != 1 for name in ("{instruction}", "{input}")):
             raise ValueError("`instruction_template` needs {instruction} and {input}, once each")
         return self
@@ -414,8 +402,8 @@ class Config(_Model):
     def _cannot_serve(self, where: str, name: str, tasks: Sequence[Task]) -> list[str]:
         deployment = self.deployments.get(name)
         if deployment is None:
-            known = ", ".join(self.deployments)
-            return [f"{where}: unknown deployment '{name}'; declare it under deployments (known: {known})"]
+            remedy = nearest(name, self.deployments) or f"; declare it under deployments ({_known(self.deployments)})"
+            return [f"{where}: unknown deployment '{name}'{remedy}"]
         missing = [task for task in tasks if task not in deployment.tasks]
         if missing:
             return [
@@ -429,16 +417,24 @@ class Config(_Model):
         for task, name in self.defaults.items():
             endpoint = self.endpoints.get(name)
             if endpoint is None:
-                problems.append(f"defaults.{task}: unknown endpoint '{name}'; known: {', '.join(self.endpoints)}")
+                meant = nearest(name, self.endpoints) or f"; {_known(self.endpoints)}"
+                problems.append(f"defaults.{task}: unknown endpoint '{name}'{meant}")
             elif task not in endpoint.tasks:
                 problems.append(f"defaults.{task}: endpoint '{name}' does {', '.join(endpoint.tasks)} only")
         return problems
 
     def _access_problems(self) -> list[str]:
         known = {*self.endpoints, *self.deployments}
-        unknown = [f"limits.endpoints.{name}" for name in self.access.limits.endpoints if name not in known]
-        unknown += [f"operators.{name}" for name in self.access.operators if name not in self.endpoints]
-        return [f"access.{name}: unknown endpoint; known: {', '.join(self.endpoints)}" for name in unknown]
+        unknown = [("limits.endpoints", name) for name in self.access.limits.endpoints if name not in known]
+        unknown += [("operators", name) for name in self.access.operators if name not in self.endpoints]
+        return [
+            f"access.{section}.{name}: unknown endpoint{nearest(name, self.endpoints) or f'; {_known(self.endpoints)}'}"
+            for section, name in unknown
+        ]
+
+
+def _known(names: Iterable[str]) -> str:
+    return f"known: {', '.join(names)}"
 
 
 def _outside(path: str, overrides: Sequence[Override], traffic: Mapping[str, int]) -> list[str]:

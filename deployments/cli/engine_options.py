@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from app.config.base import nearest
+from app.config.meant import FORMER_ARGUMENTS, nearest
 from app.config.reference import packages
 from deployments.cli.options import CommandError, ExitCode
 from deployments.invocation import command
@@ -65,6 +65,8 @@ def engine_arguments(tokens: Sequence[str], own: Sequence[str] = ()) -> dict[str
             arguments[negated] = False
         elif name in _NOT_ENGINES:
             raise _wrong(f"{option} is not an engine's argument: {_NOT_ENGINES[name]()}")
+        elif name not in known and name in FORMER_ARGUMENTS:
+            raise _wrong(f"this vLLM does not have {option}: {FORMER_ARGUMENTS[name]}")
         elif name not in known:
             options = [*own, *(f"--{name.replace('_', '-')}" for name in known)]
             raise _wrong(f"{option} is neither an option nor an engine argument of vLLM{nearest(option, options)}")

@@ -1,7 +1,10 @@
 """The command line: arguments, printing, exit codes. Imports are inside the commands, so that `--help` is instant."""
 
 import json
+import os
+import re
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +16,7 @@ from typer.core import TyperGroup
 from deployments.cli import demo, experiments, operators
 from deployments.cli.audit_command import audit
 from deployments.cli.operators import doctor, mirror
-from deployments.cli.options import CommandError, ExitCode, Key, Url, router_client
+from deployments.cli.options import KEY_VARIABLE, CommandError, ExitCode, Key, Url, router_client
 from deployments.cli.serve_command import ENGINE_OPTIONS, Port, init, serve
 from deployments.cli.traffic_command import traffic
 from deployments.invocation import DEFAULT_FILE, argument, command, make, missing, pasteable, program
@@ -56,12 +59,19 @@ RunPort = Annotated[
 ]
 
 
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212-"
+_DASHED = re.compile(rf"-?[{_DASHES[:-1]}]+[a-z][a-z_-]*(=.*)?")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code. Errors are printed on stderr."""
     from deployments.local import processes
     from deployments.local.processes import LaunchError, NotRunning, Unanswered
 
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if dashed := next(filter(_DASHED.fullmatch, arguments), None):  # editors and chats make a dash of two hyphens
+        _print_error(f"'{dashed}' begins with a dash: write two hyphens, --{dashed.lstrip(_DASHES)}")
+        return ExitCode.USAGE
     try:
         return commands().main(arguments, prog_name=program(), standalone_mode=False) or ExitCode.OK
     except typer.TyperException as error:
@@ -129,20 +139,24 @@ def deploy(config: ConfigFile = DEFAULT_FILE, port: RunPort = None) -> None:
     """Apply a changed configuration, live.
 
     Traffic moves without a restart. Returns when every router has the change. An invalid file changes nothing. The
-    file's split replaces the one that a ramp has reached, and pauses the ramp; a warning is printed before.
+    file's split replaces the one that a ramp has reached, and pauses the ramp; a warning is printed before. An
+    experiment that was paused, stopped or removed continues its run, unless what it compares has changed.
 
     \b
     Examples:
       switchyard deploy
       switchyard deploy my_config.yaml
     """
-    from deployments.cli.traffic import superseding_warnings
+    from deployments.cli.traffic import continued_runs, starting_experiments, superseding_warnings
     from deployments.local import launcher, processes
 
     processes.running(port)
     _warn(superseding_warnings(config))
+    starting, before = starting_experiments(config), time.time()
     launcher.deploy(config)
     typer.echo("Applied: every router has it; replicas whose `args` changed are replaced one by one.")
+    for line in continued_runs(router_client(None, os.environ.get(KEY_VARIABLE)), starting, before):
+        typer.echo(line)
 
 
 @app.command()
@@ -187,7 +201,7 @@ def check(
     """
     from app.config.endpoints import mirror_warnings
     from app.config.experiments import experiment_warnings
-    from app.config.file_check import check_file
+    from app.config.file_check import check_file, engine_warnings, located
     from app.config.loading import load_document, read_yaml
     from deployments.cli.traffic import superseding_warnings
     from deployments.kubernetes import chart, manifests
@@ -207,10 +221,14 @@ def check(
     document = read_yaml(config)
     loaded = load_document(document)
     assert isinstance(document, dict)
+    warnings = [
+        *engine_warnings(document),
+        *experiment_warnings(loaded.experiments, loaded.endpoints),
+        *mirror_warnings(loaded.endpoints, loaded.deployments),
+    ]
     _warn(
         [
-            *experiment_warnings(loaded.experiments, loaded.endpoints),
-            *mirror_warnings(loaded.endpoints, loaded.deployments),
+            *located(config, warnings),
             *superseding_warnings(config),
             *(f"on this machine: {misfit}" for misfit in misfits(document, loaded)),
         ]
@@ -490,8 +508,6 @@ def internal() -> None:
       switchyard keys internal
       SWITCHYARD_INTERNAL_KEY=old,new switchyard keys internal
     """
-    import os
-
     from app.internal_api import INTERNAL_KEY_VARIABLE
     from deployments.cli.operators import internal_keys
 

@@ -22,6 +22,9 @@ from deployments.local.processes import explained
 if TYPE_CHECKING:
     pass
 
+KEY_VARIABLE = "SWITCHYARD_API_KEY"
+"""The key of commands that name none."""
+
 Url = Annotated[
     str | None,
     typer.Option(
@@ -30,7 +33,7 @@ Url = Annotated[
 ]
 Key = Annotated[
     str | None,
-    typer.Option(envvar="SWITCHYARD_API_KEY", metavar="KEY", help="An API key, if the server requires one."),
+    typer.Option(envvar=KEY_VARIABLE, metavar="KEY", help="An API key, if the server requires one."),
 ]
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from app.config.base import ConfigError, nearest
+from app.config.base import NO_NAME, ConfigError, is_name
+from app.config.meant import nearest
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.cli.options import CommandError, ExitCode
 from deployments.invocation import DEFAULT_FILE, argument, command
@@ -119,7 +120,7 @@ def _written(
     from deployments.cli.engine_options import engine_arguments
     from deployments.local.own_model import OwnModel, Variant, deployment_name, endpoint_name, name_of, tasks_of
 
-    arguments = engine_arguments(tokens, _OWN)
+    arguments = _with_file(engine_arguments(tokens, _OWN))
     source, config, embeds = _model(target, ask_hub=name == "serve")
     model_id = name_of(source)
     endpoint = endpoint or endpoint_name(model_id)
@@ -184,18 +185,27 @@ def _model(target: str, *, ask_hub: bool) -> tuple[str, Mapping[str, Any], bool]
             if not (path / "config.json").is_file():
                 raise CommandError(f"{target} has no config.json: it is not a model's folder")
             return str(path.absolute()), *_described(path)
+        _require_source(target)
         if "://" in target:
             return target, {}, False
-        if target.startswith((".", "/", "~")):
-            raise CommandError(f"The folder {target} does not exist")
-        if "/" not in target and (meant := _meant(target)):
-            raise CommandError(f"'{target}' is no folder or hub's id. Did you mean {meant}?")
         if ask_hub:
             typer.echo(f"Looking for {target} in the cache and at the hub", err=True)
         folder = hub.config_folder(target) if ask_hub else hub.cached_config_folder(target)
         return target, *(_described(folder) if folder is not None else ({}, False))
     except WeightsError as error:
         raise CommandError(str(error)) from None
+
+
+def _require_source(target: str) -> None:
+    """Raises CommandError if a word is no source of a model: a folder that does not exist, or no hub's id."""
+    from deployments.local.fit import source_problem
+
+    if target.startswith((".", "/", "~")) or (target.endswith("/") and target.count("/") == 1):
+        raise CommandError(f"The folder {target} does not exist")
+    if problem := source_problem(target):
+        raise CommandError(problem, ExitCode.USAGE)
+    if "/" not in target and (meant := _meant(target)):
+        raise CommandError(f"'{target}' is no folder or hub's id. Did you mean {meant}?")
 
 
 def _meant(word: str) -> str:
@@ -230,13 +240,26 @@ def _variant(text: str, source: str, arguments: Mapping[str, Any]) -> Any:
         raise CommandError(f"{_VARIANT} {text}: {shape}", ExitCode.USAGE)
     if not words[0].startswith("-"):
         source, _, _ = _model(words.pop(0), ask_hub=False)
-    return Variant(name, source, {**arguments, **engine_arguments(words)})
+    return Variant(name, source, {**arguments, **_with_file(engine_arguments(words))})
+
+
+def _with_file(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine arguments with the whole path of the chat template's file. Raises CommandError if there is none."""
+    from deployments.local.fit import is_missing_template
+
+    template = arguments.get("chat_template")
+    if is_missing_template(template):
+        raise CommandError(f"--chat-template: there is no file {template}", ExitCode.USAGE)
+    is_file = isinstance(template, str) and "\n" not in template and Path(template).is_file()
+    return {**arguments, **({"chat_template": str(Path(template).absolute())} if is_file else {})}
 
 
 def _require_names(names: Sequence[str]) -> None:
     from deployments.local.own_model import MOST_VARIANTS, TAKEN
 
     for name in names:
+        if not is_name(name):
+            raise CommandError(f"{_VARIANT} {name}: '{name}' {NO_NAME}", ExitCode.USAGE)
         if name in TAKEN or names.count(name) > 1:
             why = "two variants have it" if name not in TAKEN else "it is another application's"
             raise CommandError(f"{_VARIANT} {name}: the name is taken, {why}; choose another", ExitCode.USAGE)

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.config.base import ConfigError
 from app.config.loading import load, superseded
-from app.config.schema import parse
+from app.config.schema import Config, parse
 from app.control_plane import with_traffic
 from app.moments import shown
 from deployments.cli.options import CommandError, ExitCode, RouterClient, table
@@ -189,11 +189,57 @@ def moment(at: float | None) -> str:
 def superseding_warnings(file: Path) -> list[str]:
     """Warnings about running ramps that delivering the file would undo. Empty if it is invalid, or if nothing runs."""
     try:
-        wanted = load(file)
-        applied = dashboard.read(processes.running()).router_config
-        return superseded(parse(applied), wanted) if applied is not None else []
+        wanted, applied = load(file), _applied()
+        return superseded(applied, wanted) if applied is not None else []
     except (ConfigError, LaunchError):
         return []
+
+
+def _applied() -> Config | None:
+    """The router's configuration that runs. Raises ConfigError and LaunchError."""
+    applied = dashboard.read(processes.running()).router_config
+    return parse(applied) if applied is not None else None
+
+
+def starting_experiments(file: Path) -> list[str]:
+    """The experiments that do not run, and do once the file is delivered. Empty if it is invalid."""
+    try:
+        wanted, applied = load(file), _applied()
+    except (ConfigError, LaunchError):
+        return []
+    before = applied.experiments if applied is not None else {}
+    running = {name for name, experiment in before.items() if experiment.state == "running"}
+    return [
+        name
+        for name, experiment in wanted.experiments.items()
+        if experiment.state == "running" and experiment.starts_at is None and name not in running
+    ]
+
+
+def continued_runs(client: RouterClient, names: Sequence[str], before: float, patience_s: float = 10.0) -> list[str]:
+    """A line for each of the started experiments that goes on with a run from before the Unix time `before`.
+
+    Empty if the controller does not answer: the file is delivered all the same.
+    """
+    deadline, started = time.monotonic() + patience_s, dict[str, float]()
+    while len(started) < len(names) and time.monotonic() < deadline:
+        try:
+            summaries = json.loads(client.ask("GET", "/experiments"))["experiments"]
+        except (CommandError, ValueError, KeyError):
+            return []
+        started = {
+            summary["experiment"]: summary["started_at"]
+            for summary in summaries
+            if summary["experiment"] in names and summary["state"] == "running" and summary["started_at"] is not None
+        }
+        if len(started) < len(names):
+            time.sleep(POLL_S)
+    return [
+        f"The experiment {name} continues its run of {moment(started[name])}, whose requests count. To begin anew, "
+        "give it another name in the file, and deploy that"
+        for name in names
+        if started.get(name, before) < before
+    ]
 
 
 def ramps_of(client: RouterClient, endpoint: str) -> list[str]:

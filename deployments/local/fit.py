@@ -2,12 +2,15 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from app.access.keys import KeyFile
-from app.config.base import ConfigError, nearest
+from app.config.base import ConfigError
+from app.config.meant import nearest
 from app.config.schema import Config
 from app.internal_api import PACKAGE_PREFIX
 from deployments.invocation import make
@@ -22,7 +25,7 @@ from deployments.weights.sources import HUB_ID, adapter_sources, is_hub_id, mode
 LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
 
-_KNOWN = ", ".join(RECIPES)
+_KNOWN = f"; known: {', '.join(RECIPES)}"
 
 _CPU_CACHE, _ANY_LENGTH = "VLLM_CPU_KVCACHE_SPACE", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 """vLLM's environment variables for the cache of an engine on CPUs, and for lengths that the model does not have."""
@@ -54,6 +57,7 @@ def engine_problems(
     """What no engine can do, here or elsewhere. `document`: a configuration whose router's part is valid. `config_of`:
     a model's `config.json` by its source; empty if it is not known."""
     yield from unknown_sources(document)
+    yield from _literal_paths(document)
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # malformed: `package_problems` says so
         for demand in demands(document):
             yield from _shared_gpu_problems(document, demand)
@@ -71,6 +75,9 @@ def _model_problems(
     if not size.isdigit():
         yield f"{where}.runtime_env.env_vars.{_CPU_CACHE}: expected whole GiB, such as 4, not {size}"
     kwargs, loading = config.get("engine_kwargs") or {}, config.get("model_loading_config") or {}
+    template = kwargs.get("chat_template")
+    if is_missing_template(template) and not template.startswith(("/", *_UNEXPANDED)):
+        yield f"{where}.engine_kwargs.chat_template: there is no file {template} here; write its whole path"
     known = config_of(str(loading.get("model_source") or loading.get("model_id") or ""))
     known = {**known, **(known.get("text_config") or {})}
     most, wanted = known.get("max_position_embeddings"), kwargs.get("max_model_len")
@@ -121,13 +128,56 @@ def unknown_sources(document: Mapping[str, Any]) -> Iterator[str]:
     for application in document.get("applications") or []:
         where = f"applications.{application['name']}.args.llm_config.model_loading_config.model_source"
         for source in model_sources([application]):
-            name = source.removeprefix(PACKAGE_PREFIX)
-            if name != source and name not in RECIPES:
-                yield f"{where}: no package has the model '{name}'{nearest(name, RECIPES) or f'; known: {_KNOWN}'}"
-            elif is_hub_id(source) and HUB_ID.fullmatch(source) is None:
-                forms = f"a folder (/… or ./…), a hub's id (owner/name), {PACKAGE_PREFIX}… or s3://…"
-                meant = nearest(source.partition(":")[0], [PACKAGE_PREFIX.rstrip(":")])
-                yield f"{where}: '{source}' is neither {forms}{f'{meant[:-1]}:?' if meant else ''}"
+            if not source.startswith(_UNEXPANDED) and (problem := source_problem(source)):
+                yield f"{where}: {problem}"
+
+
+def source_problem(source: str) -> str:
+    """Why no model can have this source, here or elsewhere; empty if one can."""
+    name = source.removeprefix(PACKAGE_PREFIX)
+    if name != source:
+        return "" if name in RECIPES else f"no package has the model '{name}'{nearest(name, RECIPES) or _KNOWN}"
+    is_url = "://" in source and not source.startswith(("http://", "https://", "hf://"))
+    is_folder = not is_hub_id(source) and "://" not in source
+    if is_url or is_folder or HUB_ID.fullmatch(source) is not None:
+        return ""
+    forms = f"a folder (/… or ./…), a hub's id (owner/name), {PACKAGE_PREFIX}… or s3://…"
+    page, is_package = _HUB_PAGE.fullmatch(source), nearest(source.partition(":")[0], [PACKAGE_PREFIX.rstrip(":")])
+    meant = page[1] if page is not None else PACKAGE_PREFIX if is_package else ""
+    return f"'{source}' is neither {forms}{f'; did you mean {meant}?' if meant else ''}"
+
+
+_HUB_PAGE = re.compile(r"(?:https?://(?:www\.)?huggingface\.co/|hf:(?://)?)?([\w.-]+/[\w.-]+?)(?:/(?:tree/main)?)?")
+"""A model's id as the hub's pages and other programs write it, or with a slash at its end."""
+
+_UNEXPANDED = ("~", "$")
+"""How paths begin that a shell would expand."""
+
+_PATHS = {"model_source", "tokenizer", "chat_template", "hf_config_path", "download_dir", "generation_config"}
+_PATHS |= {"keys_file", "api_key_file", "tokenizer_dir", "path"}
+"""Keys whose values are paths."""
+
+
+def _literal_paths(section: object, where: str = "") -> Iterator[str]:
+    """Paths that are written for a shell: no program that reads the file expands them."""
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(section, Mapping):
+        items = ((f".{key}", value) for key, value in section.items())
+    elif isinstance(section, list):
+        items = ((f"[{number}]", value) for number, value in enumerate(section))
+    for key, value in items:
+        place = f"{where}{key}".removeprefix(".")
+        if isinstance(value, str) and str(key)[1:] in _PATHS and re.match(r"~/|\$\w|\$\{\w+\}", value):
+            expanded = os.path.expandvars(os.path.expanduser(value))
+            fix = f"write {expanded}" if not expanded.startswith(_UNEXPANDED) else "write the value of the variable"
+            yield f"{place}: '{value}' is taken as it is, and `{value[0]}` is not expanded; {fix}"
+        elif isinstance(value, Mapping | list):
+            yield from _literal_paths(value, place)
+
+
+def is_missing_template(template: object) -> TypeGuard[str]:
+    """Whether a `chat_template` names a file that this machine lacks, and is no template itself."""
+    return isinstance(template, str) and not {*"{}\n"} & {*template} and not Path(template).is_file()
 
 
 def _absent(applications: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -135,12 +185,14 @@ def _absent(applications: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for application in applications:
         where = f"{application['name']}: "
         for source in model_sources([application]):
+            if is_hub_id(source) and (Path(source) / "config.json").is_file():
+                yield f"{where}model_source: {source} is a hub's id, and a folder here; for the folder write ./{source}"
             if source.startswith(("/", ".")) and not (Path(source) / "config.json").is_file():
                 why = "has no config.json: it is no model's folder" if Path(source).is_dir() else "does not exist"
                 yield f"{where}model_source: {source} {why}; correct it"
         arguments = ((application.get("args") or {}).get("llm_config") or {}).get("engine_kwargs") or {}
         template = arguments.get("chat_template")
-        if isinstance(template, str) and not {*"{}\n"} & {*template} and not Path(template).is_file():
+        if is_missing_template(template) and template.startswith("/"):
             yield f"{where}chat_template: there is no file {template}; correct it"
         for source in adapter_sources([application]):
             if source.startswith(("/", ".")) and not (Path(source) / "adapter_config.json").is_file():

@@ -64,7 +64,7 @@ def test_a_wrong_configuration_is_refused_at_once(config: Path, tmp_path: Path) 
     config.write_text(yaml.safe_dump(document))
     refused = launch("serve", str(config), directory=tmp_path)
     assert refused.returncode == 1
-    assert "traffic sums to 99 (minilm 99), it must be 100: add 1" in refused.stderr
+    assert "traffic: sums to 99 (minilm 99), it must be 100: add 1" in refused.stderr
 
 
 def test_a_ray_that_does_not_start_is_said_without_a_stack_trace(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic_core import from_json
 
-from app.config.base import nearest
+from app.config.meant import nearest
 from app.config.schema import Config
 from app.dialects.anthropic import fields
 from app.dialects.anthropic.fields import CountTokens, Messages

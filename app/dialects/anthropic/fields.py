@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.config.base import nearest
+from app.config.meant import nearest
 from app.dialects.common.fields import MODEL, NEEDS_TOOLS, RECORDS, check_without_prefix
 
 _BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking redacted_thinking".split())

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
-from app.config.base import nearest
+from app.config.meant import nearest
 
 # Null is absent here too. The rules are alternatives rather than `if` and `not`, which generators of requests can
 # hardly satisfy.

@@ -19,7 +19,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Self, TypeVar
 
-from app.config.base import nearest
+from app.config.meant import nearest
 from app.config.schema import Config
 from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, no_lookups
 from app.dialects.bodies import dump

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.config.base import nearest
+from app.config.meant import nearest
 from app.dialects.bodies import dump
 from app.dialects.common.requests import required, settle_functions, with_parameters
 from app.dialects.common.streams import read_chunk

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 from pydantic_core import from_json
 
-from app.config.base import nearest
+from app.config.meant import nearest
 from app.config.schema import Task
 from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
 from app.dialects.bodies import Problem, dump, validated

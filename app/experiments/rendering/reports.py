@@ -191,9 +191,19 @@ def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
         if rows:
             header = [role, "control", "treatment", "change", "between", "verdict"]
             yield Table(header, rows, right=(1, 2, 3, 4))
-    yield Paragraph(list(_certainty(mine)))
+    yield Paragraph([*_columns(mine), *_certainty(mine)])
     if notes := [note for comparison in mine for note in _notes(report, comparison, treatment)]:
         yield Bullets(notes)
+
+
+def _columns(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Why the change need not be that from one column to the other."""
+    if any(comparison.effect.estimate is not None for comparison in comparisons):
+        yield (
+            "Control and treatment: the metric over all requests of the arm, as they came. Change: between requests of "
+            "the same kind and time, with units adjusted for what was known before. The two differ if the arms got "
+            "different requests; verdicts rest on the change."
+        )
 
 
 def _certainty(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -343,7 +353,7 @@ def _guardrails(report: Report) -> Iterator[Block]:
         [
             guardrail.event if not several else f"{guardrail.event}, {guardrail.treatment}",
             guardrail.limit,
-            *(_events(guardrail, arm) for arm in (report.control, guardrail.treatment)),
+            *(words.count(guardrail.events.get(arm, 0)) for arm in (report.control, guardrail.treatment)),
             words.MISSING if guardrail.detectable is None else f"{guardrail.detectable:.1f} times",
             _evidence(max(guardrail.log_e_value, guardrail.detector) / guardrail.threshold),
             guardrail.action,
@@ -355,18 +365,26 @@ def _guardrails(report: Report) -> Iterator[Block]:
     yield Table(header, rows, right=(2, 3, 4, 5))
     yield Paragraph(
         [
-            "Control and treatment: units with the event; in brackets the requests with it, of all that have ended. "
-            "Visible: the smallest ratio to control's rate that would have raised the alarm by now. Evidence: its "
-            "share of what raises the alarm."
+            "Control and treatment: units with the event, however many of their requests have it. Visible: the "
+            "smallest ratio to control's rate that would have raised the alarm by now. Evidence: its share of what "
+            "raises the alarm."
         ]
     )
+    if notes := [
+        _requests(report, guardrail, several=several) for guardrail in report.guardrails if guardrail.requests
+    ]:
+        yield Bullets(notes)
 
 
-def _events(status: GuardrailStatus, arm: str) -> str:
-    units = words.count(status.events.get(arm, 0))
-    if arm not in status.requests:
-        return units
-    return f"{units} ({words.count(status.requests[arm])} of {words.count(status.of_requests.get(arm, 0))})"
+def _requests(report: Report, status: GuardrailStatus, *, several: bool) -> str:
+    """empty: 3 of control's 36 ended requests have it, and 0 of treatment's 12."""
+    control, treated = (
+        (words.count(status.requests.get(arm, 0)), words.count(status.of_requests.get(arm, 0)))
+        for arm in (report.control, status.treatment)
+    )
+    who = status.treatment if several else "treatment"
+    have = f"{control[0]} of control's {control[1]} ended requests have it"
+    return f"{status.event}: {have}, and {treated[0]} of {who}'s {treated[1]}."
 
 
 def _evidence(share: float) -> str:

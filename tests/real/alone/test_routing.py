@@ -209,7 +209,7 @@ def test_a_wrong_configuration_leaves_the_running_one_in_force(application: Appl
 
 
 def test_a_wrong_configuration_is_refused_before_it_is_sent(deploy: Deploy) -> None:
-    with pytest.raises(AssertionError, match=r"traffic sums to 90 .*: add 10"):
+    with pytest.raises(AssertionError, match=r"traffic: sums to 90 .*: add 10"):
         deploy(traffic={"smollm2-blue": 50, "smollm2-green": 40})
 
 

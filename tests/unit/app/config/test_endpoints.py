@@ -129,7 +129,10 @@ def test_a_plan_is_read_as_it_was_written() -> None:
         ({"overrides": [{**OVERRIDE, "unit": "ab"}]}, "plan.overrides.0.unit: "),
         ({"overrides": [OVERRIDE] * 1001}, "plan.overrides: "),
         ({"generation": -1}, "plan.generation: "),
-        ({"expires": {**EXPIRES, "weights": {"blue": 99}}}, "plan.expires: weights sums to 99, it must be 100"),
+        (
+            {"expires": {**EXPIRES, "weights": {"blue": 99}}},
+            "plan.expires.weights: sums to 99 (blue 99), it must be",
+        ),
         ({"expires": {**EXPIRES, "weights": {"red": 100}}}, "plan.expires.weights: unknown deployment 'red'"),
         (
             {"expires": {**EXPIRES, "weights": {"mini": 100}, "overrides": []}},

@@ -113,7 +113,7 @@ def test_a_minimal_experiment_has_four_lines() -> None:
         ({"feedback": {"error": {}}}, "experiments.first.feedback.error: there is a built-in metric of this name"),
         ({"feedback": {"stars": {"type": "number"}}}, "experiments.first.feedback.stars: `type: number` needs `min`"),
         ({"feedback": {"stars": {"min": 1}}}, "experiments.first.feedback.stars: `min` and `max` need `type: number`"),
-        ({"feedback": {"Stars!": {}}}, "experiments.first.feedback.Stars!: String should match pattern"),
+        ({"feedback": {"Stars!": {}}}, "experiments.first.feedback.Stars!: 'Stars!' is no metric's name"),
         ({"guardrails": [{"event": "slow"}]}, "experiments.first.guardrails.0: `slow` needs `ttft_above_s`"),
         ({"guardrails": [{"event": "late"}]}, "experiments.first.guardrails.0.event: expected one of error, "),
         (
@@ -302,4 +302,4 @@ def test_a_serve_file_with_exposures_needs_the_application_that_keeps_them(
     several = {**there, "deployments": [{"name": "Experiments", "num_replicas": 2}]}
     file.write_text(yaml.safe_dump(serve_file(config, several)))
     (problem,) = check_file(file)
-    assert problem.endswith(".deployments: the controller of experiments is one replica; set 1")
+    assert problem.endswith(".deployments[0].num_replicas: the controller of experiments is one replica; set 1")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config.file_check import check_file
+from app.config.file_check import check_file, engine_warnings, located
 from app.config.loading import load_document, read_yaml
 from deployments.local.fit import engine_problems, misfits
 from tests.support.processes.project import ROOT
@@ -117,7 +117,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "              traffic: {smollm2",
         "              sticky: session\n              traffic: {smollm2",
-        "endpoints.chat.sticky: expected a mapping with by, name",
+        "endpoints.chat.sticky: expected a mapping with by, name; write {by: conversation}",
     ),
     (
         "smollm2-blue: 90,",
@@ -139,7 +139,7 @@ MISTAKES: list[tuple[str, str, str]] = [
         "task: [chat, completions, responses]",
         "endpoints.chat.task: unknown key; did you mean tasks?",
     ),
-    ("smollm2-green: 10}", "smollm2-green: 5}", "endpoints.chat: traffic sums to 95 *, it must be 100: add 5"),
+    ("smollm2-green: 10}", "smollm2-green: 5}", "endpoints.chat.traffic: sums to 95 *, it must be 100: add 5"),
     (
         "{app: smollm2-green,",
         "{app: smollm2-gren,",
@@ -150,7 +150,11 @@ MISTAKES: list[tuple[str, str, str]] = [
         "green, model: SmolLM2",
         "deployments.smollm2-green.model: the application 'smollm2-green' does not serve 'SmolLM2', only *",
     ),
-    ("metric: ttft", "metric: tftt", "experiments.no-prefix-cache.primary.0.metric: unknown metric 'tftt'; *"),
+    (
+        "metric: ttft",
+        "metric: tftt",
+        "experiments.no-prefix-cache.primary.0.metric: unknown metric 'tftt'; did you mean ttft?",
+    ),
     (
         "route_prefix: /deployments/smollm2-blue",
         "route_prefix: /smollm2-blue",
@@ -296,12 +300,12 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "control: smollm2-blue",
         "control: smollm2-bleu",
-        "experiments.no-prefix-cache.control: 'smollm2-bleu' is not in the traffic of 'chat' *",
+        f"{EXPERIMENT}.control: 'smollm2-bleu' is not in the traffic of 'chat' *; did you mean smollm2-blue?",
     ),
     (
         "chat: chat, completions",
         "chat: chatt, completions",
-        "defaults.chat: unknown endpoint 'chatt'; known: chat, embed",
+        "defaults.chat: unknown endpoint 'chatt'; did you mean chat?",
     ),
     ("- name: experiments", "- name: experiment", "experiments: no application is named 'experiments', *"),
     (
@@ -333,7 +337,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "max_model_len: 8192",
         "max_model_len: 32k",
-        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number, not 32k",
+        f"{ENGINE}.engine_kwargs.max_model_len: expected a whole number, not 32k; write 32000",
     ),
     (
         "enforce_eager: true ",
@@ -401,6 +405,306 @@ MISTAKES: list[tuple[str, str, str]] = [
         "smollm2-blue: 90.5,",
         "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90.5",
     ),
+    (
+        "smollm2-green: 10}",
+        "smollm2-gren: 10}",
+        "endpoints.chat.traffic: unknown deployment 'smollm2-gren'; did you mean smollm2-green?",
+    ),
+    (
+        "treatments: [smollm2-green]",
+        "treatments: [smollm2-gren]",
+        f"{EXPERIMENT}.treatments.0: 'smollm2-gren' is not in *; did you mean smollm2-green?",
+    ),
+    (
+        "treatments: [smollm2-green]",
+        "treatment: smollm2-green",
+        f"{EXPERIMENT}.treatment: unknown key; did you mean treatments: [smollm2-green]?",
+    ),
+    (
+        "endpoint: chat\n",
+        "endpoint: chats\n",
+        f"{EXPERIMENT}.endpoint: unknown endpoint 'chats'; did you mean chat?",
+    ),
+    (
+        "metric: ttft",
+        "metric: tfft",
+        f"{EXPERIMENT}.primary.0.metric: unknown metric 'tfft'; did you mean ttft?",
+    ),
+    (
+        "metric: ttft",
+        "metric: tpot",
+        f"{EXPERIMENT}.primary.0.metric: unknown metric 'tpot'; did you mean itl?",
+    ),
+    (
+        "metric: ttft",
+        "metric: e2e_latency",
+        f"{EXPERIMENT}.primary.0.metric: unknown metric 'e2e_latency'; did you mean duration?",
+    ),
+    (
+        "metric: ttft",
+        "metric: error_rate",
+        f"{EXPERIMENT}.primary.0.metric: unknown metric 'error_rate'; did you mean error?",
+    ),
+    (
+        "metric: ttft",
+        "metric: TTFT",
+        f"{EXPERIMENT}.primary.0.metric: 'TTFT' is no metric's name: small letters, *",
+    ),
+    (
+        "metric: ttft, ",
+        "metric: ttft, statistic: median, ",
+        f"{EXPERIMENT}.primary.0.statistic: expected one of *, not median; did you mean p50?",
+    ),
+    (
+        "primary: [{metric: ttft, minimal_effect: 0.05}]",
+        "primary: ttft",
+        f"{EXPERIMENT}.primary: expected a list, not ttft; write [{{metric: ttft, minimal_effect: …}}]",
+    ),
+    (
+        "minimal_effect: 0.05",
+        "minimal_effect: 0,05",
+        f"{EXPERIMENT}.primary.0.5: 5 is no key; put it in quotes, or write a decimal number with a point",
+    ),
+    (
+        "minimal_effect: 0.05",
+        "minimal_effect: 5%",
+        f"{EXPERIMENT}.primary.0.minimal_effect: expected a number, not 5%; write 0.05",
+    ),
+    (
+        "state: draft",
+        "state: on",
+        f"{EXPERIMENT}.state: expected one of *, not true; did you mean running?",
+    ),
+    (
+        "tasks: [embeddings, rerank]\n",
+        "task: embed\n",
+        "endpoints.embed.task: unknown key; did you mean tasks: [embeddings]?",
+    ),
+    (
+        "tasks: [embeddings, rerank]\n",
+        "tasks: embed\n",
+        "endpoints.embed.tasks: expected a list, not embed; write [embeddings]",
+    ),
+    (
+        "tasks: [chat, completions, responses]",
+        "tasks: {chat: true}",
+        "endpoints.chat.tasks: expected a list, not a mapping; write [chat]",
+    ),
+    (
+        "            chat:\n",
+        "            no:\n",
+        "endpoints.false: expected a text, not false; put it in quotes: YAML reads yes, no, *",
+    ),
+    (
+        "{smollm2-blue: 90, smollm2-green: 10}",
+        "[smollm2-blue: 90, smollm2-green: 10]",
+        "endpoints.chat.traffic: expected a mapping, not a list; write {smollm2-blue: 90, smollm2-green: 10}",
+    ),
+    (
+        "{minilm: 100}",
+        "minilm",
+        "endpoints.embed.traffic: expected a mapping, not minilm; write {minilm: 100}",
+    ),
+    (
+        "{minilm: 100}",
+        "{minilm:100}",
+        "endpoints.embed.traffic.minilm:100: expected *; a space belongs after the colon of 'minilm:100'",
+    ),
+    (
+        "{minilm: 100}",
+        "{minilm: 0.9}",
+        "endpoints.embed.traffic.minilm: expected a whole number, not 0.9; write 90, in percent",
+    ),
+    (
+        "{app: smollm2-blue, model: SmolLM2-135M-Instruct}",
+        "{url: 'http://localhost:80 01', model: x}",
+        "deployments.smollm2-blue: `url` 'http://localhost:80 01' must be a server's address, *",
+    ),
+    (
+        "          experiments:   ",
+        "          timeouts: {total_s: 60s}\n          experiments:   ",
+        "timeouts.total_s: expected a number, not 60s; write 60, in seconds",
+    ),
+    (
+        "          experiments:   ",
+        "          timeouts: {total_s: 5m}\n          experiments:   ",
+        "timeouts.total_s: expected a number, not 5m; write 300, in seconds",
+    ),
+    (
+        "          experiments:   ",
+        "          max_body_bytes: 32MiB\n          experiments:   ",
+        "max_body_bytes: expected a whole number, not 32MiB; write 33554432, in bytes",
+    ),
+    (
+        "          experiments:   ",
+        "          ledger: {retention_days: 4 weeks}\n          experiments:   ",
+        "ledger.retention_days: expected a whole number, not 4 weeks; write 28, in days",
+    ),
+    (
+        "          experiments:   ",
+        "          cors: {origins: [app.example.com]}\n          experiments:   ",
+        "cors.origins.0: 'app.example.com' is no origin: scheme and host, *",
+    ),
+    (
+        "          experiments:   ",
+        "          hosts: ['https://models.example.com']\n          experiments:   ",
+        "hosts.0: 'https://models.example.com' is no host's name: leave out the scheme, the port and the path",
+    ),
+    (
+        "          experiments:   ",
+        "          access: {keys_file: ~/keys.yaml}\n          experiments:   ",
+        "access.keys_file: '~/keys.yaml' is taken as it is, and `~` is not expanded; write *",
+    ),
+    (
+        "upscale_delay_s: 5 ",
+        "upscale_delay_s: 1min ",
+        f"{REPLICAS}.autoscaling_config.upscale_delay_s: expected a number, not 1min; write 60, in seconds",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              max_duration_s: 14d\n              endpoint: chat\n",
+        f"{EXPERIMENT}.max_duration_s: expected a number, not 14d; write 1209600, in seconds",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              starts_at: 2026-12-01\n              endpoint: chat\n",
+        f"{EXPERIMENT}.starts_at: expected a number, not 2026-12-01; write 1796083200, in Unix seconds",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              ramp: true\n              endpoint: chat\n",
+        f"{EXPERIMENT}.ramp: expected a mapping with steps, *; write {{}} for the defaults",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              guardrails: [error]\n              endpoint: chat\n",
+        f"{EXPERIMENT}.guardrails.0: expected a mapping with event, *; write {{event: error}}",
+    ),
+    (
+        "              traffic: {smollm2",
+        "              sticky: {by: session}\n              traffic: {smollm2",
+        "endpoints.chat.sticky.by: expected one of header, *, not session; did you mean conversation?",
+    ),
+    (
+        "              traffic: {smollm2",
+        "              mirror: smollm2-green\n              traffic: {smollm2",
+        "endpoints.chat.mirror: expected a mapping with deployment, *; write {deployment: smollm2-green, percent: …}",
+    ),
+    (
+        "              traffic: {smollm2",
+        "              fallback: [smollm2-gren]\n              traffic: {smollm2",
+        "endpoints.chat.fallback: unknown deployment 'smollm2-gren'; did you mean smollm2-green?",
+    ),
+    (
+        "              traffic: {smollm2",
+        "              content_filter: {patterns: ['(']}\n              traffic: {smollm2",
+        "endpoints.chat.content_filter.patterns.0: '(' is no regular expression: missing ), *",
+    ),
+    (
+        "dtype: float32 ",
+        "dtype: fp32 ",
+        f"{ENGINE}.engine_kwargs.dtype: expected one of *, not fp32; did you mean float32?",
+    ),
+    (
+        "enforce_eager: true ",
+        "gpu_memory_utilization: 90%\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.gpu_memory_utilization: expected a number, not 90%; write 0.9",
+    ),
+    (
+        "enforce_eager: true ",
+        "max_num_batched_tokens: 8,192\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.max_num_batched_tokens: expected a whole number, not 8,192; write 8192",
+    ),
+    (
+        "enforce_eager: true ",
+        "enable_prefix_caching: 'false'\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.enable_prefix_caching: expected true or false, not false in quotes; leave them out",
+    ),
+    (
+        "enforce_eager: true ",
+        "reasoning_parser: no\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.reasoning_parser: expected one of *: YAML reads yes, no, on and off as true and false",
+    ),
+    (
+        "enforce_eager: true ",
+        "num_scheduler_steps: 8\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.num_scheduler_steps: unknown key; this vLLM does not have it: remove it",
+    ),
+    (
+        "enforce_eager: true ",
+        "task: embed\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.task: unknown key; this vLLM does not have it: for a model that embeds *",
+    ),
+    (
+        "enforce_eager: true ",
+        "model: Qwen/Qwen3-8B\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.model: has no effect on an engine; the model is `model_source`",
+    ),
+    (
+        "enforce_eager: true ",
+        "\u2013tensor_parallel_size: 2\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.\u2013tensor_parallel_size: unknown key; did you mean tensor_parallel_size?",
+    ),
+    (
+        "enforce_eager: true ",
+        "chat_template: ./missing.jinja\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.chat_template: there is no file ./missing.jinja here; write its whole path",
+    ),
+    (
+        "enforce_eager: true ",
+        "tokenizer: $HOME/tokenizer\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.tokenizer: '$HOME/tokenizer' is taken as it is, and `$` is not expanded; write *",
+    ),
+    (
+        "model_source: package:SmolLM2-135M-Instruct",
+        "model_source: https://huggingface.co/Qwen/Qwen3-8B",
+        f"{ENGINE}.model_loading_config.model_source: 'https://huggingface.co/*; did you mean Qwen/Qwen3-8B?",
+    ),
+    (
+        "model_source: package:SmolLM2-135M-Instruct",
+        "model_source: ~/models/smol",
+        f"{ENGINE}.model_loading_config.model_source: '~/models/smol' is taken as it is, *",
+    ),
+    (
+        "VLLM_CPU_KVCACHE_SPACE: ",
+        "VLLM_CPU_KV_CACHE_SPACE: ",
+        f"{ENGINE}.runtime_env.env_vars.VLLM_CPU_KV_CACHE_SPACE: vLLM *; did you mean VLLM_CPU_KVCACHE_SPACE?",
+    ),
+    (
+        "accelerator_config: {kind: cpu}",
+        "accelerator_config: cpu",
+        f"{ENGINE}.accelerator_config: expected a mapping with `kind` (cpu, gpu, tpu), not cpu; write {{kind: cpu}}",
+    ),
+    (
+        "accelerator_config: {kind: cpu}",
+        "accelerator_type: RTX4090",
+        f"{ENGINE}.accelerator_type: expected one of *, not RTX4090; leave it out to take any GPU",
+    ),
+    (
+        "    route_prefix: /\n",
+        "    route_prefix: /v1\n",
+        "applications.router.route_prefix: expected /, not /v1: clients' paths begin there",
+    ),
+    (
+        "deployments.llm:build",
+        "deployments/llm.py:build",
+        f"{BLUE}.import_path: expected MODULE:NAME, not deployments/llm.py:build; did you mean deployments.llm:build?",
+    ),
+    (
+        "num_replicas: 1                       # never",
+        "num_replicas: 2                       # never",
+        "applications.experiments.deployments[0].num_replicas: the controller of experiments is one replica; set 1",
+    ),
+    (
+        "max_replicas: 1    ",
+        "max_replicas: 0    ",
+        f"{REPLICAS}.autoscaling_config.max_replicas: expected more than 0, not 0",
+    ),
+    (
+        "applications:\n",
+        "port: 8001\napplications:\n",
+        "port: unknown key; it belongs into `http_options`",
+    ),
 ]
 """A text of the file, the one that a person wrote instead, and the problem; `*` is any text."""
 
@@ -421,6 +725,7 @@ def test_a_mistake_is_one_line_with_its_place_and_the_fix(right: str, wrong: str
     assert "\n" not in said
     before, _, after = problem.partition("*")
     assert said == problem or ("*" in problem and said.startswith(before) and said.endswith(after))
+    assert not any(words in said for words in ("Input should", "String should", "Keys should", "given schemas"))
     if right == "deployments.router:build":  # the quotes close in a later line
         return
     nearby = problem.startswith(("not YAML", "endpoints.chat: ", "experiments: ", "duplicate", "deployments."))
@@ -464,3 +769,37 @@ def test_what_only_this_machine_lacks_is_no_mistake(right: str, wrong: str, misf
     assert isinstance(document, dict)
     (found,) = misfits(document, load_document(document))
     assert found.startswith(misfit)
+
+
+def test_a_problem_has_the_line_of_the_key_or_item_that_it_quotes(tmp_path: Path) -> None:
+    right = "traffic: {smollm2-blue: 90, smollm2-green: 10}"
+    block = "traffic:\n                smollm2-blue: 90\n                smollm2-gren: 10"
+    file, line = written(tmp_path, right, block)
+    (found,) = check_file(file)
+    assert found.startswith(f"{file}:{line + 2}: endpoints.chat.traffic: unknown deployment 'smollm2-gren'")
+    file, line = written(
+        tmp_path, right, f"{right}\n              fallback:\n                - minilm\n                - gone"
+    )
+    assert [problem.partition(": endpoints")[0] for problem in check_file(file)] == [
+        f"{file}:{line + 2}",
+        f"{file}:{line + 3}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "warning"),
+    [
+        (8, "a replica gets 8 requests at a time, and its batch (max_num_seqs) has room for 16, which it never fills"),
+        (16, ""),
+        (32, ""),
+        (2000, "a replica takes 2000 requests at a time, of which 16 (max_num_seqs) run; the others wait inside vLLM"),
+    ],
+)
+def test_a_replica_gets_as_many_requests_as_fill_its_batch(at_once: int, warning: str, tmp_path: Path) -> None:
+    file, line = written(tmp_path, "max_ongoing_requests: 32", f"max_ongoing_requests: {at_once}")
+    document = read_yaml(file)
+    assert isinstance(document, dict)
+    found = located(file, engine_warnings(document))
+    assert [text.partition(f"{line}: {REPLICAS}.max_ongoing_requests: ")[2][: len(warning)] for text in found] == (
+        [warning] if warning else []
+    )

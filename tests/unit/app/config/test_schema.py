@@ -47,8 +47,8 @@ def test_a_valid_configuration_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("endpoints.chat.traffic", {"blue": 90, "green": 5}, "endpoints.chat: traffic sums to 95 .*: add 5"),
-        ("endpoints.chat.traffic", {"blue": 90, "green": 20}, "traffic sums to 110 .*: take away 10"),
+        ("endpoints.chat.traffic", {"blue": 90, "green": 5}, "endpoints.chat.traffic: sums to 95 .*: add 5"),
+        ("endpoints.chat.traffic", {"blue": 90, "green": 20}, "traffic: sums to 110 .*: take away 10"),
         (
             "endpoints.chat.traffic",
             {"blue": 90.5, "green": 9.5},
@@ -66,7 +66,7 @@ def test_a_valid_configuration_is_accepted() -> None:
         ("endpoints.chat.fallback", ["mini"], "endpoints.chat.fallback: deployment 'mini' does embeddings"),
         ("endpoints.chat.tasks", [], "endpoints.chat.tasks: expected at least 1, not 0"),
         ("endpoints.chat.tasks", ["dance"], r"endpoints.chat.tasks.0: expected one of chat, "),
-        ("endpoints.chat.weights", {}, "endpoints.chat.weights: unknown key; .*known: tasks, traffic, sticky"),
+        ("endpoints.chat.colour", {}, "endpoints.chat.colour: unknown key; .*known: tasks, traffic, sticky"),
         ("endpoints.chat.sticky", {"by": "header"}, "endpoints.chat.sticky: `by: header` needs `name: <header>`"),
         ("endpoints.chat.sticky", {"by": "user", "name": "x"}, "endpoints.chat.sticky: .*the others take no name"),
         (
@@ -85,8 +85,8 @@ def test_a_valid_configuration_is_accepted() -> None:
         ("deployments.blue.continuation", {"wait_s": 0}, "blue.continuation.wait_s: expected more than 0, not 0"),
         ("deployments.blue.api_key_env", "K", "deployments.blue: `api_key_env` and `api_key_file` need `url`"),
         ("deployments.green.api_key_file", "k", "deployments.green: set either `api_key_env` or"),
-        ("deployments.green.url", "llm.example.com", "deployments.green: url .*must begin with http"),
-        ("deployments.green.url", "http://x/v1/", "deployments.green: url .*leave out /v1"),
+        ("deployments.green.url", "llm.example.com", "deployments.green: `url` .*must be a server's address"),
+        ("deployments.green.url", "http://x/v1/", "deployments.green: `url` .*leave out /v1"),
         ("deployments.green.port", 1, "deployments.green.port: unknown key"),
         *[
             ("deployments.mini.instruction_template", template, "deployments.mini: `instruction_template` needs")
@@ -194,7 +194,7 @@ def test_problems_in_a_serve_file_have_their_line_and_their_path_in_the_routers_
     document = serve_file()
     document["applications"][0]["deployments"][0]["user_config"] = changed("endpoints.chat.traffic", {"blue": 1})
     (problem,) = check_file(write(tmp_path / "serve.yaml", document))
-    assert problem.startswith(f"{tmp_path}/serve.yaml:9: endpoints.chat: traffic sums to 1")
+    assert problem.startswith(f"{tmp_path}/serve.yaml:12: endpoints.chat.traffic: sums to 1")
 
 
 def test_a_merged_mapping_counts_and_its_keys_may_be_replaced(tmp_path: Path) -> None:

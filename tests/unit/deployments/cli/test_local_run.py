@@ -40,6 +40,7 @@ class LocalRun:
     deployed: int = 0
     gone: bool = False
     refuses: bool = False
+    experiments: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def app(self) -> Starlette:
@@ -58,6 +59,8 @@ class LocalRun:
     async def _router(self, request: Request) -> Response:
         if self.gone:
             return PlainTextResponse("no server", 503)
+        if request.url.path == "/api/experiments":
+            return JSONResponse({"experiments": self.experiments})
         refused = {"configuration": "refused"} if self.refuses else {}
         return JSONResponse({"keys": [], **refused})
 
@@ -66,12 +69,14 @@ class LocalRun:
         run = Run(os.getpid(), "a-run", 8000, "", str(self.directory), str(self.directory / "serve_config.yaml"))
         write_record(self.directory, replace(run, **fields))
 
-    def file(self) -> str:
-        """The configuration, which the run was started with."""
-        deployments = [{"name": "Router", "user_config": ROUTER}]
+    def file(self, **sections: Any) -> str:
+        """The configuration, which the run was started with, and other `sections` of the router's part."""
+        deployments = [{"name": "Router", "user_config": {**ROUTER, **sections}}]
         router = {"name": "router", "route_prefix": "/", "import_path": "deployments.router:build"}
         path = self.directory / "serve_config.yaml"
-        path.write_text(yaml.safe_dump({"applications": [{**router, "deployments": deployments}]}))
+        keeper = {"name": "experiments", "import_path": "deployments.experiments:build"}
+        keeper["route_prefix"] = "/deployments/experiments"
+        path.write_text(yaml.safe_dump({"applications": [{**router, "deployments": deployments}, keeper]}))
         return str(path)
 
 
@@ -217,3 +222,19 @@ def test_the_address_that_was_asked_for_is_the_one_that_is_explained(
         error = capsys.readouterr().err
         assert error.startswith(f"{other} cannot be reached (")
         assert error.endswith("). Correct --url, or start the server there\n")
+
+
+@pytest.mark.parametrize(
+    ("started_at", "continues"), [(1764158400.0, True), (4102444800.0, False)], ids=["an old run", "a new run"]
+)
+def test_deploy_says_that_an_experiment_continues_an_earlier_run(
+    started_at: float, continues: bool, local: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    primary = [{"metric": "error", "minimal_effect": 0.1}]
+    experiment = {"endpoint": "chat", "control": "far", "treatments": ["label"], "mode": "aa", "primary": primary}
+    local.experiments = [{"experiment": "same", "state": "running", "started_at": started_at}]
+    assert main(["deploy", local.file(experiments={"same": experiment})]) == 0
+    said = "The experiment same continues its run of 2025-11-26 12:00:00 UTC, whose requests count. To begin anew, give"
+    assert (said in capsys.readouterr().out) == continues
+    assert main(["deploy", local.file(experiments={"same": {**experiment, "state": "draft"}})]) == 0
+    assert "continues" not in capsys.readouterr().out

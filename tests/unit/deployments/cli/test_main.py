@@ -186,7 +186,7 @@ def test_check_prints_warnings_on_stderr_and_succeeds(tmp_path: Path, capsys: py
     assert main(["check", str(file)]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{file}: OK\n"
-    assert printed.err.startswith("warning: experiments.same: 'chat' has no `sticky`")
+    assert printed.err.startswith(f"warning: {file}:12: experiments.same: 'chat' has no `sticky`")
 
 
 def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,8 +196,8 @@ def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: py
     deployments = {**ROUTER_PART["deployments"], "near": near}
     file.write_text(yaml.safe_dump({**ROUTER_PART, "deployments": deployments, "endpoints": {"chat": chat}}))
     assert main(["check", str(file)]) == 0
-    warning = "warning: endpoints.chat.mirror.deployment: 'near' has 10 % of the traffic, too; the requests"
-    assert capsys.readouterr().err.startswith(warning)
+    warning = "endpoints.chat.mirror.deployment: 'near' has 10 % of the traffic, too; the requests"
+    assert capsys.readouterr().err.startswith(f"warning: {file}:13: {warning}")
 
 
 def test_check_of_a_cluster_warns_of_a_ledger_on_a_nodes_own_disk(

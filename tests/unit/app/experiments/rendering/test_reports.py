@@ -172,6 +172,20 @@ def test_a_quiet_guardrail_shows_the_detectable_effect() -> None:
     )
 
 
+def test_a_guardrails_requests_are_a_sentence_and_its_cells_are_counts() -> None:
+    few = msgspec.structs.replace(
+        guardrail("empty", 1.0, 20, 3), requests={BLUE: 0, GREEN: 3}, of_requests={BLUE: 36, GREEN: 1200}
+    )
+    shown = as_markdown(msgspec.structs.replace(SHIP, guardrails=[few]))
+    assert "| 20 | 3 |" in shown
+    assert "- empty: 0 of control's 36 ended requests have it, and 3 of treatment's 1,200." in shown
+    assert "ended requests" not in as_markdown(SHIP)
+
+
+def test_the_report_says_why_the_change_is_not_the_difference_of_the_columns() -> None:
+    assert "Control and treatment: the metric over all requests of the arm, as they came. Change: " in as_markdown(SHIP)
+
+
 def test_an_alarm_is_shown_with_its_time_and_action() -> None:
     assert "ALARM since 12 Nov 14:55 |" in as_markdown(INVALID)
 
