@@ -116,7 +116,7 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
     environment = llm_config.get("runtime_env")
     variables = environment.get("env_vars") if isinstance(environment, Mapping) else None
     for name in variables if isinstance(variables, Mapping) else ():
-        if name not in (known := packages()["variables"]) and (meant := _variable_meant(str(name), known)):
+        if meant := _variable_meant(str(name)):
             yield f"{where}.runtime_env.env_vars.{name}: vLLM has no such variable{meant}"
     for name, instead in _WITHOUT_EFFECT.items():
         if isinstance(kwargs, Mapping) and kwargs.get(name) is not None:
@@ -134,8 +134,9 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
             yield f"{path}: no machine has the resource '{name}'; did you mean {meant[0]}?"
 
 
-def _variable_meant(name: str, known: Sequence[str]) -> str:
-    return nearest(name, known) if name.startswith("VLLM_") else ""
+def _variable_meant(name: str) -> str:
+    known: Sequence[str] = packages()["variables"]
+    return nearest(name, known) if name.startswith("VLLM_") and name not in known else ""
 
 
 _RESOURCES = ("CPU", "GPU", "memory")

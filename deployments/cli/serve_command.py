@@ -250,8 +250,9 @@ def _with_file(arguments: Mapping[str, Any]) -> dict[str, Any]:
     template = arguments.get("chat_template")
     if is_missing_template(template):
         raise CommandError(f"--chat-template: there is no file {template}", ExitCode.USAGE)
-    is_file = isinstance(template, str) and "\n" not in template and Path(template).is_file()
-    return {**arguments, **({"chat_template": str(Path(template).absolute())} if is_file else {})}
+    if isinstance(template, str) and "\n" not in template and Path(template).is_file():
+        return {**arguments, "chat_template": str(Path(template).absolute())}
+    return dict(arguments)
 
 
 def _require_names(names: Sequence[str]) -> None:
