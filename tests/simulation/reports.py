@@ -218,6 +218,8 @@ class Drift:
     name: str
     effect: Callable[[Floats], Floats]
     """The difference of ln of time, by days since the start."""
+    noisier: float = 1.0
+    """The factor of the noise of both arms from the fifth day on."""
 
 
 def _constant(day: Floats) -> Floats:
@@ -238,6 +240,7 @@ def _wave(day: Floats) -> Floats:
 
 DRIFTS = (
     Drift("none: 10 % faster", _constant),
+    Drift("none: 10 % faster, from the fifth day four times as noisy", _constant, noisier=4.0),
     Drift("step: 20 % faster, from the third day 50 % slower", _step),
     Drift("ramp: from 20 % faster to 25 % slower", _rising),
     Drift("weekly wave: up to 15 % faster and slower", _wave),
@@ -264,7 +267,8 @@ def drift(world: Drift, seed: int) -> Drifting:
     green = (rng.random(records.users) < 0.5)[user]
     day = np.sort(rng.random(count)) * DAYS
     effect = world.effect(day)
-    ln_time = -1.2 + records.habit[user] + rng.normal(0, 0.5, count) + np.where(green, effect, 0.0)
+    noise = rng.normal(0, 0.5, count) * np.where(day < DAYS / 2, 1.0, world.noisier)
+    ln_time = -1.2 + records.habit[user] + noise + np.where(green, effect, 0.0)
     recorded = records.answered(START + day * DAY_S, user, green, ttft_s=np.exp(ln_time), duration_s=10.0)
     primary = [{"metric": "ttft", "minimal_effect": _MINIMAL_EFFECT}]
     analysis = analysis_of(records, config(primary=primary))
@@ -300,13 +304,20 @@ def _drift_part(world: Drift, seeds: range) -> list[Drifting]:
     return [drift(world, seed) for seed in seeds]
 
 
-def drifts(executor: Executor, world: Drift, count: int) -> tuple[float, float, float]:
-    """Of `count` runs: the shares with a false statement, and with a first word that becomes false; and the median day
-    of the alarm.
-    """
+class Drifts(NamedTuple):
+    """Shares of runs, as in `Drifting`; the share with an alarm, and the median day of the alarm."""
+
+    false: float
+    first_is_false: float
+    alarmed: float
+    flipped: float
+
+
+def drifts(executor: Executor, world: Drift, count: int) -> Drifts:
+    """Of `count` runs."""
     runs = np.array([run for part in spread(executor, partial(_drift_part, world), count) for run in part])
     false, first_is_false = runs[:, :2].mean(axis=0).tolist()
-    return false, first_is_false, float(np.median(runs[:, 2]))
+    return Drifts(false, first_is_false, float(np.isfinite(runs[:, 2]).mean()), float(np.median(runs[:, 2])))
 
 
 # Many metrics.

@@ -128,6 +128,8 @@ class _Start(NamedTuple):
     total: float
     """The estimate times the size."""
     at: float
+    variance: float = 0.0
+    """Of the total; 0 in records of earlier versions, which leaves all of it to what came later."""
 
 
 class EffectWatch:
@@ -151,41 +153,48 @@ class EffectWatch:
         return self.change is not None and self.change.flips
 
     def add(self, est: float, se: float, nu: float, size: float, at: float) -> None:
-        """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look.
-
-        Information per size is that of the whole: parts of it would be noisy.
-        """
+        """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look."""
         if not usable(est, se, nu):
             return
         if self._starts:
-            self._compare(est * size, size, se**2 * size, nu / size)
+            self._compare(est * size, size, (se * size) ** 2, nu / size)
         if self.change is not None:
             return
         if not self._starts or (size - self._starts[-1].size) / (se**2 * size) >= self._large**-2:
             number = self._starts[-1].number + 1 if self._starts else 1
-            self._starts.append(_Start(number, size, est * size, at))
+            self._starts.append(_Start(number, size, est * size, at, (se * size) ** 2))
         if len(self._starts) > MAX_STARTS:
             older = self._starts[: MAX_STARTS // 2]
             self._starts = older[::2] + self._starts[MAX_STARTS // 2 :]
 
     def _compare(self, total: float, size: float, variance: float, nu: float) -> None:
-        """`variance` and `nu` are those of size 1."""
-        number, before, total_before, _ = np.array(self._starts).T
+        """`variance` is that of the total; `nu` that of size 1.
+
+        A part's variance is the larger of two: its share of the whole by size, since its own is noisy where it is
+        short, and its own, since traffic may vary more in one part than in the other. What is taken from the latter is
+        what a change adds to it at equal halves, since residuals are about the mean of both.
+        """
+        number, before, total_before, _, variance_before = np.array(self._starts).T
         later = size > before
         gained = np.where(later, size - before, 1.0)
         until, since = total_before / before, (total - total_before) / gained
+        of_until = np.maximum(variance * before / size, variance_before) / before**2
+        own = variance - variance_before - 0.5 * (since - until) ** 2 * before * gained / size
+        of_since = np.maximum(variance * gained / size, own) / gained**2
         if self.change is None:
-            difference, inverse = np.where(later, since - until, 0.0), 1 / before + 1 / gained
-            excess = self._evidence(difference, inverse * variance, nu * np.minimum(before, gained))
+            difference = np.where(later, since - until, 0.0)
+            excess = self._evidence(difference, of_until + of_since, nu * np.minimum(before, gained))
             excess -= np.log(number * (number + 1) / self._alpha)
             which = int(excess.argmax())
             if excess[which] < 0:
                 return
             self._starts = [self._starts[which]]
-            until, since, gained, later = until[[which]], since[[which]], gained[[which]], later[[which]]
+            until, since, gained, later, of_since = (
+                column[[which]] for column in (until, since, gained, later, of_since)
+            )
         flips = self.has_flipped
         if later[0] and until[0] * since[0] < 0:
-            flips |= bool(self._evidence(since, variance / gained, nu * gained)[0] >= -np.log(self._alpha))
+            flips |= bool(self._evidence(since, of_since, nu * gained)[0] >= -np.log(self._alpha))
         self.change = EffectChange(self._starts[0].at, float(until[0]), float(since[0]), flips)
 
     def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:

@@ -59,9 +59,11 @@ def looks(before: int, after: int, seed: int) -> Iterator[tuple[float, float, fl
     return _looks([FASTER] * before + [SLOWER] * after, at, seed)
 
 
-def _looks(effects: list[float], at: list[int], seed: int) -> Iterator[tuple[float, float, float, float, float]]:
+def _looks(
+    effects: list[float], at: list[int], seed: int, spreads: list[float] | float = SPREAD
+) -> Iterator[tuple[float, float, float, float, float]]:
     random = np.random.default_rng(seed)
-    treated, control = random.normal(effects, SPREAD), random.normal(0, SPREAD, len(effects))
+    treated, control = random.normal(effects, spreads), random.normal(0, spreads, len(effects))
     for units in at:
         t, c = treated[:units], control[:units]
         se = math.sqrt((t.var(ddof=1) + c.var(ddof=1)) / units)
@@ -78,6 +80,22 @@ def watched(before: int, after: int, seed: int) -> EffectWatch:
 def test_a_constant_effect_has_not_changed() -> None:
     """At most 1 % of runs may say so."""
     assert not [seed for seed in range(20) if watched(1000, 0, seed).change]
+
+
+@pytest.mark.parametrize("noisier", [0.2, 3.0, 8.0])
+@pytest.mark.parametrize("size", [0.0, FASTER])
+def test_traffic_that_varies_more_or_less_from_some_time_on_is_no_change_of_the_effect(
+    size: float, noisier: float
+) -> None:
+    """At most 1 % of runs may say so."""
+    alarms = 0
+    for seed in range(30):
+        watch = EffectWatch(MINIMAL, alpha=0.01)
+        spreads = [SPREAD] * 500 + [noisier * SPREAD] * 500
+        for look in _looks([size] * 1000, [*range(30, 1001, 10)], seed, spreads):
+            watch.add(*look)
+        alarms += watch.change is not None
+    assert alarms <= 1
 
 
 @pytest.mark.parametrize("before", [200, 1000])
