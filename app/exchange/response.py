@@ -174,6 +174,8 @@ class errors_rendered:
         pass
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None:  # nearly always
+            return False
         record = self._writer.record
         match error:
             case StreamAborted():
