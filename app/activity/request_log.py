@@ -4,7 +4,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+
+import msgspec
 
 from app.activity.report import CallerCounts, FinishedRequest
 from app.telemetry.logs import SUMMED, Record
@@ -53,7 +54,7 @@ class RequestLog:
         return list(uses.values())
 
 
-class _Ended(NamedTuple):
+class _Ended(msgspec.Struct):
     """A request at its end: `now` in Unix time, `over` in the record's. Most are dropped before anybody lists them."""
 
     record: Record

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from pydantic_core import to_json
@@ -66,13 +66,20 @@ class JsonFormatter(logging.Formatter):
         return _encode(line)
 
 
+class _LineBuffered(logging.StreamHandler[TextIO]):
+    """For a stream that writes each line at its end, as stderr does: `StreamHandler` flushes it again."""
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+
 def log_to_stderr() -> None:
     """Sends the `switchyard` loggers' lines to stderr. The process's entry point calls it once.
 
     It writes to the process's own stderr: the one that Serve puts in its place walks the stack for every line and
     buffers a thousand of them. Other loggers, Ray's among them, are left as they are.
     """
-    handler = logging.StreamHandler(sys.__stderr__)
+    handler = _LineBuffered(sys.__stderr__)
     handler.setFormatter(JsonFormatter())
     logger = logging.getLogger("switchyard")
     logger.handlers = [handler]
