@@ -6,7 +6,6 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from app.telemetry.logs import Record, event, where
 
 REQUEST_ID_HEADER = "x-request-id"
 PLAN_HEADER = "x-switchyard-plan"
+REASON_HEADER = "x-switchyard-reason"
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """The header with which a browser believes the media type, whatever a caller or a model has written."""
 
@@ -28,7 +28,6 @@ CLIENT_CLOSED_REQUEST = 499
 
 _log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024
-_LATIN_1 = repeat("latin-1")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -151,12 +150,13 @@ class ResponseWriter:
         sent = {"content-type": media_type, **headers, REQUEST_ID_HEADER: self.record.request_id}
         if self.record.deployment:
             sent[DEPLOYMENT_HEADER] = self.record.deployment
+            sent[REASON_HEADER] = self.record.reason
         if (plan := self.plans.get(self.record.endpoint)) is not None:
             sent[PLAN_HEADER] = plan
         if self.reservation is not None:
             sent |= await self.reservation.headers()
-        names, values = map(str.encode, sent, _LATIN_1), map(str.encode, sent.values(), _LATIN_1)
-        raw = [*zip(names, values, strict=True), NO_SNIFFING]
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
+        raw.append(NO_SNIFFING)
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
 
@@ -176,8 +176,6 @@ class errors_rendered:
         pass
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if error is None:  # nearly always
-            return False
         record = self._writer.record
         match error:
             case StreamAborted():

@@ -154,6 +154,7 @@ EXPOSED_HEADERS = (
     "x-request-id",
     "x-should-retry",
     "x-switchyard-plan",
+    "x-switchyard-reason",
     "x-time-per-token",
     "x-total-time",
     "x-validation-time",

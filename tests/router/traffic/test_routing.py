@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from app.config.base import ConfigError
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import USAGE, Answer, frame, stream
+from tests.support.engine.fake_engine import USAGE, Answer, frame, refuse, stream
 from tests.support.engine.other_answers import completion, message, response
 from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.raw_server import tls_in_front_of
@@ -35,6 +35,22 @@ def served_by(rig: Rig, headers: dict[str, str] | None = None, **fields: object)
 def test_the_header_chooses_even_a_deployment_without_traffic(rig: Rig) -> None:
     assert served_by(rig, {"azureml-model-deployment": "green"}) == "green"
     assert served_by(rig, {"azureml-model-deployment": "green"}, stream=True) == "green"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_says_by_which_rule_its_deployment_was_chosen(rig: Rig, stream: bool) -> None:
+    def reason(headers: dict[str, str] | None = None, **fields: object) -> str | None:
+        found: str | None = ask(rig, headers, stream=stream, **fields).headers.get("x-switchyard-reason")
+        return found
+
+    assert reason() == "traffic"
+    assert reason({"azureml-model-deployment": "green"}) == "header"
+    assert reason(model="green") == "model"
+    assert reason(model="nothing") is None
+    rig.chat_endpoint(sticky={"by": "user"}, fallback=["green"])
+    assert reason(user="ann") == "sticky"
+    rig.blue.answer = refuse(500, "out of memory")
+    assert reason(user="ann") == "failover"
 
 
 def test_a_header_that_names_no_deployment_of_the_endpoint_gets_the_valid_ones(rig: Rig) -> None:
