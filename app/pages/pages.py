@@ -46,34 +46,28 @@ PAGE_HEADERS = page_headers()
 
 _FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Switchyard: API</title>
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="/ui/static/icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="/docs/swagger-ui.css">
-<link rel="stylesheet" href="/docs/readable.css">
-</head>
-<body>
-<header class="top">
-<a href="/ui"><img src="/ui/static/icon.svg" alt="" width="20" height="20">Switchyard</a>
-<nav aria-label="Pages"><a href="/ui">Back to the console</a></nav>
-<button type="button" id="theme"></button>
-</header>
-<main id="page"></main>
-<script src="/docs/swagger-ui-bundle.js"></script>
-<script src="/docs/start.js" type="module"></script>
-</body>
-</html>
-"""
+_TEMPLATE = "index.html"
+_CONSOLE = {
+    "title": "Switchyard",
+    "head": """<link rel="stylesheet" href="/ui/static/css/console.css">
+<link rel="stylesheet" href="/ui/static/css/playground.css">
+<link rel="modulepreload" href="/ui/static/js/main.js">""",
+    "scripts": '<script src="/ui/static/js/main.js" type="module"></script>',
+}
+_API = {
+    "title": "Switchyard: API",
+    "head": """<link rel="stylesheet" href="/docs/swagger-ui.css">
+<link rel="stylesheet" href="/docs/readable.css">""",
+    "scripts": """<script src="/docs/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js" type="module"></script>""",
+}
 
 
 async def api_page(request: Request) -> Response:
     """The page. It needs no credential, like the document that it shows."""
-    return HTMLResponse(_PAGE, headers=PAGE_HEADERS)
+    # The frame's links name pages of the console.
+    page = _page(**_API).replace('href="#/', f'href="{ROUTES["console"]}#/')
+    return HTMLResponse(page, headers=PAGE_HEADERS)
 
 
 async def api_file(request: Request) -> Response:
@@ -98,12 +92,10 @@ def _content(name: str) -> bytes:
 
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 _UPLOT = ("uPlot.iife.js", "uPlot.min.css")
-_SHELL = "index.html"
 
 _CONSOLE_FILES = {
     "cross-origin-opener-policy": "same-origin",
@@ -120,7 +112,7 @@ class _File(NamedTuple):
 
     def variant(self, key: str) -> "_File":
         """The same content with a different etag, for other headers."""
-        return self._replace(etag=f'"{blake2b((self.etag + key).encode(), digest_size=12).hexdigest()}"')
+        return self._replace(etag=_etag((self.etag + key).encode()))
 
 
 class Console:
@@ -135,7 +127,7 @@ class Console:
         endpoint = oidc["token_endpoint"] if oidc is not None else None
         # The only request to another host that the page may make: it exchanges the issuer's code for a token.
         policy = page_headers(policy_source(endpoint)) if endpoint is not None else PAGE_HEADERS
-        shell = _files()[_SHELL]
+        shell = _console()
         # Browsers cache a page with its policy: a page with another policy needs another etag.
         return _answer(request, shell if endpoint is None else shell.variant(endpoint), {**policy, **_CONSOLE_FILES})
 
@@ -180,12 +172,28 @@ def _files() -> dict[str, _File]:
     assert package is not None
     assert package.origin is not None
     found |= {name: Path(package.origin).parent / "static" / name for name in _UPLOT}
-    return {name: _read(path) for name, path in found.items()}
+    return {name: _file(path.read_bytes(), path.suffix) for name, path in found.items()}
 
 
-def _read(path: Path) -> _File:
-    content = path.read_bytes()
-    return _File(content, _MEDIA_TYPES[path.suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')
+@cache
+def _console() -> _File:
+    content = _page(**_CONSOLE).encode()
+    return _File(content, "text/html; charset=utf-8", _etag(content))
+
+
+@cache
+def _page(title: str, head: str, scripts: str) -> str:
+    """A page, in the frame that all pages share."""
+    template = (Path(__file__).parent / "static" / _TEMPLATE).read_text(encoding="utf-8")
+    return template.format(title=title, head=head, scripts=scripts)
+
+
+def _file(content: bytes, suffix: str) -> _File:
+    return _File(content, _MEDIA_TYPES[suffix], _etag(content))
+
+
+def _etag(content: bytes) -> str:
+    return f'"{blake2b(content, digest_size=12).hexdigest()}"'
 
 
 # The status matters more than the body: TGI's clients and load balancers probe this path, and Anthropic's command line

@@ -9,6 +9,7 @@ from playwright.async_api import Page, Request, expect
 
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
+from tests.support.clients.first_paint import PAGES
 from tests.support.processes.project import ROOT
 
 
@@ -188,6 +189,41 @@ async def test_the_frame_says_which_server_this_is_and_who_you_are(managed: Mana
     await expect(banner.get_by_text("boss")).to_be_hidden()
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+async def test_every_page_has_the_frame_and_explains_its_words(
+    managed: Managed, open_page: OpenPage, width: int, scheme: str
+) -> None:
+    keys = managed.guard()
+    managed.deliver(console={"environment": "staging eu", "docs_url": "https://docs.example/switchyard/"})
+    page, watch = await open_page(managed.url, width=width, scheme=scheme)
+    watch.expected.extend(["401", "404"])
+    await page.goto("/ui")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.get_by_label("Keep it until this tab is closed").check()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    banner, about = page.get_by_role("banner"), page.get_by_role("contentinfo")
+    for path in [*PAGES, "/ui#/glossary", "/ui#/requests?id=nothing", "/ui#/nothing", "/docs"]:
+        await page.goto(path)
+        await page.reload()  # a hash alone does not load the page
+        await expect(banner.get_by_text("staging eu")).to_be_visible()
+        await expect(banner.get_by_role("link", name="boss · manager")).to_be_visible()
+        await expect(banner.get_by_role("button", name="Theme: Auto")).to_be_visible()
+        await expect(about).to_contain_text(f"Switchyard {version('switchyard')}")
+        await expect(about.get_by_role("link", name="Documentation")).to_be_visible()
+        await page.wait_for_load_state("networkidle")
+        current = await banner.locator("[aria-current=page]").all_inner_texts()
+        assert len(current) == (path not in ("/ui#/glossary", "/ui#/nothing")), path
+        for word in await page.locator("button.term:visible").all():
+            await word.press("Enter")
+            await expect(page.get_by_role("note")).not_to_contain_text("no entry")
+            await page.keyboard.press("Escape")
+        assert await overflow(page) <= 0, path
+        assert await accessibility_problems(page) == [], path
+        await about.get_by_role("link", name="Glossary").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Glossary")
+
+
 async def test_a_hidden_page_does_not_poll(managed: Managed, open_page: OpenPage) -> None:
     page, _ = await open_page(managed.url)
     await page.add_init_script(HIDEABLE)
@@ -274,7 +310,7 @@ async def test_an_example_of_the_api_page_runs(open_page: OpenPage, managed: Man
     await expect(page.locator(".copy-to-clipboard button:not([aria-label])")).to_have_count(0)
     assert await accessibility_problems(page) == []
     assert await overflow(page) <= 0
-    await page.get_by_role("link", name="Back to the console").click()
+    await page.get_by_role("navigation").get_by_role("link", name="Traffic").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Traffic")
 
 

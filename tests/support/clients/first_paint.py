@@ -10,6 +10,7 @@ PAGES = {
     "/ui#/traffic": "Traffic",
     "/ui#/experiments": "Experiments",
     "/ui#/experiments/any": "any",
+    "/ui#/models": "Models",
     "/ui#/playground": "Playground",
     "/ui#/requests": "Requests",
     "/ui#/keys": "Keys",

@@ -1,25 +1,29 @@
 // The API's page: Swagger UI, in the console's theme, with examples for this server's endpoints.
 
-import { CHANGED, isDark, themed } from "/ui/static/js/theme.js";
+import { Api } from "/ui/static/js/api.js";
+import { describe, framed } from "/ui/static/js/frame.js";
+import { waysToSignIn } from "/ui/static/js/sign_in.js";
+import { CHANGED, isDark } from "/ui/static/js/theme.js";
 
-const theme = document.getElementById("theme");
 const dark = () => document.documentElement.classList.toggle("dark-mode", isDark());
 document.addEventListener(CHANGED, dark);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dark);
-if (theme) themed(theme);
+framed();
+document.querySelector('nav a[href="/docs"]')?.setAttribute("aria-current", "page");
+
+const api = new Api(
+  async () => false,
+  () => {},
+);
 
 /**
- * The JSON at `path`; null if it cannot be had, as without a key.
+ * Who the visitor is, with the key that the tab keeps; null without one.
  *
- * @param {string} path
+ * @returns {Promise<Me | null>}
  */
-async function read(path) {
-  try {
-    const answer = await fetch(path, { credentials: "omit" });
-    return answer.ok ? await answer.json() : null;
-  } catch {
-    return null;
-  }
+async function visitor() {
+  const isKnown = api.hasKey || !(await waysToSignIn()).credentials;
+  return isKnown ? api.get("/api/me").catch(() => null) : null;
 }
 
 /**
@@ -66,14 +70,15 @@ function labelled() {
 // Swagger UI has no event for what it draws, which may be long after a click: at an answer.
 new MutationObserver(labelled).observe(document.body, { childList: true, subtree: true });
 
-const [described, me] = await Promise.all([read("/openapi.json"), read("/api/me")]);
+const [described, me] = await Promise.all([api.get("/openapi.json").catch(() => null), visitor()]);
+describe(me);
 const page = SwaggerUIBundle({
   url: "/openapi.json",
   plugins: [plainPaths],
   onComplete() {
     if (described !== null) page.specActions.updateJsonSpec(named(described, me));
   },
-  dom_id: "#page",
+  dom_id: "#main",
   deepLinking: true,
   docExpansion: "none",
   tryItOutEnabled: true,

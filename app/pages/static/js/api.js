@@ -1,6 +1,8 @@
 // Requests to this server, with the key that the visitor typed. There are no cookies.
 
 const STORED = "switchyard-key";
+/** The item of localStorage with the playground's conversation, if the visitor keeps it. */
+export const CONVERSATION = "switchyard-conversation";
 const TIMEOUT_MS = 30_000;
 const MOST_MS = 2 ** 31 - 1; // the longest delay of a timer
 
@@ -62,6 +64,16 @@ export class Api {
     this.#lapsed = "";
     if (key !== null && stored) sessionStorage.setItem(STORED, key);
     else sessionStorage.removeItem(STORED);
+  }
+
+  /** How often the visitor has signed out. */
+  visits = 0;
+
+  /** Forgets the key, and what the browser keeps of the visit. */
+  signOut() {
+    this.useKey(null);
+    this.visits += 1;
+    localStorage.removeItem(CONVERSATION);
   }
 
   /**

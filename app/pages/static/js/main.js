@@ -2,8 +2,8 @@
 
 import { Api } from "./api.js";
 import { find, h } from "./dom.js";
+import { describe, framed } from "./frame.js";
 import { askForKey, exchange, returned, waysToSignIn } from "./sign_in.js";
-import { themed } from "./theme.js";
 
 const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "glossary"]);
 const main = find(document, "#main");
@@ -50,36 +50,17 @@ function drawButton() {
   button.hidden = !(api.hasKey || canSignIn);
 }
 
-const who = find(document, "#who");
-
-/** Says who the visitor is, and what this server is, as far as it says that to them. */
 async function drawFrame() {
-  /** @type {Me | null} */
-  let me = null;
-  try {
-    me = await api.get("/api/me");
-  } catch {
-    // The page below says why nothing can be read.
-  }
-  who.hidden = me === null || me.anonymous;
-  who.textContent = me === null ? "" : `${me.caller}${me.manages ? " · manager" : ""}`;
-  who.title = "You, your rights and your limits";
-  const { version = null, environment = null, docs_url = null } = me?.server ?? {};
-  find(document, "#version").textContent = `Switchyard ${version ?? ""}`;
-  const name = find(document, "#environment");
-  name.hidden = environment === null;
-  name.textContent = environment ?? "";
-  const documentation = find(document, "#documentation");
-  documentation.hidden = docs_url === null;
-  documentation.setAttribute("href", docs_url ?? "");
+  // The page below says why nothing can be read.
+  describe(await api.get("/api/me").catch(() => null));
 }
 
 button.addEventListener("click", async () => {
   if (api.hasKey) {
     const withIssuer = api.isSignedInWithIssuer;
-    api.useKey(null);
+    api.signOut();
     drawButton();
-    who.hidden = true;
+    describe(null);
     announce(withIssuer ? "Signed out of this page. You may still be signed in with your issuer." : "Signed out");
     await show();
   } else if (await api.ask("")) await show();
@@ -194,17 +175,13 @@ async function show() {
   }
 }
 
-find(document, ".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the hash is the page's address
-  main.focus();
-});
 window.addEventListener("hashchange", () => {
   // The last announcement was about the previous page.
   announcements.textContent = "";
   window.scrollTo(0, 0);
   show();
 });
-themed(find(document, "#theme"));
+framed();
 drawButton();
 waysToSignIn().then(({ credentials, oidc }) => {
   if (api.hasKey || !credentials) drawFrame(); // the page asks for a key, not the frame

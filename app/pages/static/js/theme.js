@@ -1,4 +1,4 @@
-// Light, dark, or as the system is. The choice is all that a browser keeps of a visit.
+// Light, dark, or as the system is. A browser keeps the choice.
 
 const STORED = "switchyard-theme";
 /** @type {Record<string, string>} */
