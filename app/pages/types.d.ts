@@ -285,23 +285,59 @@ interface Assignment {
 
 // --- The playground ---
 
-/** The form's fields as typed. `deployment`: null as the traffic decides; `image`: a data URL. */
-interface FormValues {
+type NumberName =
+  "temperature" | "topP" | "topK" | "minP" | "maxTokens" | "seed" | "frequencyPenalty" | "presencePenalty";
+
+type Part = { type: "text"; text: string } | { type: "image_url"; image_url: { url: string } };
+type Message = { role: string; content: string | Part[] };
+
+/**
+ * The form's fields as typed. `deployment`: null as the traffic decides; `image`: a data URL; `history`: the messages
+ * before the prompt; `by`: the answering deployment, "" as the traffic decides, "*" all but `without`.
+ */
+interface FormValues extends Record<NumberName, string> {
   endpoint: string;
   task: string;
   deployment?: string | null;
+  history?: Message[];
   prompt: string;
   documents: string;
   system: string;
-  temperature: string;
-  seed: string;
-  maxTokens: string;
+  stop: string;
   tools: string;
   schema: string;
   image: string | null;
   probabilities: boolean;
+  by: string;
   without: string[];
 }
+
+/** Who is asked: a deployment of the endpoint, or null as the traffic decides. */
+type Column = { deployment: string | null; title: string; weight: number | null };
+
+/** A card's content, to show it again. `column`: the deployment that was asked, "" if the traffic decided. */
+interface SavedAnswer {
+  column: string;
+  name: string;
+  text: string;
+  reasoning: string;
+  facts: [string, string][];
+  state: string;
+  look: string;
+  problem: string;
+  why: string;
+  id: string;
+  plain: boolean;
+}
+
+interface Turn {
+  prompt: string;
+  image: string | null;
+  answers: SavedAnswer[];
+}
+
+/** A Markdown document's element, or its text. */
+type Tree = string | { tag: string; attributes: Record<string, string>; children: Tree[] };
 
 interface ApiRequest {
   method: string;

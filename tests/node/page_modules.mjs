@@ -11,7 +11,9 @@ const load = (name) => import(new URL(name, scripts).href);
 const { Answer, percent } = await load("playground/answer.js");
 const { diff, likeness, words } = await load("playground/comparison.js");
 const { EventParser } = await load("events.js");
-const { request } = await load("playground/request.js");
+const { messages } = await load("playground/conversation.js");
+const { blocks, Growing } = await load("playground/markdown.js");
+const { fieldOf, request } = await load("playground/request.js");
 const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
 const { cosine, norm } = await load("playground/cards.js");
 const { unbroken } = await load("format.js");
@@ -38,8 +40,10 @@ const FUNCTIONS = {
   cosine,
   diff,
   ends,
+  fieldOf,
   jsonText,
   likeness: (before, after) => likeness(diff(before, after)),
+  messages,
   norm,
   percent,
   planChanges,
@@ -51,6 +55,26 @@ const FUNCTIONS = {
   snippets: (form, url) => snippets(request(form), url),
   unbroken,
   words,
+  markdown: (text) => blocks(text).map((/** @type {any} */ block) => block.tree),
+  /**
+   * The blocks of a document that came in pieces, as a page has them after the last one, and the characters read.
+   *
+   * @param {string[]} pieces
+   */
+  grown(pieces) {
+    const growing = new Growing();
+    /** @type {unknown[]} */
+    const done = [];
+    /** @type {unknown[]} */
+    let open = [];
+    for (const piece of pieces) {
+      growing.add(piece);
+      const taken = growing.take();
+      done.push(...(taken?.done ?? []));
+      open = taken?.open ?? open;
+    }
+    return [[...done, ...open], growing.read];
+  },
   /** @param {string[]} pieces */
   events(pieces) {
     const parser = new EventParser();

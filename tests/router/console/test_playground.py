@@ -18,7 +18,7 @@ from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.engine.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
 
-HOSTILE = '<img src=x onerror="document.title=`taken`"><script>document.title=`taken`</script>'
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 
 NONE = "\N{EN DASH}"
 
@@ -69,8 +69,8 @@ class Playground:
 
     def __init__(self, page: Page, rig: Rig) -> None:
         self.page, self.rig = page, rig
-        self.prompt = page.get_by_label("Prompt", exact=True)
-        self.run_button = page.get_by_role("button", name="Run")
+        self.prompt = page.get_by_label(re.compile("^(Message|Prompt|Query)$"))
+        self.run_button = page.get_by_role("button", name=re.compile("^(Send|Run)"))
 
     async def open(self, query: str = "") -> None:
         await self.page.goto(f"/ui#/playground{query}")
@@ -93,15 +93,17 @@ class Playground:
 
     async def option(self, label: str, value: str) -> None:
         """Fills an option in."""
-        field = self.page.get_by_label(label)
+        await (await self.shown(self.page.get_by_label(label))).fill(value)
+
+    async def shown(self, field: Locator) -> Locator:
+        """The option, once it can be seen."""
         if not await field.is_visible():
             await self.page.get_by_text("Options", exact=True).click()
-        await field.fill(value)
+        return field
 
     async def probabilities(self) -> None:
         """Asks for each token's probability from now on."""
-        await self.page.get_by_text("Options", exact=True).click()
-        await self.page.get_by_label("Ask for each token's probability").check()
+        await (await self.shown(self.page.get_by_label("Ask for each token's probability"))).check()
 
 
 @pytest.fixture
@@ -143,6 +145,282 @@ async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground
     assert sorted(chosen) == [("blue", "header"), ("green", "header")]
 
 
+def contents(request: dict[str, Any]) -> list[str]:
+    """The texts of a chat's messages."""
+    return [message["content"] for message in request["messages"]]
+
+
+async def test_a_conversation_goes_on_can_be_edited_and_asked_again(playground: Playground, rig: Rig) -> None:
+    page = playground.page
+    rig.blue.answer, rig.green.answer = says("B1"), says("G1")
+    await playground.open()
+    await playground.option("System prompt", "Be brief")
+    await playground.prompt.fill("one")
+    await playground.prompt.press("Shift+Enter")
+    await playground.prompt.press("Enter")
+    await expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
+    await expect(playground.prompt).to_have_value("")
+    rig.blue.answer, rig.green.answer = says("B2"), says("G2")
+    await playground.ask("two")
+    await expect(playground.text("blue")).to_have_text(["B1", "B2"])
+    await expect(playground.text("green")).to_have_text(["G1", "G2"])
+    assert contents(rig.blue.requests[1]) == ["Be brief", "one\n", "B1", "two"]
+    assert contents(rig.green.requests[1]) == ["Be brief", "one\n", "G1", "two"]
+    await expect(page.get_by_role("tabpanel")).to_contain_text('"content": "two"')
+    rig.blue.answer = says("B3")
+    await page.get_by_role("button", name="Edit").click()
+    await expect(playground.prompt).to_be_focused()
+    await expect(playground.prompt).to_have_value("two")
+    await playground.ask("three")
+    await expect(playground.text("blue")).to_have_text(["B1", "B3"])
+    assert contents(rig.blue.requests[2]) == ["Be brief", "one\n", "B1", "three"]
+    rig.blue.answer = says("B4")
+    await page.get_by_role("button", name="Regenerate").click()
+    await expect(playground.text("blue")).to_have_text(["B1", "B4"])
+    assert rig.blue.requests[3] == rig.blue.requests[2]
+    messages = page.get_by_role("group", name="Your message")
+    await expect(messages).to_have_text(["one", "three"])
+    await page.get_by_role("navigation").get_by_role("link", name="Keys").click()
+    await page.go_back()
+    await expect(playground.text("blue")).to_have_text(["B1", "B4"])
+    await playground.ask("four")
+    await expect(messages).to_have_text(["one", "three", "four"])
+    await expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
+    assert contents(rig.blue.requests[4]) == ["Be brief", "one\n", "B1", "three", "B4", "four"]
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(messages).to_have_count(0)
+    await expect(playground.prompt).to_be_focused()
+    assert await accessibility_problems(page) == []
+
+
+async def test_a_browser_keeps_a_conversation_only_if_it_is_told_to(
+    open_page: OpenPage, rig: Rig, tmp_path: Path
+) -> None:
+    key, record = create("ann")
+    append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 401"]
+    playground = Playground(page, rig)
+    rig.blue.answer = rig.green.answer = says("# Good\n\nmorning")
+
+    async def sign_in() -> None:
+        await page.get_by_label("API key").fill(key)
+        await page.get_by_label("Keep it until this tab is closed").check()
+        await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        await expect(playground.prompt).to_be_visible()
+
+    await page.goto("/ui#/playground")
+    await sign_in()
+    again = page.get_by_role("button", name="Regenerate")
+    await playground.ask()
+    await expect(again).to_be_visible()
+    await page.reload()
+    await expect(playground.prompt).to_be_visible()
+    await expect(again).to_have_count(0)
+    keep = page.get_by_label("Keep in this browser")
+    await keep.check()
+    await playground.ask()
+    await expect(again).to_be_visible()
+    await page.reload()
+    await expect(again).to_be_visible()
+    await expect(playground.answer("blue").get_by_role("heading", name="Good")).to_be_visible()
+    await expect(playground.state("blue")).to_have_text("finished")
+    await expect(keep).to_be_checked()
+    await page.get_by_role("button", name="New conversation").click()
+    assert await page.evaluate("localStorage.length") == 0
+    await expect(keep).not_to_be_checked()
+    await keep.check()
+    await playground.ask()
+    await expect(again).to_be_visible()
+    assert await page.evaluate("localStorage.length") == 1
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    assert await page.evaluate("localStorage.length") == 0
+    await sign_in()
+    await expect(again).to_have_count(0)
+    await expect(playground.prompt).to_have_value("")
+
+
+async def test_the_traffics_choice_is_named_with_its_reason(playground: Playground, rig: Rig) -> None:
+    rig.chat_endpoint(sticky={"by": "user"})
+    page = playground.page
+    await playground.open()
+    await expect(page.get_by_text("No experiment counts requests")).to_be_visible()
+    await page.get_by_label("Answered by").select_option("the traffic's choice")
+    await expect(page.get_by_text("a running experiment counts the requests")).to_be_visible()
+    await playground.ask()
+    await expect(playground.state("blue")).to_have_text("finished")
+    await expect(playground.answer("blue")).to_contain_text("Answered by blue: drawn by the traffic's percentages.")
+    await page.get_by_label("Answered by").select_option("green (0\u00a0%)")
+    await playground.ask("again")
+    await expect(playground.state("green")).to_have_text("finished")
+    assert contents(rig.green.requests[0])[0] == contents(rig.blue.requests[0])[0] == "Say hello"
+    metrics = rig.router.state.telemetry.expose().decode()
+    chosen = re.findall(r'switchyard_requests_total\{.*deployment="(\w+)".*reason="(\w+)".*\} 1\.0', metrics)
+    assert sorted(chosen) == [("blue", "traffic"), ("green", "header")]
+
+
+ANSWER = """## A plan
+
+Some **bold** text with `code`, and [a page](https://docs.example/x).
+
+1. One
+2. Two
+
+| a | b |
+|---|--:|
+| 1 | 2 |
+
+```python
+print("hello")
+```
+"""
+
+
+async def test_answers_are_shown_as_markdown_and_copied_as_they_came(open_page: OpenPage, rig: Rig) -> None:
+    page, _ = await open_page(rig.url)
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    playground = Playground(page, rig)
+    rig.blue.answer = says(*(ANSWER[n : n + 3] for n in range(0, len(ANSWER), 3)))
+    await playground.open()
+    await playground.ask()
+    await expect(playground.state("blue")).to_have_text("finished")
+    answer = playground.answer("blue")
+    await expect(answer.get_by_role("heading", level=4)).to_have_text("A plan")
+    await expect(answer.locator("strong")).to_have_text("bold")
+    await expect(answer.get_by_role("listitem")).to_have_text(["One", "Two"])
+    await expect(answer.get_by_role("cell")).to_have_text(["1", "2"])
+    link = answer.get_by_role("link", name="a page")
+    await expect(link).to_have_attribute("rel", "noopener noreferrer")
+    await expect(answer.locator("pre code")).to_have_text('print("hello")')
+
+    async def copied(name: str, within: Locator) -> str:
+        await within.get_by_role("button", name=name, exact=True).click()
+        await expect(within.get_by_role("button", name="Copied")).to_be_visible()
+        text: str = await page.evaluate("navigator.clipboard.readText()")
+        return text
+
+    assert await copied("Copy code", answer) == 'print("hello")\n'
+    await expect(answer.get_by_role("button", name="Copied")).to_have_count(0)
+    assert await copied("Copy", answer) == ANSWER
+    program = page.get_by_role("region", name="As code")
+    assert "/v1/chat/completions" in await copied("Copy", program)
+    assert await accessibility_problems(page) == []
+
+
+async def test_no_document_becomes_more_than_text_and_links(browser_page: Page) -> None:
+    """Each document of hostile parts has only known elements and attributes, and loads nothing."""
+    await browser_page.goto("/ui#/playground")
+    wrong = await browser_page.evaluate(
+        """async (parts) => {
+        const { MarkdownView } = await import("/ui/static/js/playground/markdown.js");
+        const tags = new Set(("DIV P H3 H4 H5 H6 UL OL LI BLOCKQUOTE PRE CODE TABLE THEAD TBODY TR TH TD EM STRONG S "
+            + "HR BR A SPAN BUTTON").split(" "));
+        const attributes = new Set("class href target rel start tabindex role aria-label type".split(" "));
+        const wrong = [];
+        let seed = 7;
+        const random = (below) => (seed = (seed * 16807) % 2147483647) % below;
+        for (let turn = 0; turn < 1500; turn += 1) {
+            const text = Array.from({ length: 1 + random(8) }, () => parts[random(parts.length)]).join("");
+            const view = new MarkdownView(() => {});
+            document.body.append(view.element);
+            for (let at = 0; at < text.length; at += 7) {
+                view.add(text.slice(at, at + 7));
+                view.draw();
+            }
+            view.end(text);
+            for (const element of view.element.querySelectorAll("*")) {
+                const names = element.getAttributeNames();
+                const isKnown = tags.has(element.tagName) && names.every((name) => attributes.has(name));
+                const isSafe = !names.includes("href") || /^https?:/i.test(element.href);
+                if (!isKnown || !isSafe) wrong.push(element.outerHTML);
+            }
+            view.element.remove();
+        }
+        return wrong.slice(0, 3);
+    }""",
+        [
+            *(HOSTILE, "<svg onload=document.title='taken'>", "<iframe src=javascript:0>", "<style>*{}</style>"),
+            *("![x](http://evil.example/a.png)", "![x](/ui/static/icon.svg)", "![x](data:image/gif;base64,R0)"),
+            *("[a](javascript:document.title='taken')", "[a](JaVaScRiPt&#58;alert(1))", "[a](\tjavascript:0)"),
+            *("[a](vbscript:0)", "[a](data:text/html,x)", "[a](//evil.example)", "<javascript:alert(1)>", "[r]"),
+            *('[a](https://a.example "x" onclick=alert(1)")', "\n\n[r]: javascript:0\n", "\n[r]: http://a.example\n"),
+            *(
+                "```html onclick=x\n",
+                "\n```\n",
+                "\n| a |\n|:-:|\n| <b> |\n",
+                "\n\n> ",
+                "\n- ",
+                "\n    ",
+                "\n\n",
+                "&lt;img&gt;",
+            ),
+            *("http://a.example/<script>", "`<b>`", "\x00", "</div></section>", "<!--", "-->", "<![CDATA[", "**", "_"),
+        ],
+    )
+    assert wrong == []
+    assert await browser_page.title() != "taken"
+
+
+async def test_an_error_of_the_api_is_next_to_the_field_that_it_names(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 400"]
+    playground = Playground(page, rig)
+    await playground.open()
+    await playground.option("Temperature", "3")
+    await playground.ask()
+    field = page.locator(".field-temperature")
+    await expect(field.get_by_role("alert")).to_contain_text("temperature")
+    await expect(page.get_by_label("Temperature")).to_have_attribute("aria-describedby", "playground-problem")
+    await expect(page.get_by_label("Temperature")).to_have_attribute("aria-invalid", "")
+    assert await accessibility_problems(page) == []
+    await page.get_by_label("Temperature").fill("1")
+    await page.get_by_role("button", name="Regenerate").click()
+    await expect(playground.state("blue")).to_have_text("finished")
+    await expect(field.get_by_role("alert")).to_have_count(0)
+
+
+async def test_reasoning_is_folded(playground: Playground, rig: Rig) -> None:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    thoughts = [
+        frame({**head, "choices": [{"index": 0, "delta": {"reasoning": text}}]}) for text in ("First ", "<b>this</b>")
+    ]
+    rig.blue.answer = lambda body: stream([*thoughts, chunk("42", finish_reason="stop"), "data: [DONE]\n\n"])
+    await playground.open()
+    await playground.ask()
+    await expect(playground.text("blue")).to_have_text("42")
+    thought = playground.answer("blue").locator(".reasoning-text")
+    await expect(thought).to_be_hidden()
+    await playground.answer("blue").get_by_text("Reasoning", exact=True).click()
+    await expect(thought).to_have_text("First <b>this</b>")
+
+
+@pytest.mark.parametrize("start", ["", "```\n"], ids=["text", "code"])
+async def test_the_pages_work_is_linear_in_the_length_of_an_answer(
+    playground: Playground, rig: Rig, start: str
+) -> None:
+    """Four times the tokens cost the main thread at most eight times as much."""
+    devtools = await playground.page.context.new_cdp_session(playground.page)
+    await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    async def spent() -> float:
+        found = await devtools.send("Performance.getMetrics")
+        return float(next(it["value"] for it in found["metrics"] if it["name"] == "TaskDuration"))
+
+    await playground.open()
+    await playground.page.get_by_label("Answered by").select_option("the traffic's choice")
+    costs = []
+    for tokens in (5_000, 20_000):
+        rig.blue.answer = says(start, *(f"word{'.' if n % 40 else chr(10) * 2} " for n in range(tokens)))
+        before = await spent()
+        await playground.ask()
+        await expect(playground.state("blue")).to_have_text("finished")
+        costs.append(await spent() - before)
+        await playground.page.get_by_role("button", name="New conversation").click()
+    assert costs[1] < 8 * costs[0], costs
+
+
 async def test_stop_ends_the_engines_work_and_keeps_the_text_so_far(playground: Playground, rig: Rig) -> None:
     rig.blue.answer, rig.green.answer = endless = HeldStream("Once "), HeldStream("Twice ")
     await playground.open()
@@ -166,7 +444,7 @@ async def test_leaving_the_page_stops_the_engines(playground: Playground, rig: R
     await playground.page.get_by_role("navigation").get_by_role("link", name="Keys").click()
     assert await asyncio.to_thread(endless.left.wait, 10)
     await playground.page.go_back()
-    await expect(playground.prompt).to_have_value("Say hello")
+    await expect(playground.page.get_by_role("group", name="Your message")).to_have_text("Say hello")
 
 
 async def test_hostile_model_output_and_names_stay_text(open_page: OpenPage, rig: Rig) -> None:
@@ -224,7 +502,7 @@ async def test_the_form_says_what_cannot_be_sent(playground: Playground, rig: Ri
     await playground.option("Temperature", "0")
     await playground.option("System prompt", "Be brief")
     await playground.option("JSON schema of the answer", '{"type": "object"}')
-    await playground.page.get_by_label("green").uncheck()
+    await playground.page.get_by_role("checkbox", name="green").uncheck()
     await playground.run_button.click()
     await expect(playground.state("blue")).to_have_text("finished")
     (sent,) = rig.blue.requests
@@ -250,7 +528,7 @@ async def test_failures_are_reported_in_words(open_page: OpenPage, rig: Rig) -> 
         "maximum context length is 100 tokens"
     )
     rig.change(access={"limits": {"default": {"requests_per_minute": 1}}})
-    await playground.run_button.click()
+    await playground.page.get_by_role("button", name="Regenerate").click()
     await expect(playground.page.get_by_role("alert").filter(has_text="Limit reached").first).to_be_visible()
     await expect(playground.page.get_by_role("button", name="Stop")).to_be_disabled()
 
@@ -259,7 +537,7 @@ async def test_token_probabilities_are_shown_by_keyboard_and_mouse(playground: P
     frames = [token("The", -0.01, {"A": -4.6}), token(" <b>", -1.2, {" cat": -0.7}), token(" sat", -3.0, {}, "stop")]
     rig.blue.answer = lambda body: stream([*frames, "data: [DONE]\n\n"])
     await playground.open()
-    await playground.page.get_by_label("green").uncheck()
+    await playground.page.get_by_role("checkbox", name="green").uncheck()
     await playground.probabilities()
     await playground.ask()
     await expect(playground.text("blue")).to_have_text("The <b> sat")
@@ -516,7 +794,7 @@ async def test_an_answer_that_ends_early_is_reported(open_page: OpenPage, rig: R
     playground = Playground(page, rig)
     rig.blue.answer = lambda body: stream([chunk("Half")])
     await playground.open()
-    await page.get_by_label("green").uncheck()
+    await page.get_by_role("checkbox", name="green").uncheck()
     await playground.ask()
     await expect(playground.state("blue")).to_have_text("failed")
     await expect(playground.text("blue")).to_have_text("Half")
@@ -551,7 +829,7 @@ def tokens_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("picture", "width", "scheme"),
-    [("playground", 1280, "light"), (None, 1280, "dark"), ("playground-360", 360, "light")],
+    [("playground", 1280, "light"), (None, 1280, "dark"), ("playground-360", 360, "light"), (None, 390, "dark")],
 )
 async def test_the_page_fits_its_window(
     open_page: OpenPage, rig: Rig, picture: str | None, width: int, scheme: str
@@ -563,9 +841,9 @@ async def test_the_page_fits_its_window(
         usage = frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": count})
         parts = [part for it in tokens_of(text) for part in (it, 0.004)]
         engine.answer = streamed([*parts, usage])
+    rig.chat_endpoint(traffic={"blue": 90, "green": 10})
     await playground.open()
     await playground.probabilities()
-    await page.get_by_text("Options", exact=True).click()
     await playground.ask("What does a switchyard do? One sentence.")
     await expect(page.get_by_role("region", name="Comparison")).to_be_visible()
     await page.get_by_role("button", name="Token probabilities").first.click()
@@ -576,7 +854,8 @@ async def test_the_page_fits_its_window(
     await page.get_by_role("tab", name="OpenAI").blur()
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
-    if width == 360:
-        await page.get_by_role("region", name="Answers").evaluate("(it) => it.scrollIntoView()")
+    at = page.get_by_role("region", name="Answers") if width < 1000 else page.get_by_role("banner")
+    await at.evaluate("(it) => it.scrollIntoView()")
+    await page.get_by_role("region", name="Settings").evaluate("(it) => it.scrollTo(0, 0)")
     if picture is not None:
-        await screenshot(page, picture, whole=width > 360)
+        await screenshot(page, picture, whole=False)

@@ -100,8 +100,8 @@ async def test_the_playground_links_to_its_request(open_page: OpenPage, judged: 
     page, watch = await open_page(judged.url)
     watch.expected = ["status of 404"]  # until the exposure is there
     await page.goto("/ui#/playground")
-    await page.get_by_label("Prompt", exact=True).fill("hi")
-    await page.get_by_role("button", name="Run").click()
+    await page.get_by_label("Message", exact=True).fill("hi")
+    await page.get_by_role("button", name="Send").click()
     link = page.get_by_role("article", name="blue").get_by_role("link")
     id = await link.inner_text()
     await link.click()

@@ -261,3 +261,28 @@ export async function copy(text, shown, announce) {
     return "Selected: press Ctrl+C";
   }
 }
+
+/**
+ * A button that copies. `what()`: the text, and the element that has it.
+ *
+ * @param {string} label
+ * @param {() => [string, Node]} what
+ * @param {Announce} announce
+ */
+export function copyButton(label, what, announce) {
+  const button = h(
+    "button",
+    {
+      type: "button",
+      class: "small",
+      on: {
+        click: async () => {
+          button.textContent = await copy(...what(), announce);
+          setTimeout(() => (button.textContent = label), 2000);
+        },
+      },
+    },
+    label,
+  );
+  return button;
+}

@@ -26,7 +26,11 @@ def wire(groups: list[Group]) -> bytes:
 def fed(continuation: Continuation, data: bytes, points: list[float]) -> bytes:
     """What the continuation passes on of an engine's bytes, cut at these points."""
     edges = sorted({0, len(data), *(int(point * len(data)) for point in points)})
-    return b"".join(continuation.feed(data[start:end]) for start, end in pairwise(edges))
+    passed: list[bytes] = []
+    take = continuation.passing_to(passed.append)
+    for start, end in pairwise(edges):
+        take(data[start:end])
+    return b"".join(passed)
 
 
 def successor(continuation: Continuation, groups: list[Group]) -> list[Group]:

@@ -3,6 +3,7 @@
 `/ui`: the console's files come from this server only, and hold no data.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from app.pages import pages
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.support.clients.node import SCRIPTS
 
 
 @pytest.fixture
@@ -23,17 +25,17 @@ def test_the_page_loads_only_files_of_this_server(client: TestClient) -> None:
     page = client.get("/docs")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     addresses = re.findall(r'(?:href|src)="([^"]*)"', page.text)
-    assert addresses == [
+    files = [address for address in addresses if "#" not in address and address != "/docs"]
+    assert files == [
         "/ui/static/icon.svg",
+        "/ui/static/css/frame.css",
         "/docs/swagger-ui.css",
         "/docs/readable.css",
-        "/ui",
         "/ui/static/icon.svg",
-        "/ui",
         "/docs/swagger-ui-bundle.js",
         "/docs/start.js",
     ]
-    for address in addresses:
+    for address in files:
         answer = client.get(address)
         assert answer.status_code == 200
         assert answer.content
@@ -100,9 +102,23 @@ def test_no_script_turns_text_into_markup(client: TestClient) -> None:
         script = client.get(path)
         assert script.status_code == 200, path
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", script.text)
-        for name in re.findall(r'from "(\.[^"]+)"', script.text):
+        for name in re.findall(r'(?:from |import\()"(\.[^"]+)"', script.text):
             todo.append(str(script.url.join(name).path))
-    assert seen == {f"/ui/static/js/{file.relative_to(own).as_posix()}" for file in own.rglob("*.js")}
+    others = {f"/ui/static/js/{file.relative_to(own).as_posix()}" for file in own.rglob("*.js")}
+    assert seen == {*others, "/ui/static/vendor/markdown-it.js"}
+
+
+def test_the_parser_of_markdown_is_the_published_one_of_the_lock() -> None:
+    vendor = Path(pages.__file__).parent / "static" / "vendor"
+    package = SCRIPTS / "node_modules" / "markdown-it"
+    published = (package / "dist" / "browser" / "markdown-it.esm.min.mjs").read_text().splitlines()
+    assert (vendor / "markdown-it.js").read_text().splitlines() == [
+        line for line in published if not line.startswith("//# sourceMappingURL=")
+    ]
+    licence = (vendor / "markdown-it.LICENSE").read_text()
+    assert (package / "LICENSE").read_text() in licence
+    locked = json.loads((SCRIPTS / "package-lock.json").read_text())["packages"]
+    assert f"markdown-it {locked['node_modules/markdown-it']['version']} " in licence
 
 
 @pytest.mark.parametrize(

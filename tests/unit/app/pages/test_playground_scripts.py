@@ -1,7 +1,8 @@
-"""The playground's scripts that need no browser, in Node: differences, events, answers, requests, literals."""
+"""The playground's scripts that need no browser, in Node: from the events of an answer to Markdown and programs."""
 
 import ast
 import json
+import re
 import shlex
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
 
 from tests.support.clients.page_modules import PageError, call, call_all
 
@@ -222,6 +225,163 @@ def test_norm_and_cosine() -> None:
     assert call("cosine", [0, 0], [1, 1]) is None
 
 
+# --- markdown.js ---
+
+REFERENCE = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+"""Another implementation, for Python."""
+
+INLINE = st.lists(
+    st.sampled_from(
+        ["word", "two words", "**b**", "*e*", "***x***", "~~s~~", "`c`", "``c`d``", "\\*", "&amp;", "a_b_c", "\n", " ",
+         "  \n", "[l](https://a.example/x)", "[l](javascript:alert)", "[*l*](/keys)", "![i](https://a.example/i.png)",
+         "<https://a.example>", "<b>", "</p>", "<script>", "|", "*", "_", "`", "[", "](", "1.", "#"]
+    ),
+    min_size=1, max_size=8,
+).map("".join)  # fmt: skip
+LINE = INLINE.map(lambda text: text.replace("\n", " "))
+
+
+def indented(text: str, first: str) -> str:
+    """The text with its first line after `first`, and the others below it."""
+    return first + text.replace("\n", "\n" + " " * len(first))
+
+
+BLOCK = st.recursive(
+    st.one_of(
+        INLINE,
+        st.tuples(st.integers(1, 6), LINE).map(lambda it: f"{'#' * it[0]} {it[1]}"),
+        LINE.map(lambda text: f"{text}\n==="),
+        st.tuples(st.sampled_from(["", "js", "python x"]), INLINE).map(lambda it: f"```{it[0]}\n{it[1]}\n```"),
+        INLINE.map(lambda text: f"~~~\n{text}"),
+        LINE.map(lambda text: f"    {text}"),
+        st.sampled_from(["---", "***"]),
+        st.lists(st.tuples(LINE, LINE), min_size=1, max_size=3).map(
+            lambda rows: "\n".join(["| a | b |", "|:-:|--:|", *(f"| {a} | {b} |" for a, b in rows)])
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda all: "\n".join(indented(it, "- ") for it in all)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda all: "\n".join(indented(it, "7. ") for it in all)),
+        inner.map(lambda text: "> " + text.replace("\n", "\n> ")),
+    ),
+    max_leaves=4,
+)
+NOISE = st.text('ab *_`#>-+.1\n|[]()!~<&\\:"=\t', max_size=60)
+DOCUMENT = st.lists(BLOCK, min_size=1, max_size=6).flatmap(
+    lambda blocks: st.sampled_from(["\n", "\n\n"]).map(lambda between: between.join(blocks))
+)
+MARKDOWN = (DOCUMENT | NOISE).filter(lambda text: "]:" not in text)
+"""Without definitions of links, which may stand below what refers to them."""
+
+
+def reference(node: SyntaxTreeNode) -> list[Any]:
+    """The trees that the page should show for a node of the other implementation."""
+    inner = joined([it for child in node.children for it in reference(child)])
+    match node.type:
+        case "root" | "inline":
+            return inner
+        case "paragraph" if node.hidden:
+            return inner
+        case "text":
+            return [node.content]
+        case "softbreak":
+            return ["\n"]
+        case "fence" | "code_block":
+            language = (node.info.split() or [""])[0] if node.type == "fence" else ""
+            return [tree("pre", {"language": language}, [node.content])]
+        case "code_inline":
+            return [tree("code", {}, [node.content])]
+        case "link":
+            return [linked(str(node.attrs["href"]), inner)]
+        case "image":
+            return [linked(str(node.attrs["src"]), [node.content or "image"])]
+    style = str(node.attrs.get("style", "")).removeprefix("text-align:")
+    attributes = {"class": style} if style in ("center", "right") else {}
+    if "start" in node.attrs:
+        attributes["start"] = str(node.attrs["start"])
+    return [tree(node.tag, attributes, inner)]
+
+
+def tree(tag: str, attributes: dict[str, str], children: list[Any]) -> dict[str, Any]:
+    return {"tag": tag, "attributes": attributes, "children": children}
+
+
+def linked(url: str, children: list[Any]) -> dict[str, Any]:
+    if not url.startswith(("http://", "https://")):
+        return tree("span", {}, children)
+    return tree("a", {"href": url, "target": "_blank", "rel": "noopener noreferrer"}, children)
+
+
+def joined(trees: list[Any]) -> list[Any]:
+    """The same with texts side by side as one, and without empty ones, at every depth."""
+    made: list[Any] = []
+    for it in trees:
+        if isinstance(it, dict):
+            made.append({**it, "children": joined(it["children"])})
+        elif made and isinstance(made[-1], str):
+            made[-1] += it
+        elif it:
+            made.append(it)
+    return made
+
+
+@batches
+@given(st.lists(MARKDOWN, min_size=50, max_size=200))
+def test_markdown_is_read_as_another_implementation_reads_it(texts: list[str]) -> None:
+    for text, shown in zip(texts, call_all([("markdown", (text,)) for text in texts]), strict=True):
+        assert joined(shown) == reference(SyntaxTreeNode(REFERENCE.parse(text))), text
+
+
+@batches
+@given(st.lists(st.tuples(MARKDOWN, CUTS), min_size=50, max_size=200))
+def test_markdown_does_not_depend_on_how_the_stream_is_split(cases: list[tuple[str, list[int]]]) -> None:
+    calls: list[tuple[str, Any]] = []
+    for text, cuts in cases:
+        places = sorted({min(cut, len(text)) for cut in cuts})
+        calls.append(("grown", ([text[a:b] for a, b in pairwise([0, *places, len(text)])],)))
+    wholes = call_all([("markdown", (text,)) for text, _ in cases])
+    for (text, _), (grown, _), whole in zip(cases, call_all(calls), wholes, strict=True):
+        assert joined(grown) == joined(whole), text
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [["word "] * 59 + [".\n\n"], ["x = "] * 9 + ["\n"], ["word "] * 9 + ["\n- "], ["word "], ["| a | b |\n"], ["> "]],
+    ids=["paragraphs", "code", "list", "one paragraph", "table", "quotes"],
+)
+@pytest.mark.parametrize("start", ["", "```\n", "| a | b |\n|---|---|\n"], ids=["", "in a fence", "after a table"])
+def test_the_work_of_a_growing_answer_is_linear_in_its_length(pattern: list[str], start: str) -> None:
+    lengths = [2_000, 20_000]
+    pieces = [[start, *(pattern[n % len(pattern)] for n in range(tokens))] for tokens in lengths]
+    read = [found[1] for found in call_all([("grown", (it,)) for it in pieces])]
+    per_character = [characters / len("".join(it)) for characters, it in zip(read, pieces, strict=True)]
+    assert per_character[1] <= 1.2 * per_character[0]
+    assert max(per_character) < 200
+
+
+# --- conversation.js ---
+
+
+def test_each_deployment_goes_on_from_its_own_answers() -> None:
+    def turn(prompt: str, **answers: str) -> dict[str, Any]:
+        saved = [{"column": name, "text": text} for name, text in answers.items()]
+        return {"prompt": prompt, "image": None, "answers": saved}
+
+    turns = [
+        turn("1", blue="b1", green="g1"),
+        turn("2", green="g2"),
+        turn("3", blue="", green=""),
+        turn("4", blue="b4"),
+    ]
+    said = {name: [it["content"] for it in call("messages", turns, name)] for name in ("blue", "green", "")}
+    assert said == {
+        "blue": ["1", "b1", "2", "g2", "4", "b4"],
+        "green": ["1", "g1", "2", "g2", "4", "b4"],
+        "": ["1", "b1", "2", "g2", "4", "b4"],
+    }
+    assert [it["role"] for it in call("messages", turns, "blue")] == ["user", "assistant"] * 3
+
+
 # --- request.js ---
 
 FORM = {"endpoint": "chat", "task": "chat", "prompt": "hi"}
@@ -232,6 +392,10 @@ FORM = {"endpoint": "chat", "task": "chat", "prompt": "hi"}
     [
         ({"temperature": "warm"}, "The temperature is a number from 0"),
         ({"temperature": "-1"}, "The temperature is a number from 0"),
+        ({"topP": "1.5"}, "Top p is a number from 0 to 1"),
+        ({"topK": "1.5"}, "Top k is a whole number from -1"),
+        ({"minP": "-0.1"}, "Min p is a number from 0 to 1"),
+        ({"presencePenalty": "3"}, "The presence penalty is a number from -2 to 2"),
         ({"maxTokens": "0"}, "Max tokens is a whole number from 1"),
         ({"maxTokens": "1.5"}, "Max tokens is a whole number from 1"),
         ({"seed": "1e99"}, "The seed is a whole number"),
@@ -256,6 +420,18 @@ def test_empty_fields_are_not_sent() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+def test_every_parameter_has_its_field_and_an_error_leads_back_to_it() -> None:
+    typed = {"temperature": "0.5", "topP": "0.9", "topK": "40", "minP": "0.05", "maxTokens": "20", "seed": "7"}
+    typed |= {"frequencyPenalty": "-0.5", "presencePenalty": "1", "stop": "END\n\n\\n\\n"}
+    body = call("request", {**FORM, **typed})["body"]
+    sent: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "max_tokens": 20, "seed": 7}
+    sent |= {"frequency_penalty": -0.5, "presence_penalty": 1, "stop": ["END", "\n\n"]}
+    assert {name: value for name, value in body.items() if name in sent} == sent
+    assert sorted(call_all([("fieldOf", (name,)) for name in sent])) == sorted(typed)
+    others = ["messages[1].content", "response_format.json_schema", "tools[0].function", "max_output_tokens", "n"]
+    assert call_all([("fieldOf", (name,)) for name in others]) == ["prompt", "schema", "tools", "maxTokens", None]
 
 
 # --- snippets.js ---
@@ -297,6 +473,10 @@ def test_programs_parse_and_have_the_prompt_only_in_literals(prompts: list[str])
         for program, harmless in zip(programs, wanted[index % len(plain)], strict=True):
             if program["language"] == "python":
                 assert shape(program["code"]) == shape(harmless["code"])
+            elif program["language"] == "javascript":
+                body = re.search(r"create\((\{.*?\n\}|\{\})", program["code"], re.S)
+                assert body is not None
+                assert json.loads(body[1]) == request["body"]
             else:
                 words = shlex.split(program["code"])
                 assert words[:2] == ["curl", "--no-buffer"]

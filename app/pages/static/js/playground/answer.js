@@ -4,7 +4,8 @@
 export class Answer {
   /** @type {Piece[]} */
   pieces = []; // {text, tokens: [{token, logprob, others: [{token, logprob}]}]}
-  reasoning = "";
+  /** @type {string[]} */
+  thoughts = [];
   /** @type {{name: string, arguments: string}[]} */
   tools = [];
   /** @type {string | null} */
@@ -51,7 +52,7 @@ export class Answer {
     if (choice.finish_reason) this.finish = choice.finish_reason;
     const text = choice.delta?.content ?? choice.text ?? "";
     const reasoning = choice.delta?.reasoning ?? choice.delta?.reasoning_content ?? "";
-    this.reasoning += reasoning;
+    if (reasoning !== "") this.thoughts.push(reasoning);
     for (const call of choice.delta?.tool_calls ?? []) this.#tool(call);
     const tokens = tokensOf(choice.logprobs);
     if (text !== "" || reasoning !== "" || choice.delta?.tool_calls?.length) {
@@ -74,6 +75,10 @@ export class Answer {
 
   get text() {
     return this.pieces.map((piece) => piece.text).join("");
+  }
+
+  get reasoning() {
+    return this.thoughts.join("");
   }
 
   get hasProbabilities() {

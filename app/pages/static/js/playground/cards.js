@@ -1,9 +1,14 @@
 // One deployment's answer, as it arrives: a text token by token, vectors, or a ranking.
 
-import { h, morph } from "../dom.js";
+import { h } from "../dom.js";
 import { eventsOf } from "../events.js";
 import { seconds } from "../format.js";
-import { Answer, percent } from "./answer.js";
+import { copyButton } from "../parts.js";
+import { REASONS } from "../requests/recorded.js";
+import { Answer } from "./answer.js";
+import { MarkdownView, PlainView } from "./markdown.js";
+import { DEPLOYMENT_HEADER } from "./request.js";
+import { TokenView } from "./token_view.js";
 
 /** @type {Record<string, string>} */
 const FINISHES = {
@@ -13,6 +18,8 @@ const FINISHES = {
   content_filter: "stopped by the content filter",
 };
 const REQUEST_ID = "x-request-id";
+const REASON = "x-switchyard-reason";
+let made = 0;
 
 /**
  * Milliseconds in words; a dash if unknown.
@@ -29,34 +36,48 @@ class AnyCard {
   words = "";
   started = 0;
   ms = 0;
+  why = "";
+  id = "";
+  /** @type {ApiError | null} The refusal of the request, if it was one. */
+  refused = null;
   /** @type {Record<string, any>} */
   asked = {};
   /** @type {any} */
   answer = null;
+  /** @type {[string, string][]} */
+  #facts = [];
 
-  /** @param {Usable} usable */
-  constructor({ deployment, weight }) {
-    this.name = deployment;
+  /**
+   * @param {Column} column
+   * @param {Announce} announce
+   */
+  constructor({ deployment, title, weight }, announce) {
+    this.column = deployment ?? "";
+    this.name = title;
+    this.announce = announce;
     this.state = h("span", { class: "state" }, "waiting");
     this.facts = h("dl", { class: "facts" });
     this.body = h("div", { class: "answer-body" });
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
     this.foot = h("p", { class: "hint foot" });
-    const id = `answer-${deployment}`;
+    this.tools = h("div", { class: "answer-tools" });
+    const id = `answer-${(made += 1)}`;
+    this.heading = h("h2", { id }, title);
     this.element = h(
       "article",
       { class: "answer", "aria-labelledby": id, "aria-busy": "true" },
       h(
         "header",
         {},
-        h("h2", { id }, deployment),
-        h("span", { class: "hint" }, `${weight}\u00a0% of traffic`),
+        this.heading,
+        weight === null ? null : h("span", { class: "hint" }, `${weight}\u00a0% of traffic`),
         this.state,
       ),
-      this.facts,
       this.body,
       this.problem,
+      this.facts,
       this.foot,
+      this.tools,
     );
   }
 
@@ -80,12 +101,15 @@ class AnyCard {
       this.started = performance.now();
       this.draw();
       const response = await api.fetch(request.path, options);
-      this.link(response.headers.get(REQUEST_ID));
+      this.head(response.headers);
       await this.read(response);
       this.end();
     } catch (error) {
       if (signal.aborted) this.end("stopped");
-      else this.fail(error.name === "TypeError" ? "The connection was lost" : error.message);
+      else {
+        if (error.name === "ApiError") this.refused = error;
+        this.fail(error.name === "TypeError" ? "The connection was lost" : error.message);
+      }
     }
     this.element.setAttribute("aria-busy", "false");
   }
@@ -126,18 +150,57 @@ class AnyCard {
     this.done("failed", "bad", `${this.name} failed: ${message}`);
   }
 
-  /** @param {string | null} id */
-  link(id) {
-    if (id)
-      this.foot.replaceChildren(
-        "Request ",
-        h("a", { href: `#/requests?id=${encodeURIComponent(id)}`, class: "mono" }, id),
+  /**
+   * Who answered, and why.
+   *
+   * @param {Headers} headers
+   */
+  head(headers) {
+    const reason = headers.get(REASON) ?? "";
+    if (this.column === "") {
+      this.name = headers.get(DEPLOYMENT_HEADER) ?? this.name;
+      this.why = reason && `Answered by ${this.name}: ${REASONS[reason] ?? reason}.`;
+    }
+    this.id = headers.get(REQUEST_ID) ?? "";
+    this.drawHead();
+  }
+
+  drawHead() {
+    this.heading.textContent = this.name;
+    this.foot.replaceChildren(this.why);
+    if (this.id)
+      this.foot.append(
+        this.why ? " Request " : "Request ",
+        h("a", { href: `#/requests?id=${encodeURIComponent(this.id)}`, class: "mono" }, this.id),
       );
   }
 
   /** @param {...[string, string]} pairs */
   fact(...pairs) {
+    this.#facts = pairs;
     this.facts.replaceChildren(...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  }
+
+  /** @returns {SavedAnswer} */
+  saved() {
+    const { column, name, text, why, id } = this;
+    const look = this.state.className.replace("state", "").trim();
+    const about = { state: this.state.textContent ?? "", look, problem: this.problem.textContent ?? "" };
+    return { column, name, text, why, id, facts: this.#facts, ...about, reasoning: "", plain: true };
+  }
+
+  /**
+   * Shows a saved answer.
+   *
+   * @param {SavedAnswer} saved
+   */
+  restore({ name, text, why, id, facts, state, look, problem }) {
+    Object.assign(this, { name, text, why, id });
+    this.drawHead();
+    this.fact(...facts);
+    if (problem) this.fail(problem);
+    this.done(state, look, "");
+    this.element.setAttribute("aria-busy", "false");
   }
 }
 
@@ -145,36 +208,56 @@ class AnyCard {
 export class TextCard extends AnyCard {
   /** @type {Answer | null} */
   answer = null;
+  #frame = 0;
+  #thoughts = 0; // the pieces of reasoning that are shown
+  /** @type {{element: Text, shown: number}[]} */
+  #calls = [];
 
-  /** @param {Usable} usable */
-  constructor(usable) {
-    super(usable);
-    this.view = new TokenView(this.name);
+  /**
+   * @param {Column} column
+   * @param {Announce} announce
+   * @param {boolean} plain whether the text is no Markdown
+   */
+  constructor(column, announce, plain) {
+    super(column, announce);
+    this.plain = plain;
+    this.written = plain ? new PlainView() : new MarkdownView(announce);
+    this.view = new TokenView(this.name, this.written.element);
     this.reasoning = h("div", { class: "reasoning-text" });
     this.thoughts = h("details", { class: "reasoning", hidden: true }, h("summary", {}, "Reasoning"), this.reasoning);
-    this.tools = h("div", { class: "tool-calls" });
-    this.body.append(this.thoughts, ...this.view.elements, this.tools);
+    this.calls = h("div", { class: "tool-calls" });
+    this.body.append(this.thoughts, this.view.text, this.calls, this.view.shown);
+    this.copy = copyButton("Copy", () => [this.text, this.view.text], announce);
+    this.copy.hidden = true;
+    this.tools.append(this.copy, this.view.shade);
   }
 
   /** @param {Response} response */
   async read(response) {
     const answer = (this.answer = new Answer(this.started));
     for await (const { data } of eventsOf(response)) {
-      this.view.add(answer.read(data, performance.now()));
-      this.draw();
+      const added = answer.read(data, performance.now());
+      this.view.add(added);
+      for (const { text } of added) this.written.add(text);
+      this.#frame ||= requestAnimationFrame(() => this.draw());
     }
     if (!answer.failure && answer.finish === null) answer.failure = "The answer ended before it was complete";
   }
 
+  /** Shows what has come since the last frame: what was shown is not touched again. */
   draw() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
     const { answer } = this;
-    if (answer?.reasoning) {
-      this.thoughts.hidden = false;
-      this.reasoning.textContent = answer.reasoning;
+    this.written.draw();
+    if (answer !== null) {
+      const thoughts = answer.thoughts.slice(this.#thoughts);
+      this.#thoughts += thoughts.length;
+      this.reasoning.append(thoughts.join(""));
+      this.thoughts.hidden = this.#thoughts === 0;
+      this.#drawCalls(answer);
+      if (answer.firstTokenMs !== null && answer.finish === null) this.state.textContent = "streaming";
     }
-    if (answer?.tools.length)
-      this.tools.replaceChildren(...answer.tools.map((tool) => h("pre", {}, `${tool.name}(${tool.arguments})`)));
-    if (answer && answer.firstTokenMs !== null && answer.finish === null) this.state.textContent = "streaming";
     const speed = answer?.tokensPerSecond ?? null;
     this.fact(
       ["First token", elapsed(answer?.firstTokenMs ?? null)],
@@ -185,11 +268,26 @@ export class TextCard extends AnyCard {
     );
   }
 
+  /** @param {Answer} answer */
+  #drawCalls({ tools }) {
+    for (const [index, { name, arguments: text }] of tools.entries()) {
+      if (!(index in this.#calls)) {
+        const element = document.createTextNode("");
+        this.#calls[index] = { element, shown: 0 };
+        this.calls.append(h("pre", {}, `${name}(`, element, ")"));
+      }
+      const call = this.#calls[index];
+      call.element.appendData(text.slice(call.shown));
+      call.shown = text.length;
+    }
+  }
+
   /** @param {string} [stopped] */
   end(stopped) {
     const { answer } = this;
-    this.text = answer?.text || (answer?.tools ?? []).map((tool) => `${tool.name}(${tool.arguments})`).join("\n");
     this.draw();
+    this.#shown(answer?.text || (answer?.tools ?? []).map((tool) => `${tool.name}(${tool.arguments})`).join("\n"));
+    this.written.end(answer?.text ?? "");
     this.view.end();
     if (answer?.failure && !stopped) {
       this.fail(answer.failure);
@@ -203,6 +301,26 @@ export class TextCard extends AnyCard {
     const finish = FINISHES[how] ?? how;
     const words = `${this.name}: ${finish}, ${answer.tokens} tokens, the first after ${elapsed(answer.firstTokenMs)}.`;
     this.done(finish, ["stop", "tool_calls"].includes(how) ? "good" : "warn", words);
+  }
+
+  /** @param {string} text */
+  #shown(text) {
+    this.text = text;
+    this.copy.hidden = text === "";
+  }
+
+  /** @returns {SavedAnswer} */
+  saved() {
+    return { ...super.saved(), reasoning: this.reasoning.textContent ?? "", plain: this.plain };
+  }
+
+  /** @param {SavedAnswer} saved */
+  restore(saved) {
+    super.restore(saved);
+    this.#shown(saved.text);
+    this.reasoning.textContent = saved.reasoning;
+    this.thoughts.hidden = saved.reasoning === "";
+    this.written.end(saved.text);
   }
 }
 
@@ -342,135 +460,4 @@ export function norm(vector) {
 export function cosine(a, b) {
   const length = norm(a) * norm(b);
   return length > 0 ? a.reduce((sum, value, index) => sum + value * b[index], 0) / length : null;
-}
-
-const NO_TOKEN =
-  "Point at a token, or move with the arrow keys, to see how likely it was. The most likely are plain; " +
-  "dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
-
-class TokenView {
-  /** @type {Piece[]} */
-  #pieces = [];
-  /** @type {HTMLElement[]} */
-  #spans = [];
-  #active = -1;
-
-  /** @param {string} name */
-  constructor(name) {
-    this.text = h("div", { class: "answer-text", role: "group", "aria-label": `Answer of ${name}` });
-    this.shown = h("p", { class: "token-facts", "aria-live": "polite", hidden: true }, NO_TOKEN);
-    this.shade = h(
-      "button",
-      {
-        type: "button",
-        class: "quiet shade",
-        "aria-pressed": "false",
-        hidden: true,
-        on: { click: () => this.#toggle() },
-      },
-      "Token probabilities",
-    );
-    this.elements = [this.text, this.shade, this.shown];
-    this.text.addEventListener("keydown", (event) => this.#key(event));
-    this.text.addEventListener("pointerover", (event) => this.#point(event));
-    this.text.addEventListener("click", (event) => this.#point(event));
-  }
-
-  /** @param {Piece[]} pieces */
-  add(pieces) {
-    const spans = pieces.map((piece) => this.#span(piece));
-    this.#pieces.push(...pieces);
-    this.#spans.push(...spans);
-    this.text.append(...spans);
-    if (this.shade.hidden && pieces.some((piece) => piece.tokens.length)) this.shade.hidden = false;
-  }
-
-  end() {
-    if (!this.#pieces.length) this.text.classList.add("none");
-  }
-
-  /** @param {Piece} piece */
-  #span({ text, tokens }) {
-    if (!tokens.length) return h("span", {}, text);
-    const probability = Math.exp(tokens.reduce((sum, token) => sum + (token.logprob ?? 0), 0));
-    const doubt = probability >= 0.9 ? 0 : probability >= 0.5 ? 1 : probability >= 0.1 ? 2 : 3;
-    const word = text.trimStart() || text;
-    return h(
-      "span",
-      { class: `token doubt-${doubt}` },
-      text.slice(0, text.length - word.length),
-      h("span", { class: "ink" }, word),
-    );
-  }
-
-  #toggle() {
-    const on = this.shade.getAttribute("aria-pressed") !== "true";
-    this.shade.setAttribute("aria-pressed", String(on));
-    this.text.classList.toggle("shaded", on);
-    this.shown.hidden = !on;
-    if (on) {
-      this.text.tabIndex = 0;
-      this.text.setAttribute("aria-description", "Arrow keys move from token to token");
-    } else {
-      this.text.removeAttribute("tabindex");
-      this.text.removeAttribute("aria-description");
-      this.#show(-1);
-    }
-  }
-
-  /** @param {Event} event */
-  #point({ target }) {
-    const token = target instanceof Element ? target.closest(".token") : null;
-    if (!this.shown.hidden && token instanceof HTMLElement) this.#show(this.#spans.indexOf(token));
-  }
-
-  /** @param {KeyboardEvent} event */
-  #key(event) {
-    if (this.shown.hidden) return;
-    const last = this.#spans.length - 1;
-    /** @type {Record<string, number>} */
-    const steps = { ArrowRight: this.#active + 1, ArrowLeft: this.#active - 1, Home: 0, End: last };
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    this.#show(Math.min(Math.max(steps[event.key], 0), last));
-  }
-
-  /** @param {number} index */
-  #show(index) {
-    this.#spans[this.#active]?.classList.remove("active");
-    this.#active = index;
-    this.#spans[index]?.classList.add("active");
-    const piece = this.#pieces[index];
-    morph(this.shown, piece ? facts(piece) : NO_TOKEN);
-  }
-}
-
-/**
- * @param {Piece} piece
- * @returns {Child[]}
- */
-function facts({ tokens }) {
-  return tokens.flatMap((token) => [
-    h("strong", {}, visible(token.token)),
-    ` ${token.logprob === null ? "without a probability" : percent(token.logprob)}`,
-    ...(token.others.length
-      ? [
-          "; instead ",
-          ...token.others.flatMap((other, index) => [
-            index ? ", " : "",
-            h("span", { class: "mono" }, visible(other.token)),
-            ` ${percent(other.logprob)}`,
-          ]),
-        ]
-      : []),
-    ". ",
-  ]);
-}
-
-/** @param {string} token */
-function visible(token) {
-  return `“${token
-    .replaceAll("\n", "↵")
-    .replaceAll("\t", "⇥")
-    .replaceAll(/^ +| +$/g, (spaces) => "·".repeat(spaces.length))}”`;
 }

@@ -1,7 +1,7 @@
 // The request as a program, for each SDK.
 
 import { find, h } from "../dom.js";
-import { copy as copyText } from "../parts.js";
+import { copyButton } from "../parts.js";
 import { FormError, request } from "./request.js";
 import { snippets } from "./snippets.js";
 
@@ -27,7 +27,7 @@ export function codePanel({ announce }) {
     id: "code-deployment",
     on: { change: () => ((deployment = select.value || null), draw()) },
   });
-  const copy = h("button", { type: "button", on: { click: copied } }, "Copy");
+  const copy = copyButton("Copy", () => [current()?.code ?? "", code], announce);
   const pre = h("pre", { tabindex: 0, role: "tabpanel", "aria-label": "Program" }, code);
   const element = h(
     "section",
@@ -36,7 +36,8 @@ export function codePanel({ announce }) {
     h(
       "p",
       { class: "hint" },
-      "This form's request for a program: the traffic decides on the deployment, unless you choose one. " +
+      "The next request, or the last one, for a program. It calls the endpoint: the traffic decides on the " +
+        "deployment, unless you choose one. " +
         "The key is read from the environment variable SWITCHYARD_API_KEY.",
     ),
     h(
@@ -102,10 +103,8 @@ export function codePanel({ announce }) {
     choose(all[steps[event.key] % all.length].id.slice("code-".length));
   }
 
-  async function copied() {
-    const program = made().programs.find((program) => program.id === chosen);
-    copy.textContent = await copyText(program?.code ?? "", code, announce);
-    setTimeout(() => (copy.textContent = "Copy"), 2000);
+  function current() {
+    return made().programs.find((program) => program.id === chosen);
   }
 
   return {

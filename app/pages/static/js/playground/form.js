@@ -1,9 +1,11 @@
-// The playground's form.
+// The playground's settings, and the box in which a prompt is written.
 
 import { find, h } from "../dom.js";
+import { term } from "../parts.js";
 import { TASKS } from "./request.js";
 
 const MOST_IMAGE_BYTES = 8 * 1024 * 1024;
+const WIDE = "(min-width: 64rem)";
 /** @type {Record<string, string>} */
 const TITLES = {
   chat: "Chat",
@@ -12,18 +14,34 @@ const TITLES = {
   embeddings: "Embeddings",
   rerank: "Reranking",
 };
+/** The tasks in which a prompt goes on from the messages before it. */
+const TALKS = ["chat", "responses"];
+const GENERATES = ["chat", "completions", "responses"];
 /**
- * The tasks that each field belongs to; the prompt belongs to all.
+ * The tasks that each field belongs to; those that are not here belong to all.
  *
  * @type {Record<string, string[]>}
  */
 const FIELDS = {
   documents: ["rerank"],
-  system: ["chat", "responses"],
-  tools: ["chat", "responses"],
-  schema: ["chat", "responses"],
+  system: TALKS,
+  tools: TALKS,
+  schema: TALKS,
+  minP: ["chat", "completions"],
   probabilities: ["chat", "completions"],
 };
+/** @type {[NumberName, string, string, string][]} */
+const NUMBERS = [
+  ["temperature", "Temperature", "decimal", "model's own"],
+  ["topP", "Top P", "decimal", "model's own"],
+  ["topK", "Top K", "numeric", "model's own"],
+  ["minP", "Min P", "decimal", "0"],
+  ["maxTokens", "Max tokens", "numeric", "no limit"],
+  ["seed", "Seed", "numeric", "none"],
+  ["frequencyPenalty", "Frequency penalty", "decimal", "0"],
+  ["presencePenalty", "Presence penalty", "decimal", "0"],
+];
+const ALL = "*";
 /** @type {FormValues} */
 const EMPTY = {
   endpoint: "",
@@ -32,20 +50,34 @@ const EMPTY = {
   documents: "",
   system: "",
   temperature: "",
-  seed: "",
+  topP: "",
+  topK: "",
+  minP: "",
   maxTokens: "256",
+  seed: "",
+  frequencyPenalty: "",
+  presencePenalty: "",
+  stop: "",
   tools: "",
   schema: "",
   image: null,
   probabilities: false,
+  by: ALL,
   without: [],
 };
+const PARAMETERS = /** @type {(keyof FormValues)[]} */ ([
+  ...NUMBERS.map(([name]) => name).filter((name) => name !== "maxTokens"),
+  ...["system", "stop", "tools", "schema", "probabilities"],
+]);
 
 /** `on`: the handlers `changed()`, `run()` and `stop()`. `endpoints`: from /api/me. */
 export class Form {
   #endpoints;
+  #on;
+  /** @type {string | null} */
   #image;
-  #without = new Set(); // deployments that are left out
+  /** @type {Set<string>} */
+  #without; // deployments that are left out
   /** @type {Record<string, any>} */
   #fields = {};
 
@@ -56,11 +88,11 @@ export class Form {
    */
   constructor(endpoints, values, on) {
     this.#endpoints = endpoints;
+    this.#on = on;
     /** @type {Record<string, any> & FormValues} */
     const start = { ...EMPTY, ...values };
     this.#image = start.image;
     this.#without = new Set(start.without);
-    const change = { input: on.changed };
     /**
      * @param {string} name
      * @param {(props: Props) => HTMLElement} make
@@ -68,7 +100,7 @@ export class Form {
      * @param {Props} [props]
      */
     const field = (name, make, label, props = {}) => {
-      const element = make({ id: `playground-${name}`, name, value: start[name], on: change, ...props });
+      const element = make({ id: `playground-${name}`, name, value: start[name], on: { input: on.changed }, ...props });
       this.#fields[name] = element;
       return h("div", { class: `field field-${name}` }, h("label", { for: element.id }, label), element);
     };
@@ -76,47 +108,36 @@ export class Form {
     const input = (props) => h("input", { autocomplete: "off", ...props });
     /** @param {Props} props */
     const area = (props) => h("textarea", { spellcheck: "false", ...props });
-    const refresh = { change: () => (this.#refresh(), on.changed()) };
+    /** @param {Props} props */
+    const select = (props) => h("select", { ...props, on: { change: () => (this.#refresh(), on.changed()) } });
 
-    this.#fields.endpoint = h(
-      "select",
-      { id: "playground-endpoint", on: refresh },
-      endpoints.map((endpoint) =>
-        h("option", { value: endpoint.endpoint, selected: endpoint.endpoint === start.endpoint }, endpoint.endpoint),
-      ),
-    );
-    this.#fields.task = h("select", { id: "playground-task", on: refresh });
-    this.deploymentBoxes = h("fieldset", { class: "deployments" });
     this.problem = h("p", { class: "problem", role: "alert", id: "playground-problem", hidden: true });
-    this.runButton = h("button", { type: "submit", class: "primary" }, "Run");
-    this.stopButton = h("button", { type: "button", disabled: true, on: { click: on.stop } }, "Stop");
-    this.imageField = this.#imageField(on);
+    this.deploymentBoxes = h("fieldset", { class: "deployments" });
+    this.counted = h("p", { class: "hint" });
     this.options = h(
       "details",
-      {
-        class: "options",
-        open: ["system", "tools", "schema", "temperature", "seed", "probabilities"].some((name) => start[name]),
-      },
+      { class: "options", open: matchMedia(WIDE).matches || PARAMETERS.some((name) => start[name]) },
       h("summary", {}, "Options"),
       h(
         "div",
         { class: "option-grid" },
-        field("system", area, "System prompt", { rows: 2 }),
+        field("system", area, "System prompt", { rows: 2, spellcheck: "true" }),
         h(
           "div",
           { class: "numbers" },
-          field("temperature", input, "Temperature", { inputmode: "decimal", placeholder: "model's own" }),
-          field("seed", input, "Seed", { inputmode: "numeric", placeholder: "none" }),
-          field("maxTokens", input, "Max tokens", { inputmode: "numeric", placeholder: "no limit" }),
+          NUMBERS.map(([name, label, inputmode, placeholder]) =>
+            field(name, input, label, { inputmode, placeholder, maxlength: 30 }),
+          ),
         ),
-        field("tools", area, "Tools (JSON list)", {
-          rows: 3,
-          placeholder: '[{"type": "function", "function": {"name": "…", "parameters": {…}}}]',
+        field("stop", area, "Stop sequences", { rows: 1, placeholder: "One a line; \\n is a new line", class: "mono" }),
+        field("schema", area, "JSON schema of the answer", {
+          rows: 2,
+          placeholder: '{"type": "object", "properties": {…}}',
           class: "mono",
         }),
-        field("schema", area, "JSON schema of the answer", {
-          rows: 3,
-          placeholder: '{"type": "object", "properties": {…}}',
+        field("tools", area, "Tools (JSON list)", {
+          rows: 2,
+          placeholder: '[{"type": "function", "function": {"name": "…", "parameters": {…}}}]',
           class: "mono",
         }),
         h(
@@ -131,42 +152,47 @@ export class Form {
         ),
       ),
     );
-    this.element = h(
-      "form",
-      {
-        class: "playground-form",
-        novalidate: true,
-        on: {
-          submit: (event) => (event.preventDefault(), on.run()),
-          keydown: (event) => {
-            if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) (event.preventDefault(), on.run());
-            else if (event.key === "Escape") on.stop();
-          },
-        },
-      },
+    this.settings = h(
+      "section",
+      { class: "settings", "aria-label": "Settings" },
       h(
         "div",
         { class: "where" },
-        h("div", { class: "field" }, h("label", { for: "playground-endpoint" }, "Endpoint"), this.#fields.endpoint),
-        h("div", { class: "field" }, h("label", { for: "playground-task" }, "Task"), this.#fields.task),
-        this.deploymentBoxes,
+        field("endpoint", select, "Endpoint"),
+        field("task", select, "Task"),
+        field("by", select, "Answered by"),
       ),
-      field("prompt", area, "Prompt", { rows: 4, spellcheck: "true", "aria-describedby": "playground-problem" }),
-      h("p", { class: "hint lines-hint", hidden: true }, "One input a line."),
-      field("documents", area, "Documents", { rows: 5, spellcheck: "true", placeholder: "One document a line" }),
-      this.imageField,
+      this.deploymentBoxes,
+      this.counted,
       this.options,
-      this.problem,
+    );
+    this.runButton = h("button", { type: "submit", class: "primary" }, "Run");
+    this.stopButton = h("button", { type: "button", disabled: true, on: { click: on.stop } }, "Stop");
+    this.cancelButton = h("button", { type: "button", hidden: true, on: { click: () => this.edit(null) } }, "Cancel");
+    this.imageField = this.#imageField();
+    this.composer = h(
+      "form",
+      { class: "composer", novalidate: true, on: { submit: (event) => (event.preventDefault(), on.run()) } },
+      field("prompt", area, "Prompt", { rows: 2, spellcheck: "true" }),
+      h("p", { class: "hint lines-hint", hidden: true }, "One input a line."),
+      field("documents", area, "Documents", { rows: 4, spellcheck: "true", placeholder: "One document a line" }),
+      this.imageField,
       h(
         "div",
         { class: "actions" },
         this.runButton,
         this.stopButton,
-        h("span", { class: "hint keys-hint" }, "Ctrl + Enter runs, Escape stops"),
+        this.cancelButton,
+        h("span", { class: "hint keys-hint" }),
       ),
     );
-    this.changed = on.changed;
-    this.#refresh(start.task);
+    for (const part of [this.settings, this.composer]) part.addEventListener("keydown", (event) => this.#key(event));
+    this.#fields.endpoint.append(
+      ...endpoints.map(({ endpoint }) =>
+        h("option", { value: endpoint, selected: endpoint === start.endpoint }, endpoint),
+      ),
+    );
+    this.#refresh(start.task, start.by);
   }
 
   /** The chosen endpoint's deployments. */
@@ -174,9 +200,23 @@ export class Form {
     return this.#endpoint.deployments;
   }
 
-  /** The deployments that get the prompt. */
+  /**
+   * Those that get the prompt.
+   *
+   * @returns {Column[]}
+   */
   chosen() {
-    return this.deployments().filter((usable) => !this.#without.has(usable.deployment));
+    const { by } = this.#fields;
+    if (by.value === "") return [{ deployment: null, title: this.#endpoint.endpoint, weight: null }];
+    const named = this.deployments().filter(({ deployment }) =>
+      by.value === ALL ? !this.#without.has(deployment) : deployment === by.value,
+    );
+    return named.map(({ deployment, weight }) => ({ deployment, title: deployment, weight }));
+  }
+
+  /** Whether a prompt goes on from the messages before it. */
+  get talks() {
+    return TALKS.includes(this.#fields.task.value);
   }
 
   /**
@@ -185,62 +225,95 @@ export class Form {
    * @returns {FormValues}
    */
   values() {
-    /** @param {string} name */
-    const text = (name) => this.#fields[name].value.toWellFormed();
-    const chat = this.#fields.task.value === "chat";
+    const { probabilities, ...others } = this.#fields;
+    const typed = Object.fromEntries(Object.entries(others).map(([name, field]) => [name, field.value.toWellFormed()]));
     return {
-      endpoint: this.#fields.endpoint.value,
-      task: this.#fields.task.value,
-      image: chat && this.#takesImages ? this.#image : null,
-      prompt: text("prompt"),
-      documents: text("documents"),
-      system: text("system"),
-      temperature: text("temperature"),
-      seed: text("seed"),
-      maxTokens: text("maxTokens"),
-      tools: text("tools"),
-      schema: text("schema"),
-      probabilities: this.#fields.probabilities.checked,
+      ...EMPTY,
+      ...typed,
+      image: this.imageField.hidden ? null : this.#image,
+      probabilities: probabilities.checked,
       without: [...this.#without],
     };
   }
 
   /**
-   * Shows a FormError and focuses its field; null clears it.
+   * Shows a problem next to its field; null clears it.
    *
    * @param {{field: string, message: string} | null} error
+   * @param {{focus?: boolean}} [options]
    */
-  complain(error) {
+  complain(error, { focus = true } = {}) {
     this.problem.hidden = error === null;
     this.problem.textContent = error?.message ?? "";
-    for (const [name, field] of Object.entries(this.#fields))
+    for (const [name, field] of Object.entries(this.#fields)) {
       field.toggleAttribute("aria-invalid", error?.field === name);
+      if (error?.field === name) field.setAttribute("aria-describedby", this.problem.id);
+      else field.removeAttribute("aria-describedby");
+    }
     const field = this.#fields[error?.field ?? ""];
     if (field && this.options.contains(field)) this.options.open = true;
-    field?.focus();
+    (field?.closest(".field, .check") ?? this.#fields.prompt.parentElement).append(this.problem);
+    if (focus) field?.focus();
+  }
+
+  /**
+   * Puts a sent prompt into the box, to change it; null: the box is for the next one.
+   *
+   * @param {{prompt: string, image: string | null} | null} sent
+   */
+  edit(sent) {
+    this.cancelButton.hidden = sent === null;
+    this.#fields.prompt.value = sent?.prompt ?? "";
+    this.#showImage(sent?.image ?? null);
+    this.#fields.prompt.focus();
+    this.#on.changed();
+  }
+
+  get isEditing() {
+    return !this.cancelButton.hidden;
   }
 
   /** @param {boolean} is */
   running(is) {
     this.stopButton.disabled = !is;
-    this.runButton.textContent = is ? "Run again" : "Run";
+    this.runButton.textContent = this.talks ? "Send" : is ? "Run again" : "Run";
+    this.runButton.disabled = is && this.talks;
   }
 
   get #endpoint() {
     return this.#endpoints.find((endpoint) => endpoint.endpoint === this.#fields.endpoint.value) ?? this.#endpoints[0];
   }
 
-  get #takesImages() {
-    return this.deployments().some((usable) => usable.images);
+  /** @param {string} name */
+  #belongs(name) {
+    return FIELDS[name]?.includes(this.#fields.task.value) ?? true;
   }
 
-  /** @param {string} [task] */
-  #refresh(task = this.#fields.task.value) {
+  /**
+   * Shows what the endpoint and the task have.
+   *
+   * @param {string} [task]
+   * @param {string} [by]
+   */
+  #refresh(task = this.#fields.task.value, by = this.#fields.by.value) {
     const tasks = TASKS.filter((task) => this.#endpoint.tasks.includes(task));
     this.#fields.task.replaceChildren(
       ...tasks.map((name) => h("option", { value: name, selected: name === task }, TITLES[name])),
     );
-    const now = this.#fields.task.value;
+    const several = this.deployments().length > 1;
+    /** @type {[string, string][]} */
+    const answerers = [
+      ...(several ? /** @type {[string, string][]} */ ([[ALL, "deployments, side by side"]]) : []),
+      ["", "the traffic's choice"],
+      ...this.deployments().map(
+        ({ deployment, weight }) => /** @type {[string, string]} */ ([deployment, `${deployment} (${weight}\u00a0%)`]),
+      ),
+    ];
+    this.#fields.by.replaceChildren(
+      ...answerers.map(([value, label]) => h("option", { value, selected: value === by }, label)),
+    );
+    const now = this.#fields.by.value;
+    this.deploymentBoxes.hidden = now !== ALL;
     this.deploymentBoxes.replaceChildren(
       h("legend", {}, "Deployments"),
       ...this.deployments().map(({ deployment, weight }) =>
@@ -257,11 +330,22 @@ export class Form {
         ),
       ),
     );
-    this.options.hidden = ["embeddings", "rerank"].includes(now);
-    find(this.element, ".lines-hint").hidden = now !== "embeddings";
-    find(this.element, ".field-prompt label").textContent = now === "rerank" ? "Query" : "Prompt";
-    this.imageField.hidden = now !== "chat" || !this.#takesImages;
-    for (const [name, tasks] of Object.entries(FIELDS)) this.#fields[name].parentElement.hidden = !tasks.includes(now);
+    this.counted.replaceChildren(
+      ...(now === ""
+        ? ["As for every client, the ", term("split"), " decides, and a running experiment counts the requests."]
+        : ["No experiment counts requests that name a ", term("deployment"), " as these do."]),
+    );
+    const { value } = this.#fields.task;
+    this.options.hidden = !GENERATES.includes(value);
+    find(this.composer, ".lines-hint").hidden = value !== "embeddings";
+    find(this.composer, ".field-prompt label").textContent =
+      value === "rerank" ? "Query" : this.talks ? "Message" : "Prompt";
+    find(this.composer, ".keys-hint").textContent = this.talks
+      ? "Enter sends, Shift + Enter starts a line, Escape stops"
+      : "Ctrl + Enter runs, Escape stops";
+    this.imageField.hidden = value !== "chat" || !this.deployments().some((usable) => usable.images);
+    for (const name of Object.keys(FIELDS)) this.#fields[name].closest(".field, .check").hidden = !this.#belongs(name);
+    this.running(!this.stopButton.disabled);
   }
 
   /**
@@ -271,13 +355,25 @@ export class Form {
   #choose(deployment, is) {
     if (is) this.#without.delete(deployment);
     else this.#without.add(deployment);
-    this.changed();
+    this.#on.changed();
   }
 
-  /** @param {{changed: () => void}} on */
-  #imageField(on) {
-    const preview = h("img", { class: "preview", alt: "The chosen image", hidden: true });
-    const remove = h("button", { type: "button", class: "quiet", hidden: true }, "Remove");
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const held = event.ctrlKey || event.metaKey;
+    const sends = this.talks && event.target === this.#fields.prompt && !event.shiftKey && !event.isComposing;
+    if (event.key === "Enter" && (held || sends)) {
+      event.preventDefault();
+      if (!this.runButton.disabled) this.#on.run();
+    } else if (event.key === "Escape") this.#on.stop();
+  }
+
+  /** @type {(url: string | null) => void} */
+  #showImage = () => {};
+
+  #imageField() {
+    const preview = h("img", { class: "preview", alt: "The chosen image" });
+    const remove = h("button", { type: "button", class: "quiet" }, "Remove");
     const file = h("input", {
       type: "file",
       id: "playground-image",
@@ -287,9 +383,11 @@ export class Form {
     const show = (url) => {
       this.#image = url;
       if (url) preview.src = url;
+      else file.value = "";
       preview.hidden = remove.hidden = !url;
-      on.changed();
     };
+    this.#showImage = show;
+    show(this.#image);
     file.addEventListener("change", async () => {
       const [chosen] = file.files ?? [];
       this.complain(null);
@@ -300,14 +398,13 @@ export class Form {
         return;
       }
       show(await dataUrl(chosen));
+      this.#on.changed();
     });
     remove.addEventListener("click", () => {
-      file.value = "";
       show(null);
       file.focus();
+      this.#on.changed();
     });
-    if (this.#image) preview.src = this.#image;
-    preview.hidden = remove.hidden = !this.#image;
     return h(
       "div",
       { class: "field field-image" },

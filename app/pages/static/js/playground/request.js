@@ -28,9 +28,9 @@ export class FormError extends Error {
 /**
  * The request of a filled form: `{method, path, headers, body}`.
  *
- * The form: `endpoint`, `task`, `deployment` (null: as the traffic decides), `prompt`, `documents`, `system`,
- * `temperature`, `seed`, `maxTokens`, `tools`, `schema` (each as typed), `image` (a data URL or null), `probabilities`
- * (whether each token's is asked for). Raises FormError.
+ * The form: `endpoint`, `task`, `deployment` (null: as the traffic decides), `prompt`, `documents`, `system`, `stop`,
+ * `tools`, `schema` and the names of NUMBERS (each as typed), `image` (a data URL or null), `history` (the messages
+ * before the prompt), `probabilities` (whether each token's is asked for). Raises FormError.
  *
  * @param {FormValues} form
  * @returns {ApiRequest}
@@ -50,13 +50,8 @@ export function request(form) {
 
 /** @param {FormValues} form */
 function chat(form) {
-  const content = form.image
-    ? [
-        { type: "text", text: form.prompt },
-        { type: "image_url", image_url: { url: form.image } },
-      ]
-    : form.prompt;
-  const messages = [{ role: "user", content }];
+  /** @type {Message[]} */
+  const messages = [...(form.history ?? []), asked(form.prompt, form.image)];
   if (form.system) messages.unshift({ role: "system", content: form.system });
   const schema = schemaOf(form);
   return present({
@@ -86,11 +81,11 @@ function completions(form) {
  * @param {FormValues} form
  */
 function responses(form) {
-  const { max_tokens: max_output_tokens, ...sampled } = sampling(form);
+  const { max_tokens: max_output_tokens, ...sampled } = sampling({ ...form, minP: "" });
   const schema = schemaOf(form);
   return present({
     instructions: form.system || undefined,
-    input: form.prompt,
+    input: form.history?.length ? [...form.history, asked(form.prompt, null)] : form.prompt,
     max_output_tokens,
     ...sampled,
     tools: toolsOf(form)?.map(({ function: inner, ...tool }) => ({ ...tool, ...inner })),
@@ -145,30 +140,107 @@ function schemaOf(form) {
 
 const STREAMED = { stream: true, stream_options: { include_usage: true } };
 
-/** @param {FormValues} form */
+/**
+ * The user's message.
+ *
+ * @param {string} text
+ * @param {Maybe<string>} image a data URL
+ * @returns {Message}
+ */
+export function asked(text, image) {
+  if (!image) return { role: "user", content: text };
+  return {
+    role: "user",
+    content: [
+      { type: "text", text },
+      { type: "image_url", image_url: { url: image } },
+    ],
+  };
+}
+
+/** @typedef {{whole?: boolean, least?: number, most?: number}} Bounds */
+/**
+ * The numbers of the form: the field of the request, what messages call it, and its bounds.
+ *
+ * @type {Record<NumberName, {field: string, title: string} & Bounds>}
+ */
+const NUMBERS = {
+  maxTokens: { field: "max_tokens", title: "Max tokens", whole: true, least: 1 },
+  temperature: { field: "temperature", title: "The temperature", least: 0 },
+  topP: { field: "top_p", title: "Top p", least: 0, most: 1 },
+  topK: { field: "top_k", title: "Top k", whole: true, least: -1 },
+  minP: { field: "min_p", title: "Min p", least: 0, most: 1 },
+  seed: { field: "seed", title: "The seed", whole: true },
+  frequencyPenalty: { field: "frequency_penalty", title: "The frequency penalty", least: -2, most: 2 },
+  presencePenalty: { field: "presence_penalty", title: "The presence penalty", least: -2, most: 2 },
+};
+const NAMES = /** @type {NumberName[]} */ (Object.keys(NUMBERS));
+
+/**
+ * The form's field for the field of a request that an error names, such as `messages[0].content`; null: none.
+ *
+ * @param {string} param
+ * @returns {string | null}
+ */
+export function fieldOf(param) {
+  const [name] = param.split(/[.[]/);
+  const number = NAMES.find((own) => NUMBERS[own].field === name);
+  return number ?? OTHERS[name] ?? null;
+}
+
+/** @type {Record<string, string>} */
+const OTHERS = {
+  messages: "prompt",
+  prompt: "prompt",
+  input: "prompt",
+  query: "prompt",
+  documents: "documents",
+  instructions: "system",
+  max_output_tokens: "maxTokens",
+  stop: "stop",
+  tools: "tools",
+  response_format: "schema",
+  text: "schema",
+  logprobs: "probabilities",
+  top_logprobs: "probabilities",
+  model: "endpoint",
+  [DEPLOYMENT_HEADER]: "by",
+};
+
+/**
+ * @param {FormValues} form
+ * @returns {Record<string, unknown>}
+ */
 function sampling(form) {
   return {
-    max_tokens: number(form, "maxTokens", "Max tokens", { whole: true, least: 1 }),
-    temperature: number(form, "temperature", "The temperature", { least: 0 }),
-    seed: number(form, "seed", "The seed", { whole: true }),
+    ...Object.fromEntries(NAMES.map((name) => [NUMBERS[name].field, number(form, name)])),
+    stop: stops(form),
   };
 }
 
 /**
+ * One a line; `\n` in one is a new line.
+ *
  * @param {FormValues} form
- * @param {"maxTokens" | "temperature" | "seed"} field
- * @param {string} title
- * @param {{whole?: boolean, least?: number}} bounds
  */
-function number(form, field, title, { whole = false, least = -Infinity }) {
-  const typed = String(form[field] ?? "").trim();
+function stops(form) {
+  const found = (form.stop ?? "").split("\n").filter(Boolean);
+  return found.length ? found.map((text) => text.replaceAll("\\n", "\n")) : undefined;
+}
+
+/**
+ * @param {FormValues} form
+ * @param {NumberName} name
+ */
+function number(form, name) {
+  const { title, whole = false, least = -Infinity, most = Infinity } = NUMBERS[name];
+  const typed = String(form[name] ?? "").trim();
   if (typed === "") return undefined;
   const value = Number(typed);
-  if (!Number.isFinite(value) || (whole && !Number.isSafeInteger(value)) || value < least)
-    throw new FormError(
-      field,
-      `${title} is ${whole ? "a whole number" : "a number"}${least > -Infinity ? ` from ${least}` : ""}`,
-    );
+  if (!Number.isFinite(value) || (whole && !Number.isSafeInteger(value)) || value < least || value > most) {
+    const bounds = most < Infinity ? ` from ${least} to ${most}` : least > -Infinity ? ` from ${least}` : "";
+    throw new FormError(name, `${title} is ${whole ? "a whole number" : "a number"}${bounds}`);
+  }
   return value;
 }
 

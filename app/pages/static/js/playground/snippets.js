@@ -1,4 +1,4 @@
-// A request of the playground as programs: curl, and Python for each SDK whose dialect this server speaks.
+// A request of the playground as programs: curl, JavaScript, and Python for each SDK whose dialect this server speaks.
 //
 // What a caller typed is data: it appears only in string literals, quoted for the language. The key is never part of a
 // program: it comes from the environment.
@@ -19,16 +19,27 @@ const DEFAULT_MAX_TOKENS = 1024;
  */
 export function snippets(request, url) {
   const task = TASKS[request.path];
+  const javascript = NODE[task]?.(request, url) ?? none("The SDK of OpenAI", "//", task);
+  const [openai, ...others] = PYTHON.filter((sdk) => sdk[task] || !sdk.apart).map(({ id, title, ...tasks }) => {
+    const made = tasks[task]?.(request, url) ?? none(`The SDK of ${title}`, "#", task);
+    return { id, title, language: "python", ...made };
+  });
   return [
     { id: "curl", title: "curl", language: "sh", ...curl(request, url) },
-    ...PYTHON.filter((sdk) => sdk[task] || !sdk.apart).map(({ id, title, ...tasks }) => {
-      const made = tasks[task]?.(request, url) ?? {
-        code: `# The SDK of ${title} has no ${NOUNS[task]}.\n`,
-        left: ["*"],
-      };
-      return { id, title, language: "python", ...made };
-    }),
+    openai,
+    { id: "node", title: "Node.js", language: "javascript", ...javascript },
+    ...others,
   ];
+}
+
+/**
+ * @param {string} sdk
+ * @param {string} comment
+ * @param {string} task
+ * @returns {Program}
+ */
+function none(sdk, comment, task) {
+  return { code: `${comment} ${sdk} has no ${NOUNS[task]}.\n`, left: ["*"] };
 }
 
 /** @type {Record<string, string>} */
@@ -264,6 +275,20 @@ const only = (body, ...names) => Object.fromEntries(Object.entries(body).filter(
  * @param {...string} names
  */
 const missing = (body, ...names) => names.filter((name) => name in body);
+/**
+ * The body without the fields `names`, and those; undefined if there are none.
+ *
+ * @param {Record<string, any>} body
+ * @param {string[]} names
+ * @returns {[Record<string, any>, Record<string, any> | undefined]}
+ */
+function split(body, names) {
+  const extras = only(body, ...names);
+  return [without(body, ...names), Object.keys(extras).length ? extras : undefined];
+}
+
+const VLLM_FIELDS = ["top_k", "min_p"];
+const RESPONSE_EXTRAS = ["seed", "stop", "top_k", "frequency_penalty", "presence_penalty"];
 const READ_CHAT = [
   "for chunk in stream:",
   "    for choice in chunk.choices:",
@@ -284,7 +309,8 @@ const READ_VECTORS = ["for item in answer.data:", "    print(len(item.embedding)
  */
 function openai(method, read, result) {
   return (request, url) => {
-    const asked = { ...request.body, extra_headers: headersOf(request) };
+    const [own, extra_body] = split(request.body, VLLM_FIELDS);
+    const asked = { ...own, extra_body, extra_headers: headersOf(request) };
     return program(
       ["import os", "", "from openai import OpenAI"],
       [
@@ -303,9 +329,8 @@ function openai(method, read, result) {
  * @param {string} url
  */
 function openaiResponses(request, url) {
-  const { seed, ...own } = request.body;
-  const extra_body = seed === undefined ? undefined : { seed };
-  const asked = { ...own, extra_body, extra_headers: headersOf(request) };
+  const [own, extras] = split(request.body, RESPONSE_EXTRAS);
+  const asked = { ...own, extra_body: extras, extra_headers: headersOf(request) };
   return program(
     ["import os", "", "from openai import OpenAI"],
     [
@@ -317,6 +342,59 @@ function openaiResponses(request, url) {
     ],
   );
 }
+
+/** @param {unknown} value */
+const script = (value) => jsonText(value, 2).replaceAll('"__proto__":', '["__proto__"]:');
+
+/**
+ * @param {string} method
+ * @param {string[]} read
+ * @param {string} result
+ * @returns {Programmer}
+ */
+function node(method, read, result) {
+  return (request, url) => {
+    const headers = headersOf(request);
+    const options = headers ? `, ${script({ headers })}` : "";
+    const lines = [
+      'import OpenAI from "openai";',
+      "",
+      'const apiKey = process.env.SWITCHYARD_API_KEY ?? "none";',
+      `const client = new OpenAI({ baseURL: ${script(`${url}/v1`)}, apiKey });`,
+      `const ${result} = await client.${method}.create(${script(request.body)}${options});`,
+      ...read,
+    ];
+    return { code: `${lines.join("\n")}\n`, left: [] };
+  };
+}
+
+/**
+ * @param {string} text
+ * @returns {string[]}
+ */
+const NODE_READ = (text) => [
+  "for await (const chunk of stream)",
+  `  for (const choice of chunk.choices) process.stdout.write(${text});`,
+];
+
+/** @type {Record<string, Programmer>} */
+const NODE = {
+  chat: node("chat.completions", NODE_READ('choice.delta.content ?? ""'), "stream"),
+  completions: node("completions", NODE_READ("choice.text"), "stream"),
+  responses: node(
+    "responses",
+    [
+      "for await (const event of stream)",
+      '  if (event.type === "response.output_text.delta") process.stdout.write(event.delta);',
+    ],
+    "stream",
+  ),
+  embeddings: node(
+    "embeddings",
+    ["for (const item of answer.data) console.log(item.embedding.length, item.embedding.slice(0, 4));"],
+    "answer",
+  ),
+};
 
 const AZURE_KEY = new Code(`AzureKeyCredential(${KEY})`);
 /**
@@ -333,7 +411,11 @@ function azureChat(request, url) {
   const { response_format, ...body } = request.body;
   const schema =
     response_format && call("JsonSchemaFormat", only(response_format.json_schema, "name", "schema", "strict"));
-  const own = only(body, "messages", "stream", "max_tokens", "temperature", "seed", "tools");
+  const own = only(
+    body,
+    ...["messages", "stream", "max_tokens", "temperature", "top_p", "seed", "stop", "tools"],
+    ...["frequency_penalty", "presence_penalty"],
+  );
   const extras = without(body, "model", ...Object.keys(own));
   const model_extras = Object.keys(extras).length ? extras : undefined;
   const asked = { ...own, response_format: schema, model_extras, headers: headersOf(request) };
@@ -387,7 +469,7 @@ const DATABRICKS = (url) => `client = ${python(call("WorkspaceClient", { host: u
  */
 function databricks(request, own, fields, answer) {
   const { model, ...body } = request.body;
-  const left = missing(body, "stream", "stream_options");
+  const left = missing(body, "stream", "stream_options", "min_p");
   const extras = {
     ...without(body, ...own, ...left),
     ...(deploymentOf(request) ? { model: deploymentOf(request) } : {}),
@@ -480,12 +562,14 @@ const HUGGING_FACE = ["import os", "", "from huggingface_hub import InferenceCli
  */
 function tgiChat(request, url) {
   const schema = request.body.response_format?.json_schema.schema;
-  const left = schema && !schema.properties ? ["response_format (TGI's schemas have `properties`)"] : [];
-  const asked = call(
-    "client.chat_completion",
-    without(request.body, "model", ...(left.length ? ["response_format"] : [])),
-  );
-  return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...READ_CHAT], { left });
+  const hasNoProperties = schema && !schema.properties;
+  const left = missing(request.body, ...VLLM_FIELDS, ...(hasNoProperties ? ["response_format"] : []));
+  const asked = call("client.chat_completion", without(request.body, "model", ...left));
+  const notes = hasNoProperties ? ["TGI's schemas have `properties`."] : [];
+  return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...READ_CHAT], {
+    left,
+    notes,
+  });
 }
 
 /**
@@ -493,7 +577,7 @@ function tgiChat(request, url) {
  * @param {string} url
  */
 function tgiCompletions(request, url) {
-  const { prompt, max_tokens, temperature, seed, logprobs } = request.body;
+  const { prompt, max_tokens, temperature, seed, logprobs, stop, ...rest } = request.body;
   const asked = call(
     "client.text_generation",
     {
@@ -501,6 +585,8 @@ function tgiCompletions(request, url) {
       temperature: temperature || undefined,
       do_sample: temperature === 0 ? false : undefined,
       seed,
+      stop,
+      ...only(rest, "top_p", "top_k", "frequency_penalty"),
       stream: true,
       details: true,
     },
@@ -509,7 +595,7 @@ function tgiCompletions(request, url) {
   const notes = logprobs === undefined ? [] : ["Every token comes with its log-probability: item.token.logprob."];
   const read = ["for item in stream:", '    print(item.token.text, end="", flush=True)'];
   return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...read], {
-    left: missing(request.body, "stream_options"),
+    left: missing(request.body, "stream_options", "min_p", "presence_penalty"),
     notes,
   });
 }
@@ -560,11 +646,12 @@ function friendliCompletions(request, url) {
  * @param {string} url
  */
 function friendliResponses(request, url) {
-  const { input, seed, ...own } = request.body;
+  const { input, ...body } = request.body;
+  const [own, extras] = split(body, RESPONSE_EXTRAS);
   const asked = call("client.serverless.responses.responses", {
     ...own,
     input_: input,
-    additional_properties: seed === undefined ? undefined : { seed },
+    additional_properties: extras,
     http_headers: headersOf(request),
   });
   const read = [
@@ -583,23 +670,28 @@ const FRIENDLI_READ = (text) => [
   `        print(${text} or "", end="", flush=True)`,
 ];
 
+const ANTHROPIC_LACKS = [
+  ...["seed", "logprobs", "top_logprobs", "stream_options", "min_p"],
+  ...["frequency_penalty", "presence_penalty"],
+];
 /**
  * @param {ApiRequest} request
  * @param {string} url
  */
 function anthropic(request, url) {
-  const { model, messages, max_tokens, tools, response_format, stream, ...rest } = request.body;
+  const { model, messages, max_tokens, tools, response_format, stream, stop, ...rest } = request.body;
   const system = messages.find((/** @type {any} */ message) => message.role === "system")?.content;
   const others = messages
     .filter((/** @type {any} */ message) => message.role !== "system")
     .map((/** @type {any} */ { role, content }) => ({ role, content: anthropicContent(content) }));
-  const left = missing(request.body, "seed", "logprobs", "top_logprobs", "stream_options");
+  const left = missing(request.body, ...ANTHROPIC_LACKS);
   const extras = without(rest, ...left);
   const asked = call("client.messages.create", {
     model,
     max_tokens: max_tokens ?? DEFAULT_MAX_TOKENS,
     system,
     messages: others,
+    stop_sequences: stop,
     tools: tools?.map((/** @type {any} */ { function: tool }) => ({
       name: tool.name,
       description: tool.description ?? "",
