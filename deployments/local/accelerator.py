@@ -62,6 +62,9 @@ def gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
         fix = "install the driver that the GPU needs; in a pod: the device plugin, and `nvidia.com/gpu` in limits"
         raise NoGpus(f"nvidia-smi fails: {said[0] if said else done.returncode}", fix)
     devices = [line.split(", ") for line in done.stdout.strip().splitlines()]
+    if strange := [device for device in devices if len(device) != query[1].count(",") + 1]:
+        fix = "install the driver again, with its own nvidia-smi"
+        raise NoGpus(f"nvidia-smi answers in another form: {', '.join(strange[0])}", fix)
     return [Gpu(name, driver, _mib(total), _mib(used)) for name, driver, total, used in devices]
 
 

@@ -1,9 +1,11 @@
 """Where engines run on a machine with GPUs."""
 
+from pathlib import Path
+
 import pytest
 
 from deployments.kubernetes.demands import demands
-from deployments.local.accelerator import is_cuda_build, on_gpus
+from deployments.local.accelerator import NoGpus, gpus, is_cuda_build, on_gpus
 from tests.support.processes.installations import default, engine
 
 MODELS = ("smollm2-blue", "smollm2-green", "minilm")
@@ -26,8 +28,8 @@ def test_the_default_models_fit_one_gpu_together(most: int) -> None:
     placed, moved = on_gpus(document)
     assert moved == 3 * most
     used = [(it, sum(bundle.get("GPU", 0) for bundle in it.bundles)) for it in demands(placed)]
-    assert {it.application for it, gpus in used if gpus} == set(MODELS)
-    assert 0.9 < sum(gpus * it.max_replicas for it, gpus in used) <= 1
+    assert {it.application for it, part in used if part} == set(MODELS)
+    assert 0.9 < sum(part * it.max_replicas for it, part in used) <= 1
     assert sum(most * engine(placed, name)["engine_kwargs"]["gpu_memory_utilization"] for name in MODELS) < 0.95
 
 
@@ -59,3 +61,14 @@ def test_a_single_replica_has_a_whole_gpu() -> None:
 def test_what_has_no_engines_stays() -> None:
     assert on_gpus({"applications": []}) == ({"applications": []}, 0)
     assert on_gpus({}) == ({}, 0)
+
+
+@pytest.mark.parametrize("answer", ["NVIDIA L4", "NVIDIA L4, 580.95.05, 23034", "a, b, c, d, e", "Unknown Error"])
+def test_an_answer_of_another_form_is_a_reason_and_no_crash(answer: str, tmp_path: Path) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    command.chmod(0o755)
+    with pytest.raises(NoGpus, match="nvidia-smi answers in another form"):
+        gpus({"PATH": str(tmp_path)})
+    command.write_text("#!/bin/sh\necho 'NVIDIA GB10, 580.95.05, [N/A], [N/A]'\n")
+    assert [(gpu.type, gpu.total_mib) for gpu in gpus({"PATH": str(tmp_path)})] == [("GB10", 0)]
