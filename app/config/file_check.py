@@ -59,14 +59,19 @@ def package_problems(document: object) -> Iterator[str]:
 
     if not isinstance(document, Mapping) or "applications" not in document:
         return
-    errors = list(jsonschema.Draft202012Validator(schema(user_config={})).iter_errors(document))
-    for error in errors:
-        if not any(_explains(other, error) for other in errors):
-            yield from _words(error)
+    yield from schema_problems(jsonschema.Draft202012Validator(schema(user_config={})).iter_errors(document))
     applications = document.get("applications")
     for index, application in enumerate(applications if isinstance(applications, list) else ()):
         if isinstance(application, Mapping):
             yield from _application_problems(f"applications[{index}]", application)
+
+
+def schema_problems(errors: Iterable[Any]) -> Iterator[str]:
+    """The problems that jsonschema's errors are, each with its path."""
+    errors = list(errors)
+    for error in errors:
+        if not any(_explains(other, error) for other in errors):
+            yield from _words(error)
 
 
 def _problems(document: object, further: Check) -> Iterator[str]:
@@ -239,7 +244,9 @@ def _words(error: Any) -> Iterator[str]:
         known = list(error.schema["properties"])
         for name in value.keys() - set(known):
             where = _path([*error.absolute_path, name])
-            yield f"{where}: unknown key{_remedy_of_key(str(name), known)}"
+            is_serves = "applications" in (*error.absolute_path, *known)
+            place = _elsewhere(str(name)) if is_serves else ""
+            yield f"{where}: unknown key{place or _remedy_of_key(str(name), known)}"
     elif rule == "required":
         missing = [name for name in error.validator_value if name not in value]
         yield f"{path}: `{missing[0]}` is missing"
@@ -257,6 +264,10 @@ def _value_problem(error: Any) -> str:
     if sections := sorted(_kinds(error.schema)):
         meant = f"; write {{kind: {value}}}" if value in sections else ""
         return f"expected a mapping with `kind` ({', '.join(sections)}), not {shown(value)}{meant}"
+    if error.validator == "pattern":
+        from_hub = f"hf:{value}"
+        fix = f"; did you mean {from_hub}?" if re.search(error.validator_value, from_hub) else ""
+        return f"expected {error.schema.get('description', f'what matches {error.validator_value}')}, not {value}{fix}"
     meant = nearest(str(value), choices)
     if meant and len(choices) > _FEW:
         return f"{shown(value)} is not known{meant}"
@@ -336,7 +347,7 @@ def _remedy_of_key(name: str, known: Sequence[str]) -> str:
     """What to do about an unknown key, to append to a problem."""
     if "max_num_seqs" in known and name in FORMER_ARGUMENTS:
         return f"; this vLLM does not have it: {FORMER_ARGUMENTS[name]}"
-    return _elsewhere(name) or nearest(name, known) or _listed(known)
+    return nearest(name, known) or _listed(known)
 
 
 def _elsewhere(name: str) -> str:

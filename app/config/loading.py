@@ -4,6 +4,7 @@
 - The shares of running ramps that a file would undo.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,34 @@ def parse_yaml(text: str, *, where: str = "", is_secret: bool = False) -> object
         line = f"line {mark.line + 1}: " if mark else ""
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
         reason = reason.removeprefix("but ")
-        raise ConfigError([f"{where}{line}not YAML: {reason}{_remedy(reason)}"]) from None
+        number, fix = _cause(text, reason, mark.line + 1) if mark else (0, "")
+        line = f"line {number}: " if fix else line
+        raise ConfigError([f"{where}{line}not YAML: {reason}{fix or _remedy(reason)}"]) from None
 
 
 def _remedy(reason: str) -> str:
     return next((f"; {remedy}" for words, remedy in _REMEDIES.items() if words in reason), "")
+
+
+def _cause(text: str, reason: str, number: int) -> tuple[int, str]:
+    """The line that is wrong, and what to do, where PyYAML notices it in a later one: `number`, counted from 1."""
+    lines = [re.sub(r"(^|\s)#.*", "", line).rstrip() for line in text.splitlines()[:number]]
+    for at, line in enumerate(lines, 1):
+        if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+            return at, "; a merge left its marks: keep one of both versions"
+        opened = re.findall(r"""(?:^|[\s:\[{,])(["'])""", line) if "'<scalar>'" in reason else ()
+        if any(line.count(quote) % 2 for quote in opened):
+            return at, "; close the quotes of this line"
+    last = next((at for at in range(number - 1, 0, -1) if lines[at - 1].strip(" -")), 0)
+    if "mapping values" in reason and last:
+        before = lines[last - 1].strip(" -")
+        if re.fullmatch(r"[\w.-]+", before):
+            return last, "; a key ends with a colon"
+        if re.match(r"[\w.-]+:[^\s/]", before):
+            return last, "; a space belongs after the colon"
+    if lines and set(lines[-1]) & {"\u201c", "\u201d", "\u2018", "\u2019"}:
+        return number, "; write plain quotes instead of typographic ones"
+    return number, ""
 
 
 _REMEDIES = {
@@ -101,6 +125,9 @@ _REMEDIES = {
     "another document": "one file has one document: remove the line `---` and what is before or after it",
     "found undefined alias": "an anchor (&name) comes before its alias (*name)",
     "unexpected end of stream": "close the quotes",
+    "sequence entries are not allowed": "write the items in the lines below the key, or all in brackets: [a, b]",
+    "cannot start any token": "put the text in quotes",
+    "expected the node content": "a value is missing before it",
 }
 """PyYAML's reasons, and what mends them."""
 

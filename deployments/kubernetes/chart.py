@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import jsonschema
 import yaml
 
 from app.config.base import ConfigError
+from app.config.file_check import located, schema_problems
 from app.config.loading import read_yaml
 from deployments.kubernetes import capacity, templates
 from deployments.kubernetes.manifests import KUSTOMIZATION, Manifest, ray_service
@@ -60,7 +61,7 @@ def objects(rendered: Mapping[str, str]) -> list[Manifest]:
 
 def _data(values: Mapping[str, Any], *, name: str, namespace: str, chart: Path) -> dict[str, Any]:
     complete = coalesced(yaml.safe_load((chart / "values.yaml").read_text()), values)
-    if problems := list(problems_of(complete, json.loads((chart / "values.schema.json").read_text()))):
+    if problems := _problems(complete, chart):
         raise ConfigError(problems)
     facts = yaml.safe_load((chart / "Chart.yaml").read_text())
     return {
@@ -84,16 +85,10 @@ def coalesced(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return joined
 
 
-def problems_of(values: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+def _problems(complete: Mapping[str, Any], chart: Path) -> list[str]:
     """What is wrong with values, with the place of each."""
-    for error in sorted(jsonschema.Draft7Validator(schema).iter_errors(values), key=lambda error: list(error.path)):
-        where = [str(part) for part in error.absolute_path]
-        if error.validator != "additionalProperties":
-            yield f"{'.'.join(where)}: {error.message}"
-            continue
-        known = error.schema["properties"].keys()
-        for key in sorted(error.instance.keys() - known):
-            yield f"{'.'.join([*where, key])}: no such value; there are {', '.join(known)}"
+    schema = json.loads((chart / "values.schema.json").read_text())
+    return list(schema_problems(jsonschema.Draft7Validator(schema).iter_errors(complete)))
 
 
 def is_values(path: Path) -> bool:
@@ -110,6 +105,8 @@ def is_values(path: Path) -> bool:
 def of_values(path: Path) -> list[Manifest]:
     """The objects for a file of values. Raises ConfigError."""
     values: Any = read_yaml(path)
+    if problems := _problems(coalesced(yaml.safe_load((CHART / "values.yaml").read_text()), values), CHART):
+        raise ConfigError(located(path, problems))
     return objects(render(values, name="switchyard", namespace="switchyard"))
 
 

@@ -1,5 +1,6 @@
 """Plausible mistakes in the default configuration: each is reported in one line that names its place and the fix."""
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -311,7 +312,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "deployments.router:build",
         '"deployments.router:build',
-        "not YAML: *; the indentation differs from that of the lines above",
+        "not YAML: *; close the quotes of this line",
     ),
     (
         "[chat, completions, responses]",
@@ -726,11 +727,38 @@ def test_a_mistake_is_one_line_with_its_place_and_the_fix(right: str, wrong: str
     before, _, after = problem.partition("*")
     assert said == problem or ("*" in problem and said.startswith(before) and said.endswith(after))
     assert not any(words in said for words in ("Input should", "String should", "Keys should", "given schemas"))
-    if right == "deployments.router:build":  # the quotes close in a later line
-        return
     nearby = problem.startswith(("not YAML", "endpoints.chat: ", "experiments: ", "duplicate", "deployments."))
     nearby = nearby or problem.startswith(f"{BLUE}.route_prefix") or "is missing" in problem or "too; " in problem
     assert int(place) == line or (nearby and abs(int(place) - line) < 45)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "fix"),
+    [
+        ("            chat:\n", "            chat\n", "a key ends with a colon"),
+        ("tasks: [chat,", "tasks:[chat,", "a space belongs after the colon"),
+        (
+            "            chat:\n",
+            "<<<<<<< HEAD\n            chat:\n",
+            "a merge left its marks: *",
+        ),
+        ("traffic: {smollm2-blue", "traffic: '{smollm2-blue", "close the quotes of this line"),
+        ("traffic: {smollm2-blue", "traffic: \u201csmollm2-blue", "write plain quotes instead of typographic ones"),
+        (
+            "tasks: [chat, completions, responses]",
+            "tasks: - chat",
+            "write the items in the lines below *",
+        ),
+        ("metric: ttft", "metric: `ttft`", "put the text in quotes"),
+    ],
+)
+def test_the_line_that_breaks_the_syntax_is_named_and_not_the_one_where_it_shows(
+    right: str, wrong: str, fix: str, tmp_path: Path
+) -> None:
+    file, line = written(tmp_path, right, wrong)
+    (found,) = check_file(file)
+    assert found.startswith(f"{file}:{line}: not YAML: ")
+    assert fnmatch(found.rpartition("; ")[2], fix)
 
 
 def test_the_file_of_the_project_has_no_problem() -> None:

@@ -4,6 +4,7 @@
 """
 
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,27 @@ def test_new_writes_a_directory_for_kustomize(made: Path, capsys: pytest.Capture
     assert f"k8s render {made}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("replica: 1, source: package:SmolLM2-135M-Instruct", "replica: unknown key; did you mean replicas?"),
+        ("replicas: 1, source: Qwen/Qwen3-8B", "source: expected hf:ORG*; did you mean hf:Qwen/Qwen3-8B?"),
+        ("replicas: one, source: package:SmolLM2-135M-Instruct", "replicas: expected *, not one"),
+    ],
+)
+def test_a_wrong_value_of_a_cluster_is_one_line_with_its_place(
+    line: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"cloud: gke\nmodels:\n  - {{name: q, gpu: L4, share: 100, {line}}}\n")
+    assert main(["check", str(file)]) == 1
+    assert fnmatch(capsys.readouterr().err, f"{file}:3: models[[]0].{problem}\n")
+
+
 def test_new_leaves_nothing_behind_for_wrong_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "values.yaml").write_text("clod: gke\n")
     assert main(["k8s", "new", str(tmp_path / "made"), "--values", str(tmp_path / "values.yaml")]) == 1
-    assert "clod: no such value" in capsys.readouterr().err
+    assert "clod: unknown key; did you mean cloud?" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
     assert main(["k8s", "new", str(tmp_path / "made"), "--values", str(tmp_path / "gone")]) == 1
 
