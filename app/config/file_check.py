@@ -121,8 +121,8 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
     environment = llm_config.get("runtime_env")
     variables = environment.get("env_vars") if isinstance(environment, Mapping) else None
     for name in variables if isinstance(variables, Mapping) else ():
-        if meant := _variable_meant(str(name)):
-            yield f"{where}.runtime_env.env_vars.{name}: vLLM has no such variable{meant}"
+        if nearby := _variable_meant(str(name)):
+            yield f"{where}.runtime_env.env_vars.{name}: vLLM has no such variable{nearby}"
     for name, instead in _WITHOUT_EFFECT.items():
         if isinstance(kwargs, Mapping) and kwargs.get(name) is not None:
             yield f"{where}.engine_kwargs.{name}: has no effect on an engine; {instead}"

@@ -152,6 +152,7 @@ class RouterClient:
         request = Request(self.url + path, None, {**self._headers, **headers})
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                self._require_router(path, answer)
                 yield from parts(answer)
         except http.client.IncompleteRead:
             raise CommandError(f"{self.url} ended its answer early. Ask again", ExitCode.UNREACHABLE) from None
@@ -188,12 +189,18 @@ class RouterClient:
             with self._opener.open(
                 Request(self.url + path, data, headers, method=method), timeout=_TIMEOUT_S
             ) as answer:
+                self._require_router(path, answer)
                 return answer.status, answer.read()
         except HTTPError as error:
             with error:
                 return error.code, error.read()
         except (URLError, OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
+
+    def _require_router(self, path: str, answer: http.client.HTTPResponse) -> None:
+        """Raises CommandError for a page of another program or a proxy: no API of a router answers with one."""
+        if answer.headers.get_content_type() == "text/html":
+            raise self._strange(f"{path} is a page for browsers")
 
     def _unreachable(self, error: Exception) -> CommandError:
         reason = f"{self.url} cannot be reached ({getattr(error, 'reason', None) or error})"

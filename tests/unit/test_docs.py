@@ -5,6 +5,7 @@ import configparser
 import json
 import re
 import runpy
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,9 @@ from app.server.fleet import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
 from app.server.metrics import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
+from app.version import own_version
 from deployments.cli.experiments_client import Check
-from deployments.cli.main import commands
+from deployments.cli.main import commands, main
 from deployments.cli.options import ExitCode
 from deployments.engine.adapters import adapter_kwargs
 from deployments.kubernetes import chart, environment
@@ -179,6 +181,44 @@ def test_the_units_command_line_is_one_that_the_program_takes() -> None:
     command = commands().commands[name]
     assert command.make_context(name, arguments).params["target"] == "qwen3-8b.yaml"
     assert unit["Service"]["KillMode"] == "mixed"  # Ray's processes get no signal before the launcher has stopped them
+
+
+def test_the_container_of_the_gpu_page_is_one_that_the_dockerfile_builds_and_its_command_runs() -> None:
+    page, dockerfile = (DOCS / "start" / "gpu.md").read_text(), (ROOT / "k8s" / "Dockerfile").read_text()
+    shell = page.partition("## As a container")[2].partition("```text\n")[2].partition("```")[0].replace("\\\n", " ")
+    build, _, start = (shlex.split(line.replace("$", "")) for line in shell.splitlines())
+    image = build[build.index("-t") + 1]
+    assert (ROOT / build[build.index("-f") + 1]).is_file()
+    assert f"AS {build[build.index('--target') + 1]}\n" in dockerfile
+    assert image == f"switchyard:{own_version()}-gpu"
+    options, arguments = start[: start.index(image)], start[start.index(image) + 1 :]
+    mounted = options[options.index("--volume") + 1].partition(":")[2]
+    assert options[options.index("--workdir") + 1] == mounted
+    assert f"HOME={mounted}" in options  # the cache, and the record of the run, outlive the container
+    program, name, *rest = arguments
+    assert program == "switchyard"
+    assert "/venv/bin:$PATH" in dockerfile
+    command = commands().commands[name]
+    assert command.make_context(name, rest).params["target"] == "Qwen/Qwen3-8B"
+
+
+def test_every_model_command_of_the_gpu_page_writes_a_valid_file_of_the_name_that_the_page_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init` is `serve` without the hub and the start."""
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "start" / "gpu.md").read_text()
+    lines = re.findall(r"^\.venv/bin/switchyard serve (Qwen/.*)$", page, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        assert main(["init", *shlex.split(line), "--gpu", "L4", "-o", f"{len(line)}.yaml"]) == 0
+        assert main(["check", f"{len(line)}.yaml"]) == 0
+    assert main(["init", *shlex.split(lines[0])]) == 0
+    assert (tmp_path / "qwen3-8b.yaml").is_file()
+    shared = (tmp_path / f"{len(lines[1])}.yaml").read_text()
+    for block in re.findall(r"^(placement_group_config: .*?|engine_kwargs: \{.*?\})  +#", page, re.MULTILINE):
+        key, value = block.split(": ", 1)
+        assert (block if key == "placement_group_config" else value.strip("{}")) in shared
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:

@@ -132,7 +132,21 @@ def test_the_lock_is_that_of_the_machine_unless_a_variable_overrides_it(
 ) -> None:
     planned = make(clone, "-n", "serve", PATH=machine_with(tmp_path, gpus), **variables).stdout
     assert re.search(rf"requirements/install {lock}$", planned, re.MULTILINE)
-    assert f"Installing the locked packages for {lock.upper()}s into .venv, which takes minutes: {reason}" in planned
+    size = {"cpu": 4, "gpu": 12}[lock]
+    said = rf"Installing \d{{3}} locked packages for {lock.upper()}s into \.venv \({size} GB\), which takes minutes: "
+    assert re.search(said + re.escape(reason), planned)
     tests = make(clone, "-n", "test-fast", PATH=machine_with(tmp_path, gpus), **variables).stdout
     assert re.search(r"requirements/install cpu$", tests, re.MULTILINE)
     assert (".venv-cpu" in tests) == (lock == "gpu")
+
+
+def test_whatever_installs_says_first_what_it_installs() -> None:
+    rules = re.findall(r"^\S[^\n#=]*:(?!=).*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    installing = [
+        rule for rule in rules if re.search(r"pip (install|sync)|npm\(|apt-get|requirements/install \$", rule)
+    ]
+    assert len(installing) == 9
+    for rule in installing:
+        work = re.search(r"pip (install|sync)|npm\(|apt-get|requirements/install \$", rule)
+        assert work is not None
+        assert '@echo "Installing ' in rule[: work.start()], rule
