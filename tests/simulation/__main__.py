@@ -387,12 +387,15 @@ def missing_table(executor: Executor, count: int) -> Iterator[str]:
 
 
 def score_table(executor: Executor, count: int) -> Iterator[str]:
-    rate = reports.biased_verdicts(executor, count)
     yield (
-        "## Scores that come from different people\n\nUsers of both arms are equally content, and content ones of the "
-        f"treatment send more scores: 45 % in place of 30 %. There was a verdict on scores in {rate:.3f} of {count} "
-        "runs.\n"
+        "## Scores that come from different people\n\nUsers of both arms are equally content: 30 % send a score, and "
+        f"more of the treatment's content ones. The share of {count} runs with a verdict on scores.\n"
     )
+    rows: list[list[Cell]] = [
+        [f"{users.sends:.0%}", f"{users.minimal_effect:.0%}", reports.biased_verdicts(executor, users, count)]
+        for users in reports.BIASED
+    ]
+    yield table(["content users who send one", "smallest effect", "verdicts"], rows, "{:.3f}")
 
 
 FORMER: Sequence[tuple[str, str, str]] = (
@@ -409,6 +412,11 @@ FORMER: Sequence[tuple[str, str, str]] = (
     ("50 secondary metrics without a difference", "a direction in 2 of 3", "Many secondary metrics"),
     ("a turn each 0.2 s", "8.3 % of the turns moved", "Conversations that begin at a change"),
     ("content users of one arm send more scores", "`better` in 3 of 3", "Scores that come from different people"),
+    (
+        "36 % of them in place of 30 %, smallest effect 20 %",
+        "`better` in 16 of 20",
+        "Scores that come from different people",
+    ),
 )
 """Worlds of faults that an independent check of an earlier version found, what that said there, and the table."""
 

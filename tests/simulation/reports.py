@@ -218,8 +218,6 @@ class Drift:
     name: str
     effect: Callable[[Floats], Floats]
     """The difference of ln of time, by days since the start."""
-    noisier: float = 1.0
-    """The factor of the noise of both arms from the fifth day on."""
 
 
 def _constant(day: Floats) -> Floats:
@@ -240,7 +238,6 @@ def _wave(day: Floats) -> Floats:
 
 DRIFTS = (
     Drift("none: 10 % faster", _constant),
-    Drift("none: 10 % faster, from the fifth day four times as noisy", _constant, noisier=4.0),
     Drift("step: 20 % faster, from the third day 50 % slower", _step),
     Drift("ramp: from 20 % faster to 25 % slower", _rising),
     Drift("weekly wave: up to 15 % faster and slower", _wave),
@@ -267,8 +264,7 @@ def drift(world: Drift, seed: int) -> Drifting:
     green = (rng.random(records.users) < 0.5)[user]
     day = np.sort(rng.random(count)) * DAYS
     effect = world.effect(day)
-    noise = rng.normal(0, 0.5, count) * np.where(day < DAYS / 2, 1.0, world.noisier)
-    ln_time = -1.2 + records.habit[user] + noise + np.where(green, effect, 0.0)
+    ln_time = -1.2 + records.habit[user] + rng.normal(0, 0.5, count) + np.where(green, effect, 0.0)
     recorded = records.answered(START + day * DAY_S, user, green, ttft_s=np.exp(ln_time), duration_s=10.0)
     primary = [{"metric": "ttft", "minimal_effect": _MINIMAL_EFFECT}]
     analysis = analysis_of(records, config(primary=primary))
@@ -296,7 +292,7 @@ def drift(world: Drift, seed: int) -> Drifting:
 
 
 def _true_words(truth: float) -> set[str]:
-    words = {"undecided", "too_early", "better" if truth < 0 else "worse"}
+    words = {"undecided", "too_early"} | ({"better" if truth < 0 else "worse"} if truth else set())
     return words | {"equivalent"} if abs(math.expm1(truth)) < _MINIMAL_EFFECT else words
 
 
@@ -378,20 +374,31 @@ def false_directions(executor: Executor, count: int) -> float:
 # Scores that come from different people.
 
 
-def biased(seed: int) -> str:
-    """The verdict on scores in one run: users of both arms are equally content, and content ones of the treatment send
-    half as many again.
-    """
+@dataclass(frozen=True)
+class Biased:
+    """Users of both arms are equally content: three in ten send a score, and of the treatment's content ones more."""
+
+    sends: float
+    """The share of the treatment's content users who send one."""
+    minimal_effect: float
+    answers: int
+
+
+BIASED = (Biased(0.45, 0.1, 9_000), Biased(0.36, 0.2, 30_000))
+
+
+def biased(users: Biased, seed: int) -> str:
+    """The verdict on scores in one run."""
     rng = generator("content users answer more", seed)
-    world, count = World(seed=seed, users=1500), 9000
-    primary = [{"metric": "thumbs", "minimal_effect": 0.1}]
+    world, count = World(seed=seed, users=1500), users.answers
+    primary = [{"metric": "thumbs", "minimal_effect": users.minimal_effect}]
     analysis = analysis_of(world, config(feedback={"thumbs": {"window_s": 60}}, primary=primary))
     user = rng.integers(0, world.users, count)
     green = (rng.random(world.users) < 0.5)[user]
     at = START + np.sort(rng.random(count)) * DAY_S
     recorded = world.answered(at, user, green)
     content = rng.random(count) < 0.5
-    given = rng.random(count) < np.where(green & content, 0.45, 0.3)
+    given = rng.random(count) < np.where(green & content, users.sends, 0.3)
     recorded.tell(analysis)
     rows = recorded.rows
     analysis.add_feedback(
@@ -405,10 +412,10 @@ def biased(seed: int) -> str:
     return analysis.standing(now).primary[0].verdict
 
 
-def _biased_part(seeds: range) -> int:
-    return sum(biased(seed) in ("better", "worse") for seed in seeds)
+def _biased_part(users: Biased, seeds: range) -> int:
+    return sum(biased(users, seed) in ("better", "worse") for seed in seeds)
 
 
-def biased_verdicts(executor: Executor, count: int) -> float:
+def biased_verdicts(executor: Executor, users: Biased, count: int) -> float:
     """The share of `count` runs with a verdict on such scores."""
-    return sum(spread(executor, _biased_part, count)) / count
+    return sum(spread(executor, partial(_biased_part, users), count)) / count

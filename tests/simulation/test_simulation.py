@@ -273,8 +273,11 @@ def test_none_of_fifty_secondary_metrics_has_a_direction_where_nothing_differs(e
     assert reports.false_directions(executor, 12) <= 0.05
 
 
-def test_scores_that_content_users_send_more_often_on_one_arm_have_no_verdict(executor: Executor) -> None:
-    assert reports.biased_verdicts(executor, 20) <= 0.05
+@pytest.mark.parametrize("users", reports.BIASED)
+def test_scores_that_content_users_send_more_often_on_one_arm_have_no_verdict(
+    executor: Executor, users: reports.Biased
+) -> None:
+    assert reports.biased_verdicts(executor, users, 20) <= 0.05
 
 
 @pytest.mark.parametrize("answers", reports.ANSWERS, ids=lambda answers: answers.name)

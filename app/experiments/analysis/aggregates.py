@@ -44,6 +44,7 @@ from app.experiments.statistics.look import (
     look_of_requests,
 )
 from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantile
+from app.experiments.statistics.sequences import Interval
 from app.experiments.storage.columns import I32, RowColumns
 
 MAX_VALUES = 1_000_000
@@ -388,6 +389,7 @@ class SufficientStatistics:
             else:
                 values.append(Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, ~everything))
         block = _block(matured.unit, matured.stratum, matured.arm, values)
+        self._extend_range(values)
         self._totals.add(block)
         self._cells.add(block)
 
@@ -534,9 +536,28 @@ class SufficientStatistics:
             raw = self._raw[measure.metric].of_arm(arm)
             return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, x_least, x_most)
         low, high = (x + missing * x_least) / (d + missing * d_most), (x + missing * x_most) / (d + missing * d_least)
-        if measure.on_differences:
-            return Slack(x / d - low, high - x / d)
-        return Slack(math.log(x / d / low), math.log(high * d / x)) if low > 0 < x else Slack(math.inf, math.inf)
+        return _slack_between(measure, low, x / d, high)
+
+    def slack_of_scores(self, column: int, treatment: int, rate: Interval | None) -> Slack:
+        """How far a comparison of scores may be off because one arm's answers get more of them.
+
+        `rate`: the interval of ln of the treatment's share of answers with a score by control's. The scores that an arm
+        gets in excess may be the highest or the lowest that were seen: bounds as in Lee 2009, "Training, Wages, and
+        Sample Selection".
+        """
+        if rate is None:
+            return Slack(math.inf, math.inf)
+        control = self._without_excess(column, 0, -math.expm1(min(rate.lower, 0.0)))
+        treated = self._without_excess(column, treatment, -math.expm1(-max(rate.upper, 0.0)))
+        return Slack(treated.down + control.up, treated.up + control.down)
+
+    def _without_excess(self, column: int, arm: int, share: float) -> Slack:
+        n, x, _ = self.sums(column, arm)
+        least, most = float(self._least[0, column]), float(self._most[0, column])
+        if not n or share >= 1:
+            return Slack(math.inf, math.inf)
+        low, high = max((x / n - share * most) / (1 - share), least), min((x / n - share * least) / (1 - share), most)
+        return _slack_between(self.measures[column], low, x / n, high)
 
     def requests_with_value(self, column: int, arm: int) -> int:
         """Requests of an arm that have a value."""
@@ -554,6 +575,13 @@ class SufficientStatistics:
         if self.measures[column].kind == "quantile":
             return self._raw[self.measures[column].metric].units(arm)
         return self._cells.units(column, arm) if self._returning else int(self.sums(column, arm)[0])
+
+
+def _slack_between(measure: Measure, low: float, mean: float, high: float) -> Slack:
+    """What an arm's mean allows for that may be as low, and as high."""
+    if measure.on_differences:
+        return Slack(mean - low, high - mean)
+    return Slack(math.log(mean / low), math.log(high / mean)) if low > 0 < mean else Slack(math.inf, math.inf)
 
 
 def _scale(measure: Measure) -> LookScale:

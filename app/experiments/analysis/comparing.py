@@ -38,7 +38,7 @@ from app.experiments.contract.report import (
 )
 from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Estimate, Slack
 from app.experiments.statistics.planner import information_needed
-from app.experiments.statistics.sequences import Floats, effect_size, ln_e_mix, usable
+from app.experiments.statistics.sequences import Floats, Interval, effect_size, ln_e_mix, usable
 
 # With a doubt, a comparison has no verdict, and nothing ships. Its sentence names what was measured, and the doubt with
 # it. Acts that need no certainty, as a pause because of what was measured to be worse, do not wait.
@@ -318,7 +318,7 @@ class LatestLook:
     settled: bool = True
     """Whether the requests that are still running cannot change the verdict."""
     slack_of_missing: Slack = NO_SLACK
-    """What all requests that ended without a value allow for."""
+    """What all requests that ended without a value allow for; of feedback, the scores that one arm gets in excess."""
     complete: bool = True
     """Whether they cannot change the verdict."""
 
@@ -415,11 +415,11 @@ class MetricComparison:
         measured, non_inferior = self.known.measured, is_non_inferior(self.known.shown, self.measure)
         if measured not in WORDS and not non_inferior:
             return None
-        if self.response is not None and self.response.known.measured != "equivalent":
+        if not self.known.complete and self.measure.feedback:
             return Doubt(
                 SCORED,
-                f"It is not shown that equally many answers get {self.measure.metric} on both arms: the scores may "
-                "come from different people.",
+                f"It is not shown that equally many answers get {self.measure.metric} on both arms: those that one "
+                "arm gets in excess could explain it.",
             )
         if not self.known.complete:
             return Doubt(
@@ -474,9 +474,22 @@ class MetricComparison:
             units=units,
             slack=slack,
             slack_of_running=collected.slack(self.column, self.treatment, collected.running),
-            slack_of_missing=collected.slack_of_missing(self.column, self.treatment),
+            slack_of_missing=self._slack_of_missing(collected),
         )
         return self._judged(known, look)
+
+    def _slack_of_missing(self, collected: SufficientStatistics) -> Slack:
+        if self.response is None:
+            return collected.slack_of_missing(self.column, self.treatment)
+        return collected.slack_of_scores(self.column, self.treatment, self.response.interval_of_all(collected))
+
+    def interval_of_all(self, collected: SufficientStatistics) -> Interval | None:
+        """Of a rate on the present records, whatever other metrics are looked at; None if there is none."""
+        values = {collected.value(self.column, arm) for arm in (0, self.treatment)}
+        if values == {1.0}:
+            return Interval(0.0, 0.0)
+        look = None if self._few_events(collected) else collected.look(self.column, self.treatment)
+        return None if look is None else look.interval(effect=self.delta, alpha=self.alpha)
 
     def _judged(self, known: LatestLook, look: AnyEstimate) -> LatestLook:
         """The look with its interval and what follows from it."""
