@@ -3,9 +3,11 @@
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
 
 from app.activity.report import CallerCounts, FinishedRequest
-from app.errors import CLIENT_GONE
 from app.telemetry.logs import SUMMED, Record
 
 KEPT = 300
@@ -18,21 +20,61 @@ class RequestLog:
     """`end`: the number of the request that comes next."""
 
     end: int = 0
-    _kept: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _kept: deque["_Ended"] = field(default_factory=lambda: deque(maxlen=KEPT))
     _uses: dict[str, CallerCounts] = field(default_factory=dict)
 
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:
         """Adds a request whose answer has ended. Those without valid credentials are left out: anyone can send them."""
         if record.error in SUMMED:
             return
-        duration, started, usage = time.perf_counter() - record.started, record.started, record.usage
+        self.end += 1
+        self._kept.append(_Ended(record, time.time(), time.perf_counter(), plan, caller_id, trace_id))
+        if caller_id:
+            self._count(record, caller_id)
+
+    def _count(self, record: Record, caller_id: str) -> None:
+        if (use := self._uses.get(caller_id)) is None:
+            if len(self._uses) >= MOST_CALLERS:
+                return
+            use = self._uses[caller_id] = CallerCounts(caller_id)
+        use.requests += 1
+        use.failed += record.has_failed
+        if record.usage is not None:
+            use.prompt_tokens += record.usage.prompt_tokens
+            use.completion_tokens += record.usage.completion_tokens
+
+    def after(self, number: int) -> tuple[int, list[FinishedRequest]]:
+        """The kept requests from this number on, and the number of the first of them."""
+        first = max(number, self.end - len(self._kept))
+        return first, [ended.finished() for ended in islice(self._kept, len(self._kept) - (self.end - first), None)]
+
+    def take_uses(self) -> list[CallerCounts]:
+        """What each caller has used since the last call."""
+        uses, self._uses = self._uses, {}
+        return list(uses.values())
+
+
+class _Ended(msgspec.Struct):
+    """A request at its end: `now` in Unix time, `over` in the record's. Most are dropped before anybody lists them."""
+
+    record: Record
+    now: float
+    over: float
+    plan: str
+    caller_id: str
+    trace_id: int
+
+    def finished(self) -> FinishedRequest:
+        """The request as it is reported."""
+        record, started, usage = self.record, self.record.started, self.record.usage
+        duration = self.over - started
 
         def since_arrival(at: float | None) -> float | None:
             return at - started if at is not None else None
 
-        request = FinishedRequest(
+        return FinishedRequest(
             id=record.request_id,
-            at=time.time() - duration,
+            at=self.now - duration,
             dialect=record.dialect,
             operation=record.operation,
             status=record.status,
@@ -40,9 +82,9 @@ class RequestLog:
             endpoint=record.endpoint,
             deployment=record.deployment,
             caller=record.caller,
-            caller_id=caller_id,
+            caller_id=self.caller_id,
             reason=record.reason,
-            plan=plan,
+            plan=self.plan,
             error=record.error,
             stream=record.streamed,
             attempts=record.attempts,
@@ -54,29 +96,5 @@ class RequestLog:
             prompt_tokens=usage.prompt_tokens if usage is not None else None,
             completion_tokens=usage.completion_tokens if usage is not None else None,
             max_tokens=record.max_tokens,
-            trace=f"{trace_id:032x}" if trace_id else "",
+            trace=f"{self.trace_id:032x}" if self.trace_id else "",
         )
-        self.end += 1
-        self._kept.append(request)
-        if caller_id:
-            self._count(request)
-
-    def _count(self, request: FinishedRequest) -> None:
-        if (use := self._uses.get(request.caller_id)) is None:
-            if len(self._uses) >= MOST_CALLERS:
-                return
-            use = self._uses[request.caller_id] = CallerCounts(request.caller_id)
-        use.requests += 1
-        use.failed += request.failed and request.error != CLIENT_GONE
-        use.prompt_tokens += request.prompt_tokens or 0
-        use.completion_tokens += request.completion_tokens or 0
-
-    def after(self, number: int) -> tuple[int, list[FinishedRequest]]:
-        """The kept requests from this number on, and the number of the first of them."""
-        first = max(number, self.end - len(self._kept))
-        return first, list(self._kept)[len(self._kept) - (self.end - first) :]
-
-    def take_uses(self) -> list[CallerCounts]:
-        """What each caller has used since the last call."""
-        uses, self._uses = self._uses, {}
-        return list(uses.values())

@@ -406,6 +406,7 @@ Learned = tuple[bytes, bytes, bytes, int, int, int]
 """What surrounds a text, and the number behind it: before, between them, after; the least length of the whole, and
 where what varies begins and ends."""
 
+_NOTHING_ASKED, _REASONS = asked_for({}), finish_reasons({})
 _NOTHING: Learned = (b"\n", b"", b"", 1, 1, 1)  # no event begins with a line end
 
 # Characters of a JSON string that need no escape.
@@ -440,7 +441,10 @@ class EventCheck:
 
     def __init__(self, path: str, request: Request | None = None) -> None:
         self._path = path
-        self.expect(request)
+        self._asked, self._reasons, self._least, self._most = _NOTHING_ASKED, _REASONS, 1, _ANY_COUNT
+        self._decode = _decoder(path).decode
+        if request is not None:
+            self.expect(request)
         self._takes = _TAKES.get(path, EventCheck._take_choices)
         self.learned = _NOTHING
         self.varying: bytes | None = None
@@ -449,13 +453,12 @@ class EventCheck:
         self._finished: set[int] = set()
         self.ended = False
 
-    def expect(self, request: Request | None) -> None:
+    def expect(self, request: Request) -> None:
         """Checks the answer to this request: how many choices it has, how they end, and which members it has."""
-        body = request or {}
-        self._asked, self._reasons = asked_for(body), finish_reasons(body)
+        self._asked, self._reasons = asked_for(request), finish_reasons(request)
         self._decode = _decoder(self._path, self._asked).decode
-        count = None if request is None else count_of(self._path, request)
-        self._least, self._most = (1, _ANY_COUNT) if count is None else (count, count)
+        if (count := count_of(self._path, request)) is not None:
+            self._least = self._most = count
 
     def begins(self, frames: bytes) -> bool:
         """Whether the frames that begin a stream are valid. They are not parsed again if `valid` gets them next,

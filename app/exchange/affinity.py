@@ -6,7 +6,6 @@ The ingress orders the replicas by each key (`deployments/affinity.lua`).
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from app.config.endpoints import Affinity
@@ -39,7 +38,7 @@ class Place:
         self._call, self._headers = call, headers
         self._found: dict[str, Mapping[str, str]] = {}
 
-    @cached_property
+    @property
     def scope(self) -> str:
         """The request's `cache_scope`. Prompts that share no cache need no replica in common."""
         return cache_scope(self._snapshot.config, self._assignment.endpoint, self._caller)

@@ -105,15 +105,6 @@ class Continuation:
                 return chunk[: at + 2] if self._created is not None else self._first(chunk[: at + 2])
         return self._groups(self._pending + chunk) if self.is_marked else chunk
 
-    def passing_to(self, take: Take) -> Take:
-        """Takes chunks, and passes on what `feed` makes of them, if that is anything."""
-        feed = self.feed
-
-        def take_groups(chunk: bytes) -> Awaitable[None] | None:
-            return take(events) if (events := feed(chunk)) else None
-
-        return take_groups
-
     def end(self) -> bytes:
         """What follows the last group when the response ends in order: nothing, or an error that the client has made.
 

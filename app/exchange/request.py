@@ -170,13 +170,13 @@ _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
     """The headers by lower-case name. Different values of one header are joined (RFC 9110, 5.3), so that of two keys
     neither is valid: a proxy in front may have checked the other one. The same value twice is one."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        if name not in headers:
-            headers[name] = value
-        elif headers[name] != value:
-            headers[name] = f"{headers[name]}, {value}"
+    decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    headers = dict(decoded)
+    if len(headers) < len(decoded):
+        headers = {}
+        for name, value in decoded:
+            if headers.setdefault(name, value) != value:
+                headers[name] = f"{headers[name]}, {value}"
     return headers
 
 

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 _log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024
+_LATIN_1 = repeat("latin-1")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -155,8 +157,8 @@ class ResponseWriter:
             sent[PLAN_HEADER] = plan
         if self.reservation is not None:
             sent |= await self.reservation.headers()
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
-        raw.append(NO_SNIFFING)
+        names, values = map(str.encode, sent, _LATIN_1), map(str.encode, sent.values(), _LATIN_1)
+        raw = [*zip(names, values, strict=True), NO_SNIFFING]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
 
@@ -176,6 +178,8 @@ class errors_rendered:
         pass
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None:  # nearly always
+            return False
         record = self._writer.record
         match error:
             case StreamAborted():

@@ -47,13 +47,17 @@ def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | N
 def stable_prefix(task: str, body: Mapping[str, Any]) -> Iterator[str]:
     """The system texts before the first user message, and that message's: the same in every turn."""
     for _, value in _until_the_user(task, body):
-        yield from islice(_texts(value), _MOST_TEXTS)
+        if isinstance(value, str):  # nearly always
+            yield value
+        else:
+            yield from islice(_texts(value), _MOST_TEXTS)
 
 
 def _until_the_user(task: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Roles and contents, up to the first user message."""
     system, items = _parts(task, body)
-    yield "system", system
+    if system is not None:
+        yield "system", system
     systems = 0
     for item in items:
         role = item.get("role") if isinstance(item, dict) else "user"

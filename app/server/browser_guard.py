@@ -91,10 +91,11 @@ class BrowserPolicy:
 def _check_host(scope: Scope) -> None:
     """Raises BadRequest unless the request says once for which host it is (RFC 9112, 3.2): a proxy may have read the
     other one."""
-    hosts = [value for name, value in scope["headers"] if name == b"host"]
-    if len(hosts) > 1:
+    headers = scope["headers"]
+    fields = dict(headers)
+    if len(fields) < len(headers) and sum(name == b"host" for name, _ in headers) > 1:
         raise BadRequest("Host: must not be repeated", param="Host")
-    if scope["http_version"] == "1.1" and not (hosts and hosts[0]):
+    if scope["http_version"] == "1.1" and not fields.get(b"host"):
         raise BadRequest("Host: missing", param="Host")
 
 

@@ -1,17 +1,27 @@
-"""HTTP/1.1 as the router's server reads it.
+"""HTTP/1.1 as the router's server reads and writes it.
 
 Its name, `PROTOCOL`, is what uvicorn takes for `http`; this module imports uvicorn, which only servers need.
 """
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from collections.abc import Awaitable, Iterator
+from functools import lru_cache
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 PROTOCOL = "app.server.http_protocol:HeadersFirst"
 
 
 class HeadersFirst(HttpToolsProtocol):
-    """uvicorn's protocol, but the trailers of a chunked body are no headers.
+    """uvicorn's protocol, but the trailers of a chunked body are no headers, and streams cost less.
 
-    uvicorn appends them to the headers, before the application sees these: a client could send an `X-Forwarded-For`
+    uvicorn appends trailers to the headers, before the application sees these: a client could send an `X-Forwarded-For`
     after the ingress has added its own. RFC 9110, section 6.5.1: a recipient must not merge trailers into headers
     unless it understands them.
     """
@@ -19,3 +29,60 @@ class HeadersFirst(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self.headers = []  # no longer the request's own list, which keeps what has come so far
+        if self.cycle is not None:
+            self.cycle.__class__ = StreamCycle  # uvicorn lets no class be named
+
+
+class StreamCycle(RequestResponseCycle):
+    """uvicorn's response, with little work for what streams consist of: their head, and chunks that the client takes.
+
+    uvicorn searches every name and value of a head with a regular expression, and makes a coroutine of every chunk.
+    """
+
+    _streams = False
+
+    def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]
+        """Sends a message of ASGI."""
+        if not (self.flow.write_paused or self.disconnected or self.response_complete):
+            if self._streams and message.get("more_body", False):
+                if body := message.get("body"):
+                    self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+                return _SENT
+            if not self.response_started and self._begins_stream(message):
+                return _SENT
+        return super().send(message)
+
+    def _begins_stream(self, message: Any) -> bool:
+        """Sends the head of a stream; False if it is none, or has a header that uvicorn must look at."""
+        if message["type"] != "http.response.start" or message["status"] != 200 or self.scope["method"] != "POST":
+            return False
+        headers = [*self.default_headers, *message["headers"]]
+        names, values = zip(*headers, strict=True)
+        if self.access_log or not all(map(_is_plain, names)) or b"".join(values).translate(None, _IN_VALUES):
+            return False
+        self._streams = self.response_started = self.chunked_encoding = True
+        self.waiting_for_100_continue = False
+        lines = b"\r\n".join(map(b": ".join, headers))
+        end = b"" if self.keep_alive else b"connection: close\r\n"
+        self.transport.write(b"%b%b\r\n%btransfer-encoding: chunked\r\n\r\n" % (STATUS_LINE[200], lines, end))
+        return True
+
+
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+_IN_VALUES = bytes(byte for byte in range(256) if not HEADER_VALUE_RE.search(bytes([byte])))
+
+
+@lru_cache(maxsize=256)
+def _is_plain(name: bytes) -> bool:
+    """Whether a header's name is valid, in lower case, and says nothing about the response's end."""
+    return not HEADER_RE.search(name) and name == name.lower() and name not in _FRAMING
+
+
+class _Sent:
+    """What is already done, to be awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+_SENT = cast(Awaitable[None], _Sent())

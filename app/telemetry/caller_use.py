@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from app.errors import CLIENT_GONE
 from app.telemetry.logs import Record
 
 _MOST = 10_000
@@ -46,8 +45,7 @@ class CallerUse:
             use = self._new(pair)
         use.requests += 1
         use.last_at = self._clock()
-        if (record.error or record.status >= 400) and record.error != CLIENT_GONE:
-            use.failed += 1
+        use.failed += record.has_failed
         if record.usage is not None:
             use.prompt_tokens += record.usage.prompt_tokens
             use.completion_tokens += record.usage.completion_tokens

@@ -9,14 +9,14 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TextIO
 
+import msgspec
 from pydantic_core import to_json
 
 from app.engine.usage import Usage
-from app.errors import TooManyRefusals, Unauthorized
+from app.errors import CLIENT_GONE, TooManyRefusals, Unauthorized
 
 # ``ts`` (UTC), ``level``, ``event`` (a stable snake_case name), ``message`` where there is one, and the event's fields:
 #
@@ -66,13 +66,20 @@ class JsonFormatter(logging.Formatter):
         return _encode(line)
 
 
+class _LineBuffered(logging.StreamHandler[TextIO]):
+    """For a stream that writes each line at its end, as stderr does: `StreamHandler` flushes it again."""
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+
 def log_to_stderr() -> None:
     """Sends the `switchyard` loggers' lines to stderr. The process's entry point calls it once.
 
     It writes to the process's own stderr: the one that Serve puts in its place walks the stack for every line and
     buffers a thousand of them. Other loggers, Ray's among them, are left as they are.
     """
-    handler = logging.StreamHandler(sys.__stderr__)
+    handler = _LineBuffered(sys.__stderr__)
     handler.setFormatter(JsonFormatter())
     logger = logging.getLogger("switchyard")
     logger.handlers = [handler]
@@ -87,8 +94,7 @@ SUMMED = frozenset({Unauthorized.kind, TooManyRefusals.kind})
 _log = logging.getLogger("switchyard.access")
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One request, for the metrics and the access log. Times are in seconds of `time.perf_counter`."""
 
     dialect: str
@@ -110,7 +116,7 @@ class Record:
     max_tokens: int | None = None
     manages: bool = False
     """Whether the request reads or changes how an endpoint is served, and is none of its requests."""
-    started: float = field(default_factory=time.perf_counter)
+    started: float = msgspec.field(default_factory=time.perf_counter)
     admitted: float | None = None
     """When limits and the endpoint's queue had let it pass."""
     sent: float | None = None
@@ -120,6 +126,11 @@ class Record:
     def manage(self, endpoint: str) -> None:
         """Says whose management the request is."""
         self.endpoint, self.manages = endpoint, True
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the client, which has not left, got an error or an answer that was cut short."""
+        return (self.status >= 400 or bool(self.error)) and self.error != CLIENT_GONE
 
     @property
     def labels(self) -> tuple[str, str, str, str]:

@@ -215,7 +215,7 @@ class RequestSeries:
 
     def count(self, record: Record, elapsed: float) -> None:
         """Counts a request that has ended, after `elapsed` seconds."""
-        self._requests._value.inc(1)
+        self._requests._value._value += 1
         _observe(self._duration, DURATION, elapsed)
         usage = record.usage
         if record.streamed and record.first_byte is not None:
@@ -251,9 +251,10 @@ class RequestSeries:
 
 
 def _observe(histogram: Histogram, bounds: Sequence[float], amount: float) -> None:
-    """`histogram.observe(amount)`, which tries one bucket after the other. `bounds`: its own."""
-    histogram._sum.inc(amount)
-    histogram._buckets[bisect_left(bounds, amount)].inc(1)
+    """`histogram.observe(amount)`, which tries one bucket after the other, and takes a lock for each number: only the
+    event loop's thread changes those of requests. `bounds`: its own."""
+    histogram._sum._value += amount
+    histogram._buckets[bisect_left(bounds, amount)]._value += 1
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -588,7 +589,7 @@ def _family(histogram: Histogram, values_of: Mapping[tuple[str, ...], Sequence[f
 
 
 class _Working:
-    """`gauge.track_inprogress()`, without the checks that the gauge has labels."""
+    """`gauge.track_inprogress()`, without the checks that the gauge has labels, and without a lock, see `_observe`."""
 
     __slots__ = ("_value",)
 
@@ -596,10 +597,10 @@ class _Working:
         self._value = gauge._value
 
     def __enter__(self) -> None:
-        self._value.inc(1)
+        self._value._value += 1
 
     def __exit__(self, *_: object) -> None:
-        self._value.inc(-1)
+        self._value._value -= 1
 
 
 @dataclass(frozen=True, slots=True)

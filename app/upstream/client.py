@@ -128,8 +128,6 @@ class Groups(Protocol):
 
     def feed(self, chunk: bytes) -> bytes: ...
 
-    def passing_to(self, take: Take) -> Take: ...
-
     def end(self) -> bytes: ...
 
 
@@ -177,7 +175,7 @@ class ResponseStream:
         `check` is that of the events' reader, which learns what to expect, and need not parse the first one twice.
         Raises Rejected and UpstreamError: MalformedAnswer for anything but an event.
         """
-        if check is not None:
+        if check is not None and self._request is not None:
             check.expect(self._request)
         with translated(self._target):
             async with within(self._first_byte_s):
@@ -251,21 +249,17 @@ class ResponseStream:
 
         Raises UpstreamError and EngineLost, and the errors of `take`.
         """
+        groups, last = self._groups, b""
         try:
-            if self._groups is None:
+            if groups is None:
                 return await self._opened.each(take)
-            return await self._each_group(self._groups, take)
-        except HttpError as error:
-            raise failure(error, self._target) from error
-
-    async def _each_group(self, groups: Groups, take: Take) -> bytes:
-        last = b""
-        if (first := self._taken()) and (unfinished := take(first)) is not None:
-            await unfinished
-        try:
-            last = groups.feed(await self._opened.each(groups.passing_to(take)))
+            if (first := self._taken()) and (unfinished := take(first)) is not None:
+                await unfinished
+            last = groups.feed(await self._opened.each(take, groups.feed))
             return last + groups.end()
         except HttpError as error:
+            if groups is None:
+                raise failure(error, self._target) from error
             raise EngineLost(incomplete(self._target)) from error
         except EngineLost:
             if last and (unfinished := take(last)) is not None:
@@ -413,7 +407,7 @@ class Upstream:
                 data = encoded(body, target) if encode is None else await encode(body, target)
             headers["content-type"] = "application/json"
             send = partial(self._http.post, url, headers, data + tail if tail else data, connect_s)
-        patience = _Patience(timeouts.connect_s)
+        patience: _Patience | None = None
         while True:
             try:
                 response = await send()
@@ -424,6 +418,7 @@ class Upstream:
                 if NO_ROUTE_HEADER not in response.headers:
                     return response
                 response.close()
+            patience = patience or _Patience(timeouts.connect_s)
             await patience.wait(target)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:

@@ -175,7 +175,7 @@ def prefix_of(messages: Sequence[Any]) -> str | None:
     """The path of the last message's `prefix`, if that is true. Raises BadRequest for any other one but false."""
     last = len(messages) - 1
     for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or (prefix := message.get("prefix", False)) is False:
+        if not isinstance(message, dict) or (prefix := message.get("prefix", False)) is False:
             continue
         path = f"messages[{number}].prefix"
         if prefix is not True:

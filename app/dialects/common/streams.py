@@ -94,7 +94,7 @@ class FrameStream(TerminatingStream, ABC):
         if not self._framer.pending and self.check.repeats(chunk):
             return chunk
         frames = self._framer.feed(chunk)
-        if not frames or self.check.repeats(frames):
+        if not frames or (frames is not chunk and self.check.repeats(frames)):
             return frames
         return self._translated(frames)
 

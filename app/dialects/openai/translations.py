@@ -5,7 +5,6 @@ Also response objects, whole and in streams, where vLLM's differ from OpenAI's.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
@@ -435,22 +434,22 @@ def _checked(body: dict[str, Any], model: type[AnyRequest], passed: frozenset[st
 
     Removes fields that ask for nothing of what is refused.
     """
-    drop_unasked(body, model.refused)
-    for name in body:
-        if name in model.refused:
-            raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
-    known = _known(model)
-    for name in body:
-        if name not in known and name not in passed:
-            hint = nearest(name, known | passed)
-            message = f"Unrecognized request argument supplied: {name}{hint}"
-            raise BadRequest(message, param=name, code="unknown_parameter")
+    known = _known(model, passed)
+    if not known.issuperset(body):  # refused fields are unknown ones
+        drop_unasked(body, model.refused)
+        for name in body:
+            if name in model.refused:
+                raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
+        for name in body:
+            if name not in known:
+                message = f"Unrecognized request argument supplied: {name}{nearest(name, known)}"
+                raise BadRequest(message, param=name, code="unknown_parameter")
     return validated(model, body, _bad_request)
 
 
 @cache
-def _known(model: type[fields.OperationBody]) -> AbstractSet[str]:
-    return model.model_fields.keys()  # looked up anew by pydantic each time
+def _known(model: type[fields.OperationBody], passed: frozenset[str]) -> frozenset[str]:
+    return (passed | model.model_fields.keys()) - model.refused.keys()  # looked up anew by pydantic each time
 
 
 _OF_FUNCTIONS = {"tools": "functions", "tool_choice": "function_call"}
@@ -478,4 +477,7 @@ def _bad_request(problem: Problem) -> BadRequest:
 
 
 def _without(body: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name not in names}
+    sent = dict(body)
+    for name in names.intersection(body):
+        del sent[name]
+    return sent

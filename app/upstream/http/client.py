@@ -8,6 +8,7 @@
 import asyncio
 import socket
 import ssl
+import time
 from base64 import b64encode
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -19,7 +20,15 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from yarl import URL
 
 from app.internal_api import INTERNAL_KEY_HEADER, PROBES, SILENT_S
-from app.upstream.http.connection import Connection, ConnectTimedOut, Disconnected, Malformed, NotConnected, Take
+from app.upstream.http.connection import (
+    Connection,
+    ConnectTimedOut,
+    Disconnected,
+    Filter,
+    Malformed,
+    NotConnected,
+    Take,
+)
 
 _MOST_URLS = 4096
 
@@ -149,7 +158,7 @@ class Pool:
         waiting = self._idle.get(origin)
         while waiting:
             since, connection = waiting.pop()
-            if connection.is_open and asyncio.get_running_loop().time() - since <= self._keep_alive_s:
+            if connection.is_open and time.monotonic() - since <= self._keep_alive_s:
                 self._busy.add(connection)
                 return connection
             connection.close()
@@ -188,10 +197,9 @@ class Pool:
         if self._is_closed or not connection.is_reusable:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
-        self._idle.setdefault(origin, []).append((loop.time(), connection))
+        self._idle.setdefault(origin, []).append((time.monotonic(), connection))
         if self._timer is None:
-            self._timer = loop.call_later(self._keep_alive_s, self._sweep)
+            self._timer = asyncio.get_running_loop().call_later(self._keep_alive_s, self._sweep)
 
     def close(self) -> None:
         """Closes all connections, those in use too."""
@@ -205,8 +213,7 @@ class Pool:
 
     def _sweep(self) -> None:
         """Closes connections that were idle for too long."""
-        loop = asyncio.get_running_loop()
-        old = loop.time() - self._keep_alive_s
+        old = time.monotonic() - self._keep_alive_s
         for origin, waiting in list(self._idle.items()):
             for _, connection in (idle for idle in waiting if idle[0] <= old or not idle[1].is_open):
                 connection.close()
@@ -214,6 +221,7 @@ class Pool:
             self._idle[origin] = kept
             if not kept:
                 del self._idle[origin]
+        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._keep_alive_s, self._sweep) if self._idle else None
 
 
@@ -255,10 +263,10 @@ class Response:
         assert self._connection is not None, "closed"
         return self._connection.read()
 
-    def each(self, take: Take) -> Awaitable[bytes]:
+    def each(self, take: Take, filter: Filter | None = None) -> Awaitable[bytes]:
         """Calls `take` with each part of the body but the last, which it returns. See `Connection.each`."""
         assert self._connection is not None, "closed"
-        return self._connection.each(take)
+        return self._connection.each(take, filter)
 
     def unread(self, part: bytes) -> None:
         """Puts back the part that was read last."""

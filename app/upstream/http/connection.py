@@ -46,6 +46,9 @@ _NO_BODY = frozenset({101, 204, 304})
 Take = Callable[[bytes], Awaitable[None] | None]
 """Takes a part of a body; returns an awaitable to wait for before the next part, or None."""
 
+Filter = Callable[[bytes], bytes]
+"""Makes of a part of a body what is to be taken; b"": nothing yet."""
+
 
 class Connection(asyncio.Protocol):
     """Sends one request at a time and buffers its response until it is read.
@@ -64,6 +67,7 @@ class Connection(asyncio.Protocol):
         )
         self._waiter: asyncio.Future[Awaitable[None] | None] | None = None
         self._take: Take | None = None
+        self._filter: Filter | None = None
         self._failure: tuple[type[HttpError], str] | None = None
         self._unsent: memoryview | None = None
         self._may_write = True
@@ -118,19 +122,22 @@ class Connection(asyncio.Protocol):
             await self._arrival()
         return self._taken()
 
-    async def each(self, take: Take) -> bytes:
+    async def each(self, take: Take, filter: Filter | None = None) -> bytes:
         """Calls `take` with each part of the body but the last, which it returns: the part that came with the end.
+        `filter` changes what `take` gets.
 
-        `take` runs in the callback that receives the bytes, not in this task: waking a task costs as much as passing a
+        Both run in the callback that receives the bytes, not in this task: waking a task costs as much as passing a
         part on. Raises HttpError, and the errors of `take`.
         """
         while True:
             part = await self.read()
             if self._is_complete:
                 return part
-            unfinished = take(part)
+            if filter is not None:
+                part = filter(part)
+            unfinished = take(part) if part else None
             if unfinished is None:
-                self._take = take
+                self._take, self._filter = take, filter
                 try:
                     unfinished = await self._arrival()
                 finally:
@@ -212,7 +219,10 @@ class Connection(asyncio.Protocol):
         if waiter is None or waiter.done():  # cancelled: its task will not continue
             return
         try:
-            unfinished = take(self._taken())
+            part = self._taken()
+            if self._filter is not None:
+                part = self._filter(part)
+            unfinished = take(part) if part else None
         except Exception as error:  # noqa: BLE001  it is raised in the task that waits
             waiter.set_exception(error)
         else:

@@ -26,11 +26,7 @@ def wire(groups: list[Group]) -> bytes:
 def fed(continuation: Continuation, data: bytes, points: list[float]) -> bytes:
     """What the continuation passes on of an engine's bytes, cut at these points."""
     edges = sorted({0, len(data), *(int(point * len(data)) for point in points)})
-    passed: list[bytes] = []
-    take = continuation.passing_to(passed.append)
-    for start, end in pairwise(edges):
-        take(data[start:end])
-    return b"".join(passed)
+    return b"".join(continuation.feed(data[start:end]) for start, end in pairwise(edges))
 
 
 def successor(continuation: Continuation, groups: list[Group]) -> list[Group]:

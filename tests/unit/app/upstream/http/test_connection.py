@@ -374,6 +374,17 @@ async def test_a_connection_that_breaks_raises_after_its_parts() -> None:
     assert taker.parts == [b"a", b"b"]
 
 
+async def test_a_filter_makes_of_each_part_but_the_last_what_is_taken() -> None:
+    connection, _ = requesting()
+    taker = Taker()
+    task = asyncio.create_task(connection.each(taker, lambda part: part.removeprefix(b"a") * 2))
+    for part in (b"a", b"ab", b"a", b"c"):
+        await asyncio.sleep(0)
+        connection.data_received((HEAD if part == b"a" and not taker.parts else b"") + chunked(part))
+    connection.data_received(chunked(b"ad") + END)
+    assert (taker.parts, await task) == ([b"bb", b"cc"], b"ad")
+
+
 async def test_nothing_is_handed_over_after_a_cancellation() -> None:
     connection, _, taker, task = await handed()
     task.cancel()
