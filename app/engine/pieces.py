@@ -22,6 +22,9 @@ MOST_CHARACTERS = 512 * 1024
 """Of a text that is tokenized, unless the model's context holds more; and of a word, where a tokenizer takes every text
 for one."""
 
+MOST_TOKENS = 256 * 1024
+"""Of such a text, unless the model's context holds more. Some tokenizers make one of every digit: half a second."""
+
 Encode = Callable[[str], Any]
 """A text's `tokenizers.Encoding`, without special tokens."""
 

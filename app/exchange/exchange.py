@@ -239,6 +239,10 @@ class Exchange:
         self.record.admitted = time.perf_counter()
         self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers)
 
+    def hold_answer(self, size: int) -> None:
+        """Counts a whole answer of `size` bytes with the bodies, to the request's end. Raises LimitExceeded."""
+        self._room.take_answer(size)
+
     # Its end
 
     async def fingerprint(self) -> bytes:

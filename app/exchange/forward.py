@@ -79,6 +79,8 @@ _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
 _LONG_ANSWER = 1024 * 1024
 """Bytes. Copying and searching a longer answer on the event loop would delay other streams."""
+_WRITTEN_AT_ONCE = 256 * 1024
+"""Bytes. The server would hold a longer answer, uncounted, for as long as its client reads nothing."""
 _MAX_ROLE_BYTES = 64 * 1024
 _NO_LIMIT = nullcontext()
 
@@ -436,7 +438,8 @@ class Attempt:
 
     async def _send(self, reply: Reply) -> None:
         exchange, names = self._exchange, names_of(self._target)
-        if len(reply.body) > _LONG_ANSWER:
+        if len(reply.body) > _WRITTEN_AT_ONCE:
+            exchange.hold_answer(len(reply.body))
             async with until(exchange.deadline):
                 pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
             # It has begun, so it must end whole; but a client that does not read it holds a slot of the endpoint.

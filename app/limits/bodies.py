@@ -1,4 +1,5 @@
-"""What the bodies of all requests together may cost: the memory that they hold, and the threads that read them.
+"""What the bodies of all requests together may cost: the memory that they and their whole answers hold, and the threads
+that read them.
 
 Parsing holds the interpreter's lock, so more threads would be no faster. There are two, so that a body of megabytes
 does not delay those of kilobytes; between two steps of a thread the event loop serves other requests.
@@ -90,6 +91,16 @@ class Room:
             bodies.held_by[self.holder] = before + size
         bodies.held += size
         self._taken += size
+
+    def take_answer(self, size: int) -> None:
+        """Takes the memory of an answer of `size` bytes, until its client has read it: a quarter, for it is held once,
+        and a body several times. Raises LimitExceeded: no other deployment should make the answer again.
+        """
+        try:
+            self.take(size // 4)
+        except Unavailable as error:
+            message = "Answers that clients have not read yet take all the memory set aside"
+            raise LimitExceeded(message, retry_after=1) from error
 
     def give_back(self) -> None:
         """Gives back what was taken."""

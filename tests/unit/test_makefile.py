@@ -150,3 +150,14 @@ def test_whatever_installs_says_first_what_it_installs() -> None:
         work = re.search(r"pip (install|sync)|npm\(|apt-get|requirements/install \$", rule)
         assert work is not None
         assert '@echo "Installing ' in rule[: work.start()], rule
+
+
+def test_an_audit_fails_if_the_index_knows_nothing(clone: Path) -> None:
+    """pip-audit skips what it finds no answer for, and without `--strict` it succeeds."""
+    uv = clone / ".venv/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text("#!/bin/sh\ncase $* in *--strict*) exit 1 ;; esac\n")
+    uv.chmod(0o755)
+    audit = make(clone, "audit")
+    assert audit.stdout.splitlines() == ["cpu.lock:", "gpu.lock:", "torch-cpu.lock:"], "each is asked about"
+    assert audit.returncode != 0

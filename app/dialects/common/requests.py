@@ -24,7 +24,7 @@ from app.config.schema import Config
 from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, no_lookups
 from app.dialects.bodies import dump
 from app.engine.model import Model
-from app.engine.pieces import MOST_CHARACTERS, Piece, Unsplittable
+from app.engine.pieces import MOST_CHARACTERS, MOST_TOKENS, Piece, Unsplittable
 from app.engine.usage import PromptTokens
 from app.errors import BadRequest
 from app.internal_api import Xarg
@@ -290,16 +290,20 @@ def tokenize(
 def in_steps(model: Model, text: str, field: str, use: Callable[[Piece], object]) -> Steps[bool]:
     """Calls `use` with each piece of the text's tokens, until it returns something true, and returns whether it did.
 
-    Raises BadRequest.
+    Raises BadRequest, also for more than `MOST_TOKENS` that the model's context does not hold.
     """
     if len(text) > (most := max(MOST_CHARACTERS, _CHARACTERS_PER_TOKEN * model.max_len)):
         raise BadRequest(f"{field}: has {len(text)} characters; {most} are tokenized at most", param=field)
     try:
-        for index, piece in enumerate(model.pieces(text)):
-            if index:
+        count = 0
+        for piece in model.pieces(text):
+            if count:
                 yield ()
             if use(piece):
                 return True
+            count += len(piece.ids)
+            if count > (limit := max(MOST_TOKENS, model.max_len)):
+                raise BadRequest(f"{field}: has more than {limit} tokens", param=field)
     except Unsplittable as error:
         message = f"{field}: has a word of more than {error.longest} characters, which cannot be tokenized"
         raise BadRequest(message, param=field) from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from app.access.keys import append, create
 from app.errors import LimitExceeded, Unavailable
@@ -262,4 +263,27 @@ async def test_bodies_together_take_bounded_memory(rig: Rig) -> None:
         managed = await post(rig, "/api/feedback", score, **{"content-type": "application/json"})
     assert (refused.status_code, refused.headers["retry-after"], managed.status_code) == (503, "1", 503)
     assert (await ask(rig)).status_code == 200
+    await wait_until_async(lambda: bodies.held == 0)
+
+
+async def test_answers_that_clients_do_not_read_count_too(rig: Rig) -> None:
+    rig.change(max_bodies_bytes=64 * 1024 * 1024)
+    size = 16 * 1024 * 1024
+    rig.blue.answer = lambda body: Response(
+        bytes(chat(body).body).replace(b"Hel", b"a" * size), media_type="application/json"
+    )
+    bodies, (host, port) = rig.router.state.access.bodies, rig.url.removeprefix("http://").split(":")
+    sent = json.dumps(QUESTION).encode()
+    _, unread = await asyncio.open_connection(host, int(port), limit=4096)
+    unread.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(sent), sent)
+    )
+    await wait_until_async(lambda: bodies.held > size // 4)
+    with Room(bodies, 2**40) as others:
+        others.take(64 * 1024 * 1024 - bodies.held - size // 8)
+        refused = await ask(rig)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert len(rig.blue.requests) == 2, "no other deployment or replica makes the answer again"
+    assert (await ask(rig)).status_code == 200
+    unread.close()
     await wait_until_async(lambda: bodies.held == 0)

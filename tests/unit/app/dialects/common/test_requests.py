@@ -1,7 +1,4 @@
-"""`best_of`: the likeliest candidates of each prompt, in order.
-
-The list of models.
-"""
+"""`best_of`: the likeliest candidates of each prompt, in order. The list of models. What is tokenized here."""
 
 from typing import Any
 
@@ -10,7 +7,11 @@ import pytest
 from app.access.caller import Caller, ConfigViews
 from app.config.schema import parse
 from app.dialects.base import MALFORMED_ANSWER_ERRORS
-from app.dialects.common.requests import BestOf, model_card
+from app.dialects.common.requests import BestOf, in_steps, model_card
+from app.engine.model import Model
+from app.engine.pieces import MOST_TOKENS, Piece
+from app.errors import BadRequest
+from tests.support.clients.samples import MODEL
 
 
 def choice(index: int, logprobs: list[float | None]) -> dict[str, Any]:
@@ -101,3 +102,20 @@ def test_nothing_else_has_a_parent(name: str) -> None:
 def test_a_parent_that_the_caller_may_not_use_is_not_named() -> None:
     assert "parent" not in card("fr", "chat")
     assert card("fr", "chat", "plain")["parent"] == "base"
+
+
+def tokens_of(model: Model, text: str) -> int:
+    """The tokens that `in_steps` hands on."""
+    pieces: list[Piece] = []
+    for _ in in_steps(model, text, "prompt", pieces.append):
+        pass
+    return sum(len(piece.ids) for piece in pieces)
+
+
+def test_a_text_has_a_bounded_number_of_tokens_unless_the_context_holds_more() -> None:
+    fits, too_long = "a " * (MOST_TOKENS // 2), "a " * (MOST_TOKENS // 2 + 8000)
+    assert tokens_of(MODEL, fits) == MOST_TOKENS
+    with pytest.raises(BadRequest, match=f"prompt: has more than {MOST_TOKENS} tokens"):
+        tokens_of(MODEL, too_long)
+    long = Model.build(MODEL.tokenizer.to_str(), eos_ids=[0], max_len=len(too_long))
+    assert tokens_of(long, too_long) == len(too_long)
