@@ -314,6 +314,25 @@ async def test_an_example_of_the_api_page_runs(open_page: OpenPage, managed: Man
     await expect(page.get_by_role("heading", level=1)).to_have_text("Traffic")
 
 
+async def test_an_example_of_the_api_page_is_sent_with_the_key_that_the_tab_keeps(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui")
+    await page.get_by_label("API key").fill(keys["chat team"])
+    await page.get_by_label("Keep it until this tab is closed").check()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("navigation").get_by_role("link", name="API").click()
+    await page.get_by_role("link", name="OpenAI", exact=True).click()
+    await page.get_by_role("button", name="/v1/chat/completions").first.click()
+    await page.get_by_role("button", name="Execute").click()
+    status = page.locator(".live-responses-table tbody .response-col_status").first
+    await expect(status).to_contain_text("200")
+    await expect(page.get_by_role("main")).not_to_contain_text(keys["chat team"])
+
+
 async def test_the_api_page_loads_under_its_policy_without_other_hosts(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     await browser_page.get_by_role("navigation").get_by_role("link", name="API").click()

@@ -66,6 +66,11 @@ export class Api {
     else sessionStorage.removeItem(STORED);
   }
 
+  /** The header with the key; null without one. */
+  get authorization() {
+    return this.#key === null ? null : `Bearer ${this.#key}`;
+  }
+
   /** How often the visitor has signed out. */
   visits = 0;
 
@@ -160,14 +165,14 @@ export class Api {
    */
   async fetch(path, { method = "GET", headers = {}, body, signal, timeout = TIMEOUT_MS } = {}) {
     for (;;) {
-      const used = this.#key;
+      const [used, authorization] = [this.#key, this.authorization];
       const limit = timeout === null ? undefined : AbortSignal.timeout(timeout);
       const signals = [signal, limit].filter((one) => one !== undefined);
       let response;
       try {
         response = await fetch(path, {
           method,
-          headers: used === null ? headers : { authorization: `Bearer ${used}`, ...headers },
+          headers: authorization === null ? headers : { authorization, ...headers },
           body,
           signal: signals.length ? AbortSignal.any(signals) : undefined,
           credentials: "omit",
