@@ -541,6 +541,7 @@ async def test_token_probabilities_are_shown_by_keyboard_and_mouse(playground: P
     await playground.probabilities()
     await playground.ask()
     await expect(playground.text("blue")).to_have_text("The <b> sat")
+    await playground.page.mouse.move(0, 0)  # the answer may stand where the button was
     assert (rig.blue.requests[0]["logprobs"], rig.blue.requests[0]["top_logprobs"]) == (True, 3)
     shade = playground.answer("blue").get_by_role("button", name="Token probabilities")
     await shade.focus()

@@ -208,7 +208,8 @@ class AnyCard {
 export class TextCard extends AnyCard {
   /** @type {Answer | null} */
   answer = null;
-  #frame = 0;
+  #waits = false;
+  #cost = 0; // of the last drawing, in milliseconds
   #thoughts = 0; // the pieces of reasoning that are shown
   /** @type {{element: Text, shown: number}[]} */
   #calls = [];
@@ -239,15 +240,29 @@ export class TextCard extends AnyCard {
       const added = answer.read(data, performance.now());
       this.view.add(added);
       for (const { text } of added) this.written.add(text);
-      this.#frame ||= requestAnimationFrame(() => this.draw());
+      this.#drawSoon();
     }
     if (!answer.failure && answer.finish === null) answer.failure = "The answer ended before it was complete";
   }
 
-  /** Shows what has come since the last frame: what was shown is not touched again. */
+  /** Draws in the next frame, and at most a quarter of the time: to lay out a long paragraph takes long. */
+  #drawSoon() {
+    if (this.#waits) return;
+    this.#waits = true;
+    setTimeout(
+      () =>
+        requestAnimationFrame((begun) => {
+          this.#waits = false;
+          if (this.element.getAttribute("aria-busy") === "false") return;
+          this.draw();
+          setTimeout(() => (this.#cost = performance.now() - begun)); // after the layout
+        }),
+      3 * this.#cost,
+    );
+  }
+
+  /** Shows what has come since the last time: what was shown is not touched again. */
   draw() {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
     const { answer } = this;
     this.written.draw();
     if (answer !== null) {

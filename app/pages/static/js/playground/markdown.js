@@ -11,7 +11,8 @@ parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 const PLAIN = new Set(
   "p h1 h2 h3 h4 h5 h6 ul ol li blockquote table thead tbody tr th td em strong s hr br code".split(" "),
 );
-const LIST = new Set(["ul", "ol", "li", "blockquote", "p", "table", "tbody", "tr", "td", "div", "pre", "code"]);
+const LIST = new Set("ul ol li blockquote p table tbody tr td div pre code".split(" "));
+const LINES = /(?:[^\n]*\n){1,32}|[^\n]+$/g;
 
 /**
  * The blocks of a document, in order: each as a tree, with the line where it begins.
@@ -222,7 +223,7 @@ export class PlainView {
  */
 function innermost(element) {
   const last = element.lastElementChild;
-  return last && LIST.has(last.localName) ? innermost(last) : element;
+  return last && (LIST.has(last.localName) || last.className === "lines") ? innermost(last) : element;
 }
 
 /**
@@ -251,7 +252,13 @@ function built(tree, announce) {
  * @param {Announce} announce
  */
 function code(language, text, announce) {
-  const shown = h("code", {}, text);
+  // In parts: a browser lays a long element out anew for each line that is added to it.
+  const lines = text.match(LINES) ?? [];
+  const shown = h(
+    "code",
+    {},
+    lines.map((part) => h("span", { class: "lines" }, part)),
+  );
   return h(
     "div",
     { class: "code" },
