@@ -326,8 +326,8 @@ def _unreadable(damaged: Sequence[str]) -> str:
         return ""
     files, held = ("1 file", "it holds") if len(damaged) == 1 else (f"{len(damaged)} files", "they hold")
     return (
-        f"{files} of the ledger cannot be read, and what {held} is missing here: {'; '.join(damaged)}. Restore what is "
-        "damaged, or move it away to judge by the rest"
+        f"{files} of the ledger cannot be read, and what {held} is missing here: {'; '.join(damaged).rstrip('.')}. "
+        "Restore what is damaged, or move it away to judge by the rest"
     )
 
 

@@ -13,6 +13,7 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Cause, Report, Verdict
+from app.experiments.rendering import words
 from app.exposures.wire import Stop
 
 SILENCING: dict[str, Cause] = {
@@ -25,7 +26,7 @@ SILENCING: dict[str, Cause] = {
 }
 """Kinds of alarms with which the evidence does not tell what comes: a ramp holds."""
 
-_AGAINST: dict[Verdict, str] = {"worse": "is worse than", "different": "differs from"}
+_AGAINST: dict[Verdict, str] = {"worse": "was worse than", "different": "differed from"}
 """Verdicts on a primary metric that speak against a treatment, in words. What was measured is enough to act, even where
 a doubt withholds the verdict."""
 
@@ -86,14 +87,16 @@ class RolloutInput:
 
     @property
     def worse(self) -> list[Violation]:
-        """The findings about treatments' primary metrics."""
+        """The findings about treatments' primary metrics: of their time, since their words outlive the interval."""
+        now = words.moment(self.report.at, self.report.at, short=True)
         return [
             Violation(
                 f"worse {metric.metric} {metric.treatment} {metric.since or 0:.0f}",
                 metric.treatment,
                 self.experiment.on_worse,
-                f"{metric.treatment} {_AGAINST[metric.measured]} {self.experiment.control} in {metric.metric}"
-                + (f", of {metric.measured_on}" if metric.doubt else ""),
+                f"{metric.treatment} {_AGAINST[metric.measured]} {self.experiment.control} in {metric.metric} at {now} "
+                f"({words.interval(metric, metric.event_test or metric.effect)}"
+                + (f", of {metric.measured_on})" if metric.doubt else ")"),
                 metric.since if metric.since is not None else self.report.at,
             )
             for metric in self.report.primary

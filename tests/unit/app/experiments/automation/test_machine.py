@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from app.experiments.automation.decisions import next_sentence
 from app.experiments.automation.machine import next_step, next_transition, resumed
 from app.experiments.automation.state import RolloutInput, State
-from app.experiments.contract.report import Treated
+from app.experiments.contract.report import Effect, Treated, Verdict
 from tests.support.experiments.acting_facts import RAMP, START, alarmed, compared, experiment, facts, silencing
 
 NEW = State(started_at=START)
@@ -166,6 +167,20 @@ def test_a_worse_primary_pauses_once() -> None:
     state, kinds = at(LATER, given, RUNNING)
     assert (kinds, state.phase, state.cause, state.until) == (["paused"], "paused", "worse", None)
     assert at(LATER + 100, given, resumed(state, LATER, "resumed").state)[0].phase == "running"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"), [("worse", "green was worse than blue"), ("different", "green differed from blue")]
+)
+def test_the_reason_of_a_pause_is_about_its_time_so_that_no_later_interval_denies_it(
+    verdict: Verdict, said: str
+) -> None:
+    effect = Effect(estimate=0.2, lower=0.1, upper=0.3)
+    given = ready(primary=[replace(compared(verdict), effect=effect)])
+    paused, _ = at(LATER, given, RUNNING)
+    assert paused.text == f"{said} in ttft at 1 Jan 00:16 (+10.0 % to +30.0 %)"
+    undecided = ready(primary=[replace(compared("undecided"), effect=replace(effect, lower=-0.1))])
+    assert next_sentence(paused, undecided, LATER + 1e5) == f"Next: nothing until a manager resumes. {paused.text}."
 
 
 def test_a_worse_primary_rolls_back_if_configured() -> None:
