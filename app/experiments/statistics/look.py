@@ -8,7 +8,8 @@ The variance is the larger of two. *Welch's* estimates each arm's from its own u
 has: thousands of units of control may vary less than the thirty of the treatment. *The permutation's* is the variance
 if the arms' residuals were exchanged, as they may be where nothing differs: an arm that has not met a rare and large
 value yet would seem to vary hardly at all, but control has met it. With equal halves the two are the same. The degrees
-of freedom are Welch's and Satterthwaite's, of the variance that counts.
+of freedom are Welch's and Satterthwaite's, of the variance that counts. Where no value differs from its arm's mean, as
+where all answers have 16 tokens on one and 8 on the other, residuals are those from the mean of both.
 
 Covariates adjust the estimate by regression, as in Lindon et al. 2022. Where they were known before a unit met its arm,
 the difference of their means between the arms is 0 but for chance. So the estimate less any multiple of it has the same
@@ -201,6 +202,13 @@ def _cells(n: Floats, x: Floats, d: Floats) -> _Cells | None:
     )
 
 
+def _alike(n: Floats, x: Floats, d: Floats, scale: LookScale) -> tuple[_Cells, Floats] | None:
+    """The pieces and the multipliers if both arms had the mean of both."""
+    cells = _cells(n, d * (x.sum(axis=1) / np.maximum(d.sum(axis=1), np.finfo(np.float64).tiny))[:, None], d)
+    multipliers = None if cells is None else _multipliers(cells, scale)
+    return None if cells is None or multipliers is None else (cells, multipliers)
+
+
 def _multipliers(cells: _Cells, scale: LookScale) -> Floats | None:
     """The factors by which the arms' residuals move the estimate: shape (2,). None where the ratio has no logarithm."""
     if scale == "difference":
@@ -292,6 +300,8 @@ def look(lines: UnitSums, scale: LookScale, covariates: Covariates | None = None
             lines = UnitSums._make(column[kept] for column in lines)
         influence, own = _influences(cells, multipliers, lines)
         floor = _ROUNDING * sum_of_squares(own)
+        if _squares(influence)[0].sum() <= floor and (alike := _alike(n, x, d, scale)):
+            influence, _ = _influences(*alike, lines)
         seen = np.zeros((2, influence.shape[2]), dtype=np.bool_)
         seen[lines.arm, lines.unit] = True
         control, treated = seen.sum(axis=1)
@@ -394,9 +404,16 @@ def look_of_requests(moments: Moments, scale: LookScale) -> Estimate | None:
         multipliers = None if cells is None else _multipliers(cells, scale)
         if cells is None or multipliers is None:
             return None
-        squares = moments.xx - 2 * cells.mean * moments.xd + cells.mean**2 * moments.dd
-        weights = np.where(cells.ok[:, None], (cells.g * multipliers) ** 2, 0.0)
-        squares = np.stack([(weights * squares).sum(axis=0), (cells.exchange**2 * weights * squares).sum(axis=0)])
-        floor = _ROUNDING_OF_MOMENTS * float((weights * moments.xx).sum())
+        squares, floor = _squares_of_requests(cells, multipliers, moments)
+        if squares[0].sum() <= floor and (alike := _alike(moments.n, moments.x, moments.d, scale)):
+            squares, _ = _squares_of_requests(*alike, moments)
     control, treated = (int(count) for count in moments.n[cells.ok].sum(axis=0))
     return _result(cells, scale, squares, floor, (control, treated), control + treated)
+
+
+def _squares_of_requests(cells: _Cells, multipliers: Floats, moments: Moments) -> tuple[Floats, float]:
+    """As `variance_of` takes them; and the size up to which they are rounding."""
+    weights = np.where(cells.ok[:, None], (cells.g * multipliers) ** 2, 0.0)
+    squares = weights * (moments.xx - 2 * cells.mean * moments.xd + cells.mean**2 * moments.dd)
+    floor = _ROUNDING_OF_MOMENTS * float((weights * moments.xx).sum())
+    return np.stack([squares.sum(axis=0), (cells.exchange**2 * squares).sum(axis=0)]), floor

@@ -1,5 +1,6 @@
 """One experiment from exposures to its report, on simulated traffic."""
 
+import dataclasses
 import json
 from dataclasses import replace
 from typing import Any
@@ -715,6 +716,20 @@ def test_scores_of_content_users_who_answer_more_on_one_arm_have_no_verdict(
 def test_scores_have_a_verdict_where_equally_many_are_sent_or_all(given: float) -> None:
     compared = scored((given, given), (0.5, 0.7), 0.1).primary[0]
     assert (compared.verdict, compared.doubt) == ("better", "")
+
+
+def test_nothing_ships_where_all_answers_have_one_length_on_one_arm_and_another_on_the_other() -> None:
+    world, count = World(slower=0.7), 6000
+    recorded = world.requests(count)
+    tokens = np.where(recorded.rows.assigned == world.codes["green"], 8.0, 16.0)
+    same_length = dataclasses.replace(recorded.rows, completion_tokens=tokens)
+    analysis = analysis_of(world, config(min_duration_s=3600.0))
+    dataclasses.replace(recorded, rows=same_length).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    length = secondary(report, "output_tokens")
+    assert (report.primary[0].verdict, length.verdict, report.decision) == ("better", "different", "keep_going")
+    assert report.next.startswith("Next: look into the answers' length. Answers 50.0 % shorter")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import ville
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.experiments.statistics.look import Covariates, Estimate, LookScale, Moments, UnitSums, look, look_of_requests
@@ -52,21 +52,27 @@ def slow_look(requests: list[Line], scale: LookScale) -> tuple[float, float, flo
         return None
     by = (-overlap, overlap) if scale == "difference" else (-sums[0], sums[1])
 
-    own, exchanged = (
-        slow_variances(
+    def variances(power: float, about: dict[tuple[int, int], float]) -> list[float]:
+        return slow_variances(
             [
                 (
                     u,
                     a,
-                    (total_d[s, a] / total_d[s, 1 - a]) ** power * w[s] / total_d[s, a] / by[a] * (x - mean[s, a] * d),
+                    (total_d[s, a] / total_d[s, 1 - a]) ** power * w[s] / total_d[s, a] / by[a] * (x - about[s, a] * d),
                 )
                 for u, s, a, x, d in requests
                 if s in ok
             ],
             [len(mine) / mine_free for mine, mine_free in zip(units, free, strict=True)],
         )
-        for power in (0, 0.5)
-    )
+
+    about = mean
+    if sum(variances(0, mean)) < 1e-18:
+        together = {s: (total_x[s, 0] + total_x[s, 1]) / (total_d[s, 0] + total_d[s, 1]) for s in ok}
+        about = {(s, a): together[s] for s, a in mean}
+        if scale == "ratio":
+            by = (-sum(w[s] * together[s] for s in ok), sum(w[s] * together[s] for s in ok))
+    own, exchanged = (variances(power, about) for power in (0, 0.5))
 
     def degrees(parts: list[float]) -> float:
         return sum(parts) ** 2 / sum(parts[arm] ** 2 / free[arm] for arm in (0, 1))
@@ -135,6 +141,27 @@ def test_a_look_is_the_slow_transcription_of_the_formulas(scale: LookScale, requ
     else:
         assert result is not None
         assert astuple(result)[:3] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(
+    counts=st.one_of(st.tuples(st.integers(30, 400), st.integers(30, 400)), st.just((30, 30))),
+    values=st.tuples(st.floats(0.125, 50, width=32), st.floats(0.125, 50, width=32)),
+)
+def test_arms_whose_values_never_vary_differ_if_the_values_do(
+    scale: LookScale, counts: tuple[int, int], values: tuple[float, float]
+) -> None:
+    assume(values[0] == values[1] or abs(math.log(values[1] / values[0])) > 1e-3)
+    requests = [(arm * 1000 + unit, 0, arm, values[arm], 1.0) for arm in (0, 1) for unit in range(counts[arm])]
+    result = look(lines_of(requests), scale)
+    same(result, look_of_requests(moments_of(requests), scale), 1e-6)
+    if values[0] == values[1]:
+        assert result is None
+    else:
+        assert result is not None
+        effect = values[1] - values[0] if scale == "difference" else math.log(values[1] / values[0])
+        assert result.est == pytest.approx(effect, rel=1e-6)
+        assert abs(result.est / result.se) > (5 if counts[0] == counts[1] else 2)
 
 
 @pytest.mark.parametrize("scale", SCALES)
