@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, FinishedRequest, PeriodCounts, Report
+from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, ListedRequest, PeriodCounts, Report
 from app.telemetry.recent import Arm, BucketCounts
 
 MOST_REQUESTS = 500
@@ -18,6 +18,9 @@ MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
 """Failed requests are kept longer: of each kind the last ones, so that a flood of one kind hides no other."""
 MOST_ARMS = 200
 MOST_ROUTERS = 2000
+MOST_RUNNING = 5000
+SILENT_S = 15.0
+"""Seconds without a report after which a router's running requests are forgotten: it may have died."""
 MOST_USES = 50_000
 AHEAD_S = 300.0
 USE_DAYS = 31
@@ -34,7 +37,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
 }
 """The ranges of a history: their length, and the seconds of one point."""
 
-FAILED, ANSWERED = "failed", "answered"
+FAILED, ANSWERED, RUNNING = "failed", "answered", "running"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,18 +51,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deployment: str | None = None
     caller: str | None = None
     status: str | None = None
-    """`failed`, `answered`, a status, or a class of them: ``5xx``."""
+    """`failed`, `answered`, `running`, a status, or a class of them: ``5xx``."""
     error: str | None = None
     slower_than_s: float | None = None
     limit: int = MOST_REQUESTS
 
-    def sees(self, request: FinishedRequest) -> bool:
+    def sees(self, request: ListedRequest) -> bool:
         """Whether the reader may see the request. One that has reached no endpoint is its caller's own."""
         is_own = self.caller_id is not None and not request.endpoint
         at_seen_endpoint = self.endpoints is None or request.endpoint in self.endpoints or is_own
         return at_seen_endpoint and self.caller_id in (None, request.caller_id)
 
-    def matches(self, request: FinishedRequest) -> bool:
+    def matches(self, request: ListedRequest) -> bool:
         """Whether the request passes the filters."""
         return (
             self.id in (None, request.id)
@@ -72,7 +75,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def _has_status(request: FinishedRequest, wanted: str) -> bool:
+def _has_status(request: ListedRequest, wanted: str) -> bool:
+    if request.running or wanted == RUNNING:
+        return request.running and wanted == RUNNING
     if wanted in (FAILED, ANSWERED):
         return request.failed == (wanted == FAILED)
     return str(request.status) == wanted or f"{request.status // 100}xx" == wanted
@@ -130,9 +135,11 @@ class Board:
     """Everything that is kept. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._requests: deque[FinishedRequest] = deque(maxlen=MOST_REQUESTS)
-        self._failed: OrderedDict[tuple[str, str, int, str], deque[FinishedRequest]] = OrderedDict()
+        self._requests: deque[ListedRequest] = deque(maxlen=MOST_REQUESTS)
+        self._failed: OrderedDict[tuple[str, str, int, str], deque[ListedRequest]] = OrderedDict()
         self._routers: OrderedDict[str, _Router] = OrderedDict()
+        self._running: OrderedDict[str, tuple[float, list[ListedRequest]]] = OrderedDict()
+        """Each router's running requests, and when it has reported them."""
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
         self._bounds: Sequence[float] = ()
         self._arms: set[Arm] = set()
@@ -150,6 +157,11 @@ class Board:
             if number >= router.end:
                 self._list(request)
         router.end = max(router.end, report.first + len(report.requests))
+        self._running.pop(report.router, None)
+        if report.running:
+            self._running[report.router] = (now, report.running)
+            while sum(len(running) for _, running in self._running.values()) > MOST_RUNNING:
+                self._running.popitem(last=False)
         for period in report.periods:
             # The clock of a router that is ahead must not keep counts that nothing forgets.
             if router.period < period.at <= now + AHEAD_S:
@@ -158,7 +170,7 @@ class Board:
 
     # Requests
 
-    def _list(self, request: FinishedRequest) -> None:
+    def _list(self, request: ListedRequest) -> None:
         self._requests.append(request)
         if not request.failed:
             return
@@ -168,18 +180,23 @@ class Board:
         if len(self._failed) > MOST_KINDS:
             self._failed.popitem(last=False)
 
-    def requests(self, wanted: Wanted) -> dict[str, Any]:
+    def requests(self, wanted: Wanted, now: float) -> dict[str, Any]:
         """The requests that are wanted, the newest first, as plain data, with the failures among them in groups.
+        `running`: how many of them run.
 
         `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those that the reader sees.
         """
         kept = {id(request): request for alike in self._failed.values() for request in alike}
         kept |= {id(request): request for request in self._requests}
+        for at, running in self._running.values():
+            if now - at < SILENT_S:
+                kept |= {id(request): request for request in running}
         seen = sorted((one for one in kept.values() if wanted.sees(one)), key=lambda one: one.at, reverse=True)
         matching = [request for request in seen if wanted.matches(request)]
         return {
             "requests": [_plain(request) for request in matching[: wanted.limit]],
             "matching": len(matching),
+            "running": sum(request.running for request in matching),
             "kept": len(seen),
             "since": seen[-1].at if seen else None,
             "groups": _groups(matching),
@@ -306,8 +323,13 @@ class Board:
             },
             uses=[(day, id, use) for (day, id), use in self._uses.items()],
             used=self.used,
+            periods=self.periods(),
         )
         return msgspec.msgpack.encode(state)
+
+    def periods(self) -> dict[str, float]:
+        """The last period that was taken of each router."""
+        return {router: taken.period for router, taken in self._routers.items()}
 
     def load(self, data: bytes, now: float) -> None:
         """Adds what a board has dumped. Raises msgspec.DecodeError."""
@@ -320,6 +342,9 @@ class Board:
                     self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
         for day, id, use in state.uses:
             self._uses[day, id] = use
+        for router, at in state.periods.items():
+            taken = self._routers.setdefault(router, _Router())
+            taken.period = max(taken.period, at)
         for id, at in state.used.items():
             self.used[id] = max(at, self.used.get(id, 0.0))
         self._forget(now)
@@ -330,9 +355,10 @@ class _State(msgspec.Struct):
     series: dict[float, list[tuple[float, list[tuple[str, str, Cell]]]]]
     uses: list[tuple[int, str, DailyUse]]
     used: dict[str, float]
+    periods: dict[str, float] = {}
 
 
-def _plain(request: FinishedRequest) -> dict[str, Any]:
+def _plain(request: ListedRequest) -> dict[str, Any]:
     """Every field, also those that the wire leaves out. The caller's id stays here: it counts limits."""
     return {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
 
@@ -341,7 +367,7 @@ def _values(names: Iterable[str]) -> list[str]:
     return sorted(set(names) - {""})[:MOST_ARMS]
 
 
-def _groups(requests: Iterable[FinishedRequest]) -> list[dict[str, Any]]:
+def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
     """The failed requests by what they have in common, the most frequent first. `requests`: the newest first."""
     groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
     for request in requests:

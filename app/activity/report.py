@@ -1,6 +1,7 @@
-"""What a router reports of the requests that it has finished, as MessagePack. Numbers and names: no text, no key.
+"""What a router reports of its requests, as MessagePack. Numbers and names: no text, no key.
 
 A report may come twice, as after a lost answer: requests have numbers that only rise, and counts a period of their own.
+A router keeps counts until they are on disk, so that a controller that is killed takes none with it.
 """
 
 import msgspec
@@ -9,9 +10,9 @@ PERIOD_S = 10.0
 """Seconds that one entry of counts is about. Periods begin at multiples of it, in Unix time, on every router."""
 
 
-class FinishedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request of a client, once its answer has ended. Times are seconds since its arrival; None: it did not get
-    there.
+class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request of a client: its answer has ended, or it is `running`. Times are seconds since its arrival; None: it
+    did not get there.
 
     `caller` is the caller's name, `caller_id` its unique id; both are "" if it is not known. `reason` is a
     `routing.traffic.Reason`, `error` a kind of `app.errors`, `trace` the hexadecimal id of its trace, "" without one.
@@ -45,11 +46,13 @@ class FinishedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_tokens: int | None = None
     max_tokens: int | None = None
     trace: str = ""
+    running: bool = False
+    """Whether its answer has not ended: `duration_s` is its age, and `status` is 0 before the answer has begun."""
 
     @property
     def failed(self) -> bool:
         """Whether the client got an error, or an answer that was cut short."""
-        return self.status >= 400 or bool(self.error)
+        return not self.running and (self.status >= 400 or bool(self.error))
 
     @property
     def kind(self) -> tuple[str, str, int, str]:
@@ -93,16 +96,32 @@ class PeriodCounts(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One message. `router` is a random id of the process. `first`: the number of the first of `requests`."""
+    """One message. `router` is a random id of the process. `first`: the number of the first of `requests`. `keeper`:
+    the one that the periods are for, which has all before them. `running`: the requests that run now, or the oldest."""
 
     router: str
     first: int
-    requests: list[FinishedRequest]
+    requests: list[ListedRequest]
     periods: list[PeriodCounts]
+    running: list[ListedRequest] = []
+    keeper: str = ""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The answer. `keeper` is a random id of who has taken the report, "" if it takes no periods yet. `saved`: it has
+    written the router's periods up to this one (Unix seconds)."""
+
+    keeper: str
+    saved: float
 
 
 encode = msgspec.msgpack.Encoder().encode
 _reports = msgspec.msgpack.Decoder(Report)
+
+
+def decode_taken(data: bytes) -> Taken:
+    """Raises msgspec.DecodeError on anything else than an answer to a report."""
+    return msgspec.json.decode(data, type=Taken)
 
 
 def decode(data: bytes) -> Report:

@@ -1,6 +1,7 @@
 """Reports what this router has done, in the background: to a board of its own, and to the controller with everyone's.
 
-No request waits for it. While the controller does not answer, counts wait here; of the requests the last ones do.
+No request waits for it. Counts wait here until the controller has written them; of the requests the last ones wait
+until it has taken them.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from app.activity.board import Board
-from app.activity.report import PERIOD_S, ArmCounts, PeriodCounts, Report, encode
+from app.activity.report import PERIOD_S, ArmCounts, PeriodCounts, Report, decode_taken, encode
 from app.activity.request_log import RequestLog
 from app.aio import run_in_background
 from app.exposures.uploader import Backoff
@@ -21,11 +22,11 @@ from app.telemetry.recent import Arm, Counts
 
 EVERY_S = 2.0
 MOST_PERIODS = 360
-"""An hour of counts waits for a controller that is away."""
+"""An hour of counts waits for a controller that is away, or has not written them."""
 TIMEOUT_S = 2.0
 
-Deliver = Callable[[bytes], Awaitable[object]]
-"""Hands over an encoded `Report`. May raise any error."""
+Deliver = Callable[[bytes], Awaitable[bytes]]
+"""Hands over an encoded `Report`, and returns the encoded `Taken`. May raise any error."""
 
 _log = logging.getLogger("switchyard")
 
@@ -52,6 +53,9 @@ class ActivityReporter:
         self._read: Mapping[Arm, Counts] = {}
         self._read_used: Mapping[str, float] = {}
         self._known_here = self._known_there = 0
+        self._keeper, self._sent = "", 0.0
+        """Who keeps the counts, and the last period that it has taken."""
+        self._had_running_here = self._had_running_there = False
         self._backoff = Backoff()
 
     def sampled(self, counts: Mapping[Arm, Counts]) -> None:
@@ -104,18 +108,24 @@ class ActivityReporter:
 
     def _keep_here(self) -> None:
         first, requests = self._requests.after(self._known_here)
+        running = self._requests.running()
         self._known_here = first + len(requests)
-        if requests:
-            self.board.take(Report(self._router, first, requests, []), self._clock())
+        if requests or running or self._had_running_here:
+            self.board.take(Report(self._router, first, requests, [], running), self._clock())
+        self._had_running_here = bool(running)
 
     async def _send(self, deliver: Deliver, now: Callable[[], float]) -> None:
         first, requests = self._requests.after(self._known_there)
-        periods = list(self._periods)
-        if not requests and not periods:
+        running = self._requests.running()
+        unsent = [period for period in self._periods if period.at > self._sent]
+        if not (requests or running or unsent or self._had_running_there):
             return
+        # One that is not known yet may have taken some before: it says which.
+        periods = unsent if self._keeper else []
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await deliver(encode(Report(self._router, first, requests, periods)))
+                report = Report(self._router, first, requests, periods, running, self._keeper)
+                taken = decode_taken(await deliver(encode(report)))
         except Exception as error:  # noqa: BLE001  no failure of the controller may end the reports
             if not self._backoff.is_failing:
                 _log.warning(
@@ -125,6 +135,10 @@ class ActivityReporter:
             self._backoff.failed(now())
             return
         self._backoff.succeeded()
-        self._known_there = first + len(requests)
-        for _ in periods:
+        self._known_there, self._had_running_there = first + len(requests), bool(running)
+        if taken.keeper != self._keeper:
+            self._keeper, self._sent = taken.keeper, taken.saved
+        elif periods:
+            self._sent = periods[-1].at
+        while self._periods and self._periods[0].at <= taken.saved:
             self._periods.popleft()

@@ -1,18 +1,31 @@
-"""The requests that this router has finished lately, and what callers used since the last reading."""
+"""The requests that this router works on, those that it has finished lately, and what callers have used."""
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
-from app.activity.report import CallerCounts, FinishedRequest
+from app.activity.report import CallerCounts, ListedRequest
 from app.telemetry.logs import SUMMED, Record
 
 KEPT = 300
 """Requests that wait for the next report. Of more between two reports only the last are listed; all are counted."""
+MOST_RUNNING = 100
+"""Running requests in a report: those that have run longest."""
 MOST_CALLERS = 10_000
+
+
+class _Running(NamedTuple):
+    """`plans`: the plan of each endpoint, of which the request may not know its own yet."""
+
+    record: Record
+    plans: Mapping[str, str]
+    caller_id: str
+    trace_id: int
 
 
 @dataclass(slots=True)
@@ -20,15 +33,29 @@ class RequestLog:
     """`end`: the number of the request that comes next."""
 
     end: int = 0
-    _kept: deque["_Ended"] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _kept: deque["_Seen"] = field(default_factory=lambda: deque(maxlen=KEPT))
     _uses: dict[str, CallerCounts] = field(default_factory=dict)
+    _running: dict[int, _Running] = field(default_factory=dict)
+
+    def begin(self, record: Record, plans: Mapping[str, str], *, caller_id: str, trace_id: int) -> None:
+        """Lists a request as running, until `add` has its end."""
+        self._running[id(record)] = _Running(record, plans, caller_id, trace_id)
+
+    def running(self) -> list[ListedRequest]:
+        """The requests that run now, those that have run longest first."""
+        now, clock = time.time(), time.perf_counter()
+        return [
+            _Seen(record, now, clock, plans.get(record.endpoint, ""), caller_id, trace_id, running=True).listed()
+            for record, plans, caller_id, trace_id in islice(self._running.values(), MOST_RUNNING)
+        ]
 
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:
         """Adds a request whose answer has ended. Those without valid credentials are left out: anyone can send them."""
+        self._running.pop(id(record), None)
         if record.error in SUMMED:
             return
         self.end += 1
-        self._kept.append(_Ended(record, time.time(), time.perf_counter(), plan, caller_id, trace_id))
+        self._kept.append(_Seen(record, time.time(), time.perf_counter(), plan, caller_id, trace_id))
         if caller_id:
             self._count(record, caller_id)
 
@@ -43,10 +70,10 @@ class RequestLog:
             use.prompt_tokens += record.usage.prompt_tokens
             use.completion_tokens += record.usage.completion_tokens
 
-    def after(self, number: int) -> tuple[int, list[FinishedRequest]]:
+    def after(self, number: int) -> tuple[int, list[ListedRequest]]:
         """The kept requests from this number on, and the number of the first of them."""
         first = max(number, self.end - len(self._kept))
-        return first, [ended.finished() for ended in islice(self._kept, len(self._kept) - (self.end - first), None)]
+        return first, [seen.listed() for seen in islice(self._kept, len(self._kept) - (self.end - first), None)]
 
     def take_uses(self) -> list[CallerCounts]:
         """What each caller has used since the last call."""
@@ -54,25 +81,27 @@ class RequestLog:
         return list(uses.values())
 
 
-class _Ended(msgspec.Struct):
-    """A request at its end: `now` in Unix time, `over` in the record's. Most are dropped before anybody lists them."""
+class _Seen(msgspec.Struct):
+    """A request at its end, or while it runs: `now` in Unix time, `clock` in the record's. Most are dropped before
+    anybody lists them."""
 
     record: Record
     now: float
-    over: float
+    clock: float
     plan: str
     caller_id: str
     trace_id: int
+    running: bool = False
 
-    def finished(self) -> FinishedRequest:
+    def listed(self) -> ListedRequest:
         """The request as it is reported."""
         record, started, usage = self.record, self.record.started, self.record.usage
-        duration = self.over - started
+        duration = self.clock - started
 
         def since_arrival(at: float | None) -> float | None:
             return at - started if at is not None else None
 
-        return FinishedRequest(
+        return ListedRequest(
             id=record.request_id,
             at=self.now - duration,
             dialect=record.dialect,
@@ -97,4 +126,5 @@ class _Ended(msgspec.Struct):
             completion_tokens=usage.completion_tokens if usage is not None else None,
             max_tokens=record.max_tokens,
             trace=f"{self.trace_id:032x}" if self.trace_id else "",
+            running=self.running,
         )

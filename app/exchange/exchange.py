@@ -173,6 +173,7 @@ class Exchange:
 
     async def parse(self) -> None:
         """Makes the call of the body, checked against the configuration. Raises ClientError."""
+        self.state.requests.begin(self.record, self.writer.plans, caller_id=self.caller.id, trace_id=self._trace_id())
         request, config, bodies = self.request, self.snapshot.config, self.state.access.bodies
         self.size = size = size_of(request.body)
         self.record.endpoint = self._addressed()
@@ -271,11 +272,14 @@ class Exchange:
         self.state.telemetry.finish(self.record)
         plan = self.writer.plans.get(self.record.endpoint, "")
         if not (self.route.open or self.route.local):
-            trace_id = self.trace.trace_id if self.trace.flags & SAMPLED else 0
-            self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=trace_id)
+            self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=self._trace_id())
         self.trace.end(self.route.method, self.route.path, plan)
 
     # The parts of the steps
+
+    def _trace_id(self) -> int:
+        """The id of the request's trace if it is sampled, otherwise 0."""
+        return self.trace.trace_id if self.trace.flags & SAMPLED else 0
 
     def _traced(self) -> Trace:
         """The request's trace: its own spans, or the client's context to pass on."""

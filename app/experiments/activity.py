@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
 from app.activity.board import RANGES, Board, Wanted
-from app.activity.report import decode
+from app.activity.report import Taken, decode
 from app.errors import BadRequest
 from app.experiments.contract.questions import choice
 from app.experiments.storage.store import FileStore, StoreError
@@ -18,7 +19,7 @@ from app.exposures.controller_client import Answer
 
 FOLDER = "activity"
 SAVE_S = 300.0
-"""The longest time whose counts a controller that is killed takes with it."""
+"""Routers keep counts until they are written: of a controller that is killed, the next one gets them again."""
 
 
 class ActivityKeeper:
@@ -28,7 +29,10 @@ class ActivityKeeper:
         self.board = Board()
         self._open_store, self._clock = open_store, clock
         self._opened: FileStore | None = None
-        self._path = f"{FOLDER}/{secrets.token_hex(8)}.msgpack"
+        self._id = secrets.token_hex(8)
+        self._path = f"{FOLDER}/{self._id}.msgpack"
+        self._saved: dict[str, float] = {}
+        """The last period of each router that is on disk."""
         self._saved_at = clock()
 
     def take(self, body: bytes) -> Answer:
@@ -38,12 +42,14 @@ class ActivityKeeper:
         except msgspec.DecodeError as error:
             raise BadRequest(f"This is no report of a router's activity: {error}") from None
         self._load()
-        self.board.take(report, self._clock())
-        return Answer(200, b"{}")
+        is_for_this = self._opened is not None and report.keeper == self._id
+        self.board.take(report if is_for_this else replace(report, periods=[]), self._clock())
+        taken = Taken(self._id if self._opened is not None else "", self._saved.get(report.router, 0.0))
+        return Answer(200, msgspec.json.encode(taken))
 
     def requests(self, body: bytes) -> Answer:
         """The requests that a `Wanted` asks for. Raises BadRequest."""
-        return Answer(200, msgspec.json.encode(self.board.requests(decode_wanted(body))))
+        return Answer(200, msgspec.json.encode(self.board.requests(decode_wanted(body), self._clock())))
 
     def history(self, query: Mapping[str, str], body: bytes) -> Answer:
         """The counts over time of the endpoints in the body, null for all. Raises BadRequest."""
@@ -69,7 +75,9 @@ class ActivityKeeper:
         if self._opened is None:  # nothing was reported
             return
         self._saved_at = self._clock()
+        periods = self.board.periods()
         self._opened.write(self._path, self.board.dump())
+        self._saved = periods
         for file in self._opened.list(FOLDER):
             if file.path != self._path:
                 self._opened.delete(file.path)
@@ -85,6 +93,7 @@ class ActivityKeeper:
             if files:
                 with store.open(files[-1].path) as file:
                     self.board.load(file.read(), self._clock())
+                self._saved = self.board.periods()
 
 
 def decode_wanted(body: bytes) -> Wanted:

@@ -443,7 +443,7 @@ interface LoadedModels {
 
 // --- GET /api/requests ---
 
-interface FinishedRequest {
+interface ListedRequest {
   id: string;
   at: number;
   dialect: string;
@@ -467,6 +467,7 @@ interface FinishedRequest {
   completion_tokens: number | null;
   max_tokens: number | null;
   trace: string;
+  running: boolean;
 }
 
 interface ErrorGroup {
@@ -483,8 +484,9 @@ interface RequestList {
   view: string;
   everyones: boolean;
   trace_url: string | null;
-  requests: FinishedRequest[];
+  requests: ListedRequest[];
   matching: number;
+  running: number;
   kept: number;
   since: number | null;
   groups: ErrorGroup[];

@@ -16,7 +16,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import ANONYMOUS_CALLER, Caller
-from app.activity.board import ANSWERED, FAILED, MOST_REQUESTS, RANGES, Board, Wanted
+from app.activity.board import ANSWERED, FAILED, MOST_REQUESTS, RANGES, RUNNING, Board, Wanted
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Schema
@@ -27,7 +27,7 @@ from app.server.operations import Api, ApiRoute, OperationContext, Services, ask
 PATIENCE_S = 2.0
 """Seconds that a reader waits for the controller, before this router answers alone."""
 ALL, ALONE = "all routers", "this router alone"
-_STATUS = re.compile(rf"{FAILED}|{ANSWERED}|[1-5]\d\d|[1-5]xx")
+_STATUS = re.compile(rf"{FAILED}|{ANSWERED}|{RUNNING}|[1-5]\d\d|[1-5]xx")
 _NEVER_CACHED = {"cache-control": "no-store"}
 
 
@@ -42,7 +42,7 @@ class ActivityApi:
             "endpoint": {},
             "deployment": {},
             "caller": {},
-            "status": {"description": f"{FAILED}, {ANSWERED}, a status, or a class of them: 5xx"},
+            "status": {"description": f"{FAILED}, {ANSWERED}, {RUNNING}, a status, or a class of them: 5xx"},
             "error": {"description": "The kind of error, as in the access log"},
             "slower_than_s": {"type": "number", "minimum": 0},
             "limit": {"type": "integer", "minimum": 1, "maximum": MOST_REQUESTS},
@@ -65,10 +65,12 @@ class ActivityApi:
         sees_all = self._services.access.roles.may_view(context.caller)
         wanted = wanted_requests(request.query_params, context.caller, self._visible(context.caller), sees_all=sees_all)
         if wanted is None:
-            return _reply(Board().requests(Wanted()), "nobody: without credentials you have no requests of your own")
+            return _reply(
+                Board().requests(Wanted(), time.time()), "nobody: without credentials you have no requests of your own"
+            )
         found = await self._asked("/activity/requests", {}, msgspec.json.encode(wanted))
         view = ALL if found is not None else ALONE
-        content = found if found is not None else self._own.requests(wanted)
+        content = found if found is not None else self._own.requests(wanted, time.time())
         return _reply({**content, "everyones": sees_all, "trace_url": config.console.trace_url}, view)
 
     async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -114,7 +116,9 @@ def wanted_requests(
         return None
     status = query.get("status")
     if status is not None and _STATUS.fullmatch(status) is None:
-        raise BadRequest(f"status: '{status}' is neither {FAILED}, {ANSWERED}, a status nor 4xx or 5xx", param="status")
+        raise BadRequest(
+            f"status: '{status}' is neither {FAILED}, {ANSWERED}, {RUNNING}, a status nor 4xx or 5xx", param="status"
+        )
     return Wanted(
         endpoints=endpoints,
         caller_id=None if sees_all else caller.id,

@@ -461,9 +461,10 @@ async def _issued_keys(controller: WatchedController, revision: str) -> IssuedKe
     return msgspec.json.decode(answer.body, type=IssuedKeys)
 
 
-async def _report(controller: WatchedController, report: bytes) -> None:
+async def _report(controller: WatchedController, report: bytes) -> bytes:
     """Hands a report of this router's activity to the controller. Raises what `ask` raises."""
-    await ask(controller, "POST", "/activity", body=report)
+    answer = await ask(controller, "POST", "/activity", body=report)
+    return bytes(answer.body)
 
 
 _READS = frozenset({"GET", "HEAD"})

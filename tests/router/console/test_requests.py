@@ -10,6 +10,7 @@ from playwright.async_api import Page, expect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.engine.fake_engine import frame, stream
 from tests.support.waiting import wait_until_async
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -124,7 +125,7 @@ async def test_unknown_ids_and_those_of_other_callers_are_not_found(open_page: O
         await page.get_by_label("Request id").fill(wanted)
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("alert")).to_contain_text(f"No exposure of the request '{wanted}'")
-        await expect(page.get_by_text("A request appears a second or two after it has ended.")).to_be_visible()
+        await expect(page.get_by_text("A request appears within seconds of its arrival")).to_be_visible()
     assert await page.get_by_role("main").locator("img").count() == 0
 
 
@@ -166,6 +167,27 @@ async def test_a_request_that_nothing_records_shows_where_its_time_went(open_pag
     assert await page.get_by_role("main").locator("img").count() == 0
     await page.get_by_role("link", name="All requests").click()
     await expect(page.get_by_role("region", name="Requests").locator("tbody tr")).to_have_count(1)
+
+
+async def test_a_running_request_is_shown_while_it_runs_and_then_as_it_ended(open_page: OpenPage, rig: Rig) -> None:
+    parts = [frame({"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}}]})]
+    rig.blue.answer = lambda body: stream([*parts, 12.0, "data: [DONE]\n\n"])
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 404"]
+    await page.goto("/ui#/requests")
+    answer = asyncio.create_task(asyncio.to_thread(send, rig, headers={"x-request-id": "long"}, stream=True))
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_contain_text("running")
+    await expect(rows).to_contain_text("so far")
+    await expect(page.get_by_text("1 request, 1 of them running")).to_be_visible()
+    await page.get_by_role("link", name="request long").click()
+    card = page.get_by_role("article", name="Timeline of long")
+    await expect(card).to_contain_text("running")
+    await expect(card.get_by_role("listitem").last).to_contain_text("so far")
+    assert await accessibility_problems(page) == []
+    assert await answer == 200
+    await expect(card.get_by_role("listitem").last).not_to_contain_text("so far")
+    await expect(card).not_to_contain_text("running")
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,23 @@
 """`GET /api/requests` and `GET /api/history`, on real routers."""
 
+import asyncio
+import threading
 import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import Response, StreamingResponse
 
 from app.access.keys import append, create
 from app.config.schema import parse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import refuse
+from tests.support.engine.fake_engine import frame, refuse
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
@@ -67,6 +72,44 @@ def test_a_lone_router_lists_its_requests_with_the_times_of_each_step(rig: Rig) 
     ]
     assert ids(rig.url, status="400") == ["wrong"]
     assert sorted(ids(rig.url, id="stream")) == ["stream"]
+
+
+def test_a_running_request_is_listed_by_every_router_until_it_ends(
+    rig: Rig, tmp_path: Path, servers: ServerPool
+) -> None:
+    two = Two(rig, tmp_path)
+    ended = threading.Event()
+
+    def slow(body: dict[str, Any]) -> Response:
+        async def parts() -> AsyncIterator[str]:
+            yield frame({"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}}]})
+            while not ended.is_set():  # noqa: ASYNC110  set by another thread
+                await asyncio.sleep(0.01)
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(parts(), media_type="text/event-stream")
+
+    rig.blue.answer = slow
+    with servers.host(two.routers[0].app) as a, servers.host(two.routers[1].app) as b, ThreadPoolExecutor(1) as pool:
+        try:
+            answer = pool.submit(chat, a, "long", stream=True)
+            for url in (a, b):
+                wait_until(lambda url=url: listed(url, status="running")["running"] == 1)
+            wait_until(lambda: listed(b, id="long")["requests"][0]["first_byte_s"] is not None)
+            found = listed(b, id="long")
+            (request,) = found["requests"]
+            assert (request["running"], request["deployment"], request["status"]) == (True, "blue", 200)
+            assert request["plan"].startswith("0-")
+            age = request["duration_s"]
+            wait_until(lambda: listed(b, id="long")["requests"][0]["duration_s"] > age)
+            assert (listed(b, status="failed")["matching"], listed(b, status="answered")["matching"]) == (0, 0)
+        finally:
+            ended.set()
+        assert answer.result().status_code == 200
+        for url in (a, b):
+            wait_until(lambda url=url: listed(url, id="long")["running"] == 0)
+            assert [one["running"] for one in listed(url, id="long")["requests"]] == [False]
+    two.controller.close()
 
 
 def test_a_failure_is_listed_with_its_attempts_and_where_it_ended(rig: Rig) -> None:

@@ -13,19 +13,21 @@ from app.activity.board import (
     MOST_FAILED_ALIKE,
     MOST_KINDS,
     MOST_REQUESTS,
+    MOST_RUNNING,
     RANGES,
     SERIES,
+    SILENT_S,
     USE_DAYS,
     Board,
     Wanted,
 )
-from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, FinishedRequest, PeriodCounts, Report, decode, encode
+from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, ListedRequest, PeriodCounts, Report, decode, encode
 
 NOW = 1_800_000_000.0
 BOUNDS = [0.1, 1.0, math.inf]
 
 
-def request(number: int = 0, **fields: object) -> FinishedRequest:
+def request(number: int = 0, **fields: object) -> ListedRequest:
     values: dict[str, object] = {
         "id": f"r{number}",
         "at": NOW + number,
@@ -38,12 +40,10 @@ def request(number: int = 0, **fields: object) -> FinishedRequest:
         "caller": "ann",
         "caller_id": "key-1",
     }
-    return msgspec.convert(values | fields, FinishedRequest)
+    return msgspec.convert(values | fields, ListedRequest)
 
 
-def report(
-    requests: Sequence[FinishedRequest] = (), *periods: PeriodCounts, router: str = "a", first: int = 0
-) -> Report:
+def report(requests: Sequence[ListedRequest] = (), *periods: PeriodCounts, router: str = "a", first: int = 0) -> Report:
     return decode(encode(Report(router, first, list(requests), list(periods))))
 
 
@@ -52,7 +52,7 @@ def period(at: float, *arms: ArmCounts, callers: Sequence[CallerCounts] = (), **
 
 
 def ids(board: Board, **wanted: object) -> list[str]:
-    return [one["id"] for one in board.requests(msgspec.convert(wanted, Wanted))["requests"]]
+    return [one["id"] for one in board.requests(msgspec.convert(wanted, Wanted), NOW)["requests"]]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 6)), max_size=30))
@@ -69,7 +69,7 @@ def test_a_request_is_listed_once_however_reports_overlap(sent: list[tuple[str, 
         board.take(report(requests, router=router, first=first), NOW)
     found = ids(board)
     assert sorted(found) == sorted(expected)
-    times = [one["at"] for one in board.requests(Wanted())["requests"]]
+    times = [one["at"] for one in board.requests(Wanted(), NOW)["requests"]]
     assert times == sorted(times, reverse=True)
 
 
@@ -153,7 +153,7 @@ def test_requests_are_found_by_every_filter(wanted: dict[str, object], found: st
 def test_a_reader_learns_of_no_name_that_it_may_not_see() -> None:
     board = Board()
     board.take(report([request(0), request(1, endpoint="secret", deployment="hidden", caller="eve", error="x")]), NOW)
-    found = board.requests(Wanted(endpoints=["chat"]))
+    found = board.requests(Wanted(endpoints=["chat"]), NOW)
     assert not {"secret", "hidden", "eve", "x"} & set(str(found).replace("'", " ").split())
     assert "key-1" not in str(found), "the id by which limits are counted"
 
@@ -165,12 +165,46 @@ def test_a_request_that_reached_no_endpoint_is_seen_by_its_caller_and_by_those_w
         assert len(ids(board, **wanted)) == found
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 9), unique=True, max_size=4), st.integers(0, 9)),
+        max_size=12,
+    )
+)
+def test_what_runs_is_what_each_router_reported_last_for_as_long_as_it_is_heard(
+    sent: list[tuple[str, list[int], int]],
+) -> None:
+    board, now = Board(), NOW
+    last: dict[str, tuple[float, set[str]]] = {}
+    for router, numbers, passed in sent:
+        now += passed
+        running = [request(number, id=f"{router}{number}", status=0, running=True) for number in numbers]
+        board.take(decode(encode(Report(router, 0, [], [], running))), now)
+        last[router] = (now, {one.id for one in running})
+    found = board.requests(Wanted(), now)
+    expected = {id for at, ids in last.values() if now - at < SILENT_S for id in ids}
+    assert {one["id"] for one in found["requests"]} == expected
+    assert found["running"] == found["matching"] == found["kept"] == len(expected)
+    assert found["groups"] == [], "what runs has not failed"
+    for status, count in (("running", len(expected)), ("answered", 0), ("failed", 0), ("2xx", 0)):
+        assert board.requests(Wanted(status=status), now)["matching"] == count
+    assert board.requests(Wanted(), now + SILENT_S)["requests"] == []
+
+
+def test_running_requests_are_bounded() -> None:
+    board = Board()
+    for router in range(MOST_RUNNING // 50):
+        running = [request(number, id=f"{router}-{number}", running=True) for number in range(100)]
+        board.take(Report(f"r{router}", 0, [], [], running), NOW)
+    assert board.requests(Wanted(), NOW)["running"] <= MOST_RUNNING
+
+
 def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
     board = Board()
     board.take(report([request(0, status=503, error="unavailable")]), NOW)
     flood = [request(number, status=400, error="bad_request") for number in range(1, 3000)]
     board.take(report(flood, first=1), NOW)
-    found = board.requests(Wanted())
+    found = board.requests(Wanted(), NOW)
     assert found["kept"] <= MOST_REQUESTS + MOST_FAILED_ALIKE + 1
     assert [(group["status"], group["error"]) for group in found["groups"]] == [
         (400, "bad_request"),
@@ -178,7 +212,7 @@ def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
     ]
     many = [request(number, error=f"kind{number}", status=502) for number in range(3000, 5000)]
     board.take(report(many, first=3000), NOW)
-    assert board.requests(Wanted())["kept"] <= MOST_REQUESTS + MOST_KINDS * MOST_FAILED_ALIKE
+    assert board.requests(Wanted(), NOW)["kept"] <= MOST_REQUESTS + MOST_KINDS * MOST_FAILED_ALIKE
 
 
 def test_history_and_use_are_bounded_in_time_and_size() -> None:

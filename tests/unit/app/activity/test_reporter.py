@@ -1,15 +1,19 @@
 """A router's own account of its requests: nothing is counted twice or lost while the controller is away."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from app.activity.board import Board, Wanted
-from app.activity.report import PERIOD_S, decode
+from app.activity.report import PERIOD_S
 from app.activity.reporter import ActivityReporter
-from app.activity.request_log import KEPT, MOST_CALLERS, RequestLog
+from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
 from app.engine.usage import Usage
+from app.experiments.activity import ActivityKeeper
+from app.experiments.storage.store import LocalStore
 from app.telemetry.logs import Record
 from app.telemetry.recent import BucketCounts, Counts
 from tests.support.waiting import wait_until_async
@@ -25,18 +29,30 @@ def finished(log: RequestLog, id: str = "r", caller_id: str = "key-1", **fields:
 
 
 class Controller:
-    """Takes reports into a board. While it is `away` it does not; `forgets`: it takes them, and the answer is lost."""
+    """The controller's side, with its file in `directory`. While it is `away` it takes nothing; `forgets`: it takes
+    reports, and the answers are lost."""
 
-    def __init__(self) -> None:
-        self.board, self.away, self.forgets, self.calls = Board(), False, False, 0
+    def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
+        self._directory, self._clock = directory, clock
+        self.away, self.forgets, self.calls = False, False, 0
+        self.kill()
 
-    async def deliver(self, report: bytes) -> None:
+    def kill(self) -> None:
+        """Another one takes its place, and has what was written."""
+        self.keeper = ActivityKeeper(lambda: LocalStore(self._directory), self._clock)
+
+    @property
+    def board(self) -> Board:
+        return self.keeper.board
+
+    async def deliver(self, report: bytes) -> bytes:
         self.calls += 1
         if self.away:
             raise ConnectionRefusedError
-        self.board.take(decode(report), NOW)
+        answer = self.keeper.take(report)
         if self.forgets:
             raise ConnectionResetError
+        return answer.body
 
 
 class Clock:
@@ -85,8 +101,9 @@ def test_the_callers_of_tokens_are_bounded() -> None:
     assert len(log.take_uses()) == MOST_CALLERS
 
 
-async def test_what_happens_while_the_controller_is_away_reaches_it_once() -> None:
-    log, controller, clock = RequestLog(), Controller(), Clock()
+async def test_what_happens_while_the_controller_is_away_reaches_it_once(tmp_path: Path) -> None:
+    clock = Clock()
+    log, controller = RequestLog(), Controller(tmp_path, clock)
     used: dict[str, float] = {}
     reporter = ActivityReporter(log, controller.deliver, lambda: used, every_s=0.005, clock=clock)
     total = 0.0
@@ -102,7 +119,7 @@ async def test_what_happens_while_the_controller_is_away_reaches_it_once() -> No
     def seen(board: Board) -> tuple[int, float]:
         series = board.history("1h", clock.now + 120, None)["series"]
         requests = sum(rate * 60 for one in series for rate in one["requests_per_s"])
-        return board.requests(Wanted())["kept"], round(requests)
+        return board.requests(Wanted(), NOW)["kept"], round(requests)
 
     async with reporter.running():
         finished(log, "one")
@@ -127,12 +144,75 @@ async def test_what_happens_while_the_controller_is_away_reaches_it_once() -> No
     assert controller.calls == calls
 
 
-async def test_an_idle_router_sends_nothing_and_a_lone_one_keeps_its_own_account() -> None:
-    log, controller = RequestLog(), Controller()
+async def test_an_idle_router_sends_nothing_and_a_lone_one_keeps_its_own_account(tmp_path: Path) -> None:
+    log, controller = RequestLog(), Controller(tmp_path, Clock())
     async with ActivityReporter(log, controller.deliver, dict, every_s=0.001).running():
         await asyncio.sleep(0.05)
     assert controller.calls == 0
     reporter = ActivityReporter(log, None, dict, every_s=0.001)
     async with reporter.running():
         finished(log, "one")
-        await wait_until_async(lambda: reporter.board.requests(Wanted())["kept"] == 1)
+        await wait_until_async(lambda: reporter.board.requests(Wanted(), NOW)["kept"] == 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_count_is_lost_or_counted_twice_however_the_controller_ends(tmp_path: Path, seed: int) -> None:
+    random, clock = Random(seed), Clock()
+    log, controller = RequestLog(), Controller(tmp_path, clock)
+    reporter = ActivityReporter(log, controller.deliver, dict, every_s=0.002, clock=clock)
+    total = 0.0
+
+    def counted() -> int:
+        series = controller.board.history("1h", clock.now + 120, None)["series"]
+        return round(sum(rate * 60 for one in series for rate in one["requests_per_s"]))
+
+    async with reporter.running():
+        for _ in range(25):
+            clock.now += PERIOD_S
+            total += random.randint(1, 9)
+            reporter.sampled({("chat", "blue"): Counts(requests=total)})
+            event = random.choice(("save", "kill", "kill at once", "away", "forget", "back", "nothing"))
+            if event == "kill at once":
+                controller.kill()
+            await asyncio.sleep(0.01)
+            if event == "save":
+                controller.keeper.save()
+            if event == "kill":
+                controller.kill()
+            controller.away = event == "away" or (controller.away and event != "back")
+            controller.forgets = event == "forget" or (controller.forgets and event != "back")
+        controller.away = controller.forgets = False
+        await wait_until_async(lambda: counted() == total, counted)
+
+
+async def test_a_running_request_is_reported_until_it_ends(tmp_path: Path) -> None:
+    log, controller = RequestLog(), Controller(tmp_path, Clock())
+    reporter = ActivityReporter(log, controller.deliver, dict, every_s=0.002, clock=Clock())
+    record = Record("openai", "chat", "r", endpoint="chat")
+
+    def seen(board: Board) -> list[tuple[bool, str, str]]:
+        requests = board.requests(Wanted(), NOW)["requests"]
+        return [(one["running"], one["deployment"], one["plan"]) for one in requests]
+
+    async with reporter.running():
+        log.begin(record, {"chat": "0-abc"}, caller_id="key-1", trace_id=0)
+        for board in (controller.board, reporter.board):
+            await wait_until_async(lambda board=board: seen(board) == [(True, "", "0-abc")])
+        record.deployment = "blue"
+        for board in (controller.board, reporter.board):
+            await wait_until_async(lambda board=board: seen(board) == [(True, "blue", "0-abc")])
+        log.add(record, plan="0-abc", caller_id="key-1", trace_id=0)
+        for board in (controller.board, reporter.board):
+            await wait_until_async(lambda board=board: seen(board) == [(False, "blue", "0-abc")])
+
+
+def test_of_many_running_requests_those_that_have_run_longest_are_reported() -> None:
+    log = RequestLog()
+    records = [Record("openai", "chat", f"r{number}") for number in range(MOST_RUNNING + 5)]
+    for record in records:
+        log.begin(record, {}, caller_id="", trace_id=0)
+    assert [one.id for one in log.running()] == [record.request_id for record in records[:MOST_RUNNING]]
+    for record in records[:7]:
+        record.error = "unauthorized"
+        log.add(record, plan="", caller_id="", trace_id=0)
+    assert [one.id for one in log.running()] == [record.request_id for record in records[7:]]

@@ -1,4 +1,4 @@
-// The last requests of all routers, and one of them: where its time went, and what was recorded of it.
+// The requests that run and the last ones, of all routers; and one: where its time went, and what was recorded of it.
 
 import { h, morph } from "../dom.js";
 import { count, moment, or, seconds, whole } from "../format.js";
@@ -13,6 +13,7 @@ const BETWEEN_LOOKS_MS = 1000;
 const SHOWN = 200;
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const STATUSES = [
+  ["running", "running"],
   ["failed", "failed"],
   ["answered", "answered"],
   ["4xx", "4xx: refused"],
@@ -219,13 +220,14 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function summary({ matching, kept, since, view, everyones, requests: rows }) {
+  function summary({ matching, running, kept, since, view, everyones, requests: rows }) {
+    const now = running ? `, ${whole(running)} of them running,` : "";
     const of = matching === kept ? "" : ` of ${whole(kept)}`;
     const most = rows.length < matching ? `; the newest ${rows.length} are shown` : "";
     return h(
       "p",
       { class: "hint summary", key: "summary" },
-      `${count(matching, "request", "requests")}${of} since ${since === null ? "–" : moment(since)}, of ${view}, `,
+      `${count(matching, "request", "requests")}${of}${now} since ${moment(since) ?? "–"}, of ${view}, `,
       everyones ? "everyone's" : "your own",
       `${most}. `,
       h(
@@ -275,7 +277,7 @@ function list(root, { api, poll, announce, parameters }) {
 }
 
 /**
- * @param {FinishedRequest} request
+ * @param {ListedRequest} request
  */
 function row(request) {
   const { id, at, endpoint, deployment, caller } = request;
@@ -294,7 +296,7 @@ function row(request) {
       deployment && deployment !== endpoint ? h("div", { class: "hint small" }, deployment) : null,
     ]),
     cell("Caller", or(caller || null)),
-    cell("Duration", or(seconds(request.duration_s)), { number: true }),
+    cell("Duration", [or(seconds(request.duration_s)), request.running ? " so far" : null], { number: true }),
     cell("First byte", or(seconds(request.first_byte_s)), { number: true }),
     cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
     cell("Answer tokens", or(whole(request.completion_tokens)), { number: true }),
@@ -302,8 +304,8 @@ function row(request) {
 }
 
 /**
- * Shows one request by its id: where its time went, and what was recorded. `looks`: the most attempts, since a request
- * is known a second or two after it has ended.
+ * Shows one request by its id: where its time went, and what was recorded; live while it runs. `looks`: the most
+ * attempts, since what was recorded is known a second or two after its end.
  *
  * @param {HTMLElement} root
  * @param {string} id
@@ -327,9 +329,11 @@ function one(root, id, context, looks = 1) {
       (problem) => ({ exposures: [], problem }),
     );
 
+  const soon = () => new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
+
   async function look() {
     const me = await api.get("/api/me", { signal });
-    for (let left = looks - 1; ; left -= 1) {
+    for (let left = looks - 1; ;) {
       const [{ requests, trace_url }, { exposures, problem }] = await Promise.all([listed(), exposed()]);
       if (signal.aborted) return;
       const cards = [
@@ -337,8 +341,13 @@ function one(root, id, context, looks = 1) {
         ...exposures.map((exposure) => recorded(exposure, id, me, context)),
       ];
       if (cards.length) found.replaceChildren(...cards);
+      if (requests.some((request) => request.running)) {
+        await soon(); // what is recorded of it comes after its end
+        continue;
+      }
       if (problem !== null && left > 0 && problem.status === 404) {
-        await new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
+        left -= 1;
+        await soon();
         continue;
       }
       if (!cards.length) throw problem ?? new Error("This request is not known");
@@ -352,7 +361,13 @@ function one(root, id, context, looks = 1) {
     if (signal.aborted) return;
     found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     if (error.status === 404)
-      found.append(h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
+      found.append(
+        h(
+          "p",
+          { class: "hint" },
+          "A request appears within seconds of its arrival, and what is recorded of it after its end.",
+        ),
+      );
   });
   return () => ended.abort();
 }

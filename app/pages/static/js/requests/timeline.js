@@ -8,9 +8,10 @@ import { REASONS } from "./recorded.js";
 /**
  * The request's result in a word, with its mark.
  *
- * @param {{status: number, error: string, moves: number}} request
+ * @param {{status: number, error: string, moves: number, running?: boolean}} request
  */
-export function result({ status, error, moves }) {
+export function result({ status, error, moves, running = false }) {
+  if (running) return mark("wait", "running");
   const words = error ? `${status} ${error.replaceAll("_", " ")}` : String(status);
   if (error === "client_gone") return mark("warn", "client left");
   if (status >= 500 || (error && status < 400)) return mark("bad", words);
@@ -21,15 +22,15 @@ export function result({ status, error, moves }) {
 /**
  * The parts of the request's time, in order: what happened, from when to when, in seconds since its arrival.
  *
- * @param {FinishedRequest} request
+ * @param {ListedRequest} request
  * @returns {{name: string, from: number, to: number, index: number}[]}
  */
 export function phases(request) {
-  const { admitted_s: admitted, sent_s: sent, first_byte_s: first, duration_s: end, attempts } = request;
+  const { admitted_s: admitted, sent_s: sent, first_byte_s: first, duration_s: end, attempts, running } = request;
   const marks = [
     { name: "Checked, and waited for limits and the queue", to: admitted },
     { name: attempts > 1 ? "Earlier attempts" : "Prepared", to: sent },
-    { name: first === null ? "Deployment, no answer" : "Deployment, until the first byte", to: first },
+    { name: first === null && !running ? "Deployment, no answer" : "Deployment, until the first byte", to: first },
     { name: "Answer", to: end },
   ];
   /** @type {{name: string, from: number, to: number, index: number}[]} */
@@ -47,7 +48,7 @@ export function phases(request) {
 }
 
 /**
- * @param {FinishedRequest} request
+ * @param {ListedRequest} request
  * @param {string | null} traceUrl
  */
 export function timeline(request, traceUrl) {
@@ -98,7 +99,11 @@ export function timeline(request, traceUrl) {
           h("span", { class: `swatch arm-${index + 1}`, "aria-hidden": "true" }),
           `${name}: `,
           h("b", {}, seconds(to - from)),
-          h("span", { class: "hint" }, ` until ${seconds(to)}`),
+          h(
+            "span",
+            { class: "hint" },
+            request.running && to === request.duration_s ? " so far" : ` until ${seconds(to)}`,
+          ),
         ),
       ),
     ),
@@ -110,7 +115,7 @@ export function timeline(request, traceUrl) {
   );
 }
 
-/** @param {FinishedRequest} request */
+/** @param {ListedRequest} request */
 function tokens({ prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s }) {
   if (prompt_tokens === null) return "not counted";
   const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
