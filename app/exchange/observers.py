@@ -14,6 +14,7 @@ from app.errors import CLIENT_GONE, SwitchyardError
 from app.exchange.exchange import Exchange
 from app.exchange.response import CLIENT_CLOSED_REQUEST
 from app.exposures.exposure import Arrival, Exposure
+from app.exposures.identity import request_hash
 from app.exposures.log import RequestEnd
 from app.mirror.mirrors import ServedRequest
 from app.mirror.original import Original
@@ -272,6 +273,7 @@ def _recorded(exchange: Exchange) -> PendingRequest | None:
         unit,
         exchange.size,
         call.body,
+        request=request_hash(exchange.request.id) if scope.settings.text == "full" else 0,
     )
 
 

@@ -41,6 +41,7 @@ from app.experiments.contract.series import Series, series_of
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
 from app.experiments.feed import page, recent_actions
 from app.experiments.issued_keys import IssuedKeyStore
+from app.experiments.recordings import RecordingKeeper
 from app.experiments.rendering import document as markdown
 from app.experiments.rendering import document as text
 from app.experiments.rendering.document import Block
@@ -122,6 +123,10 @@ class ControllerReader(Protocol):
         """What routers report of their requests."""
 
     @property
+    def recordings(self) -> RecordingKeeper:
+        """What routers have recorded of requests."""
+
+    @property
     def issued_keys(self) -> IssuedKeyStore:
         """The keys that managers have issued."""
 
@@ -157,6 +162,7 @@ class Answers:
             ("GET", re.compile("/endpoints/([^/]+)/plans"), self._plans),
             ("GET", re.compile("/endpoints/([^/]+)/mirror"), self._mirror),
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
+            ("GET", re.compile("/recordings/([0-9a-f]{16})"), self._text),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
             ("GET", re.compile("/journal"), self._journal),
@@ -283,6 +289,9 @@ class Answers:
         ] * len(items)
         late = sum("late" in match and "waiting" not in match for match in matches)
         return Answer(200, _json({"pending": sum(not match - {"unknown"} for match in matches), "late": late}))
+
+    def _text(self, request: str, query: Query, body: bytes) -> Answer:
+        return self._reader.recordings.text(request, float(query["since"]))
 
     def _series(self, query: Query, body: bytes) -> Answer:
         series: list[Series] = []

@@ -167,7 +167,7 @@ class ControllerHost:
         thread = self._worker
         if path == "/audit":
             thread = self._writer if method == "POST" else self._searcher
-        elif path.startswith("/requests/"):
+        elif path.startswith(("/requests/", "/recordings/")):
             thread = self._searcher
         elif path.startswith((ACTIVITY, ISSUED_KEYS)):
             thread = self._board

@@ -24,6 +24,7 @@ from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
+from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, loads_of, looks_of, of_run, runs_of
 from app.experiments.storage import reading
 from app.experiments.storage.columns import Tables
@@ -57,6 +58,7 @@ class RecordedLedger:
         self.audit = AuditTrail(lambda: self._store, lambda: 0, clock)
         self.activity = ActivityKeeper(lambda: self._store, clock)
         self.issued_keys = IssuedKeyStore(lambda: self._store, clock)
+        self.recordings = RecordingKeeper(lambda: self._store)
         self._contents = contents = reading.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")

@@ -16,11 +16,15 @@ from pathlib import Path
 
 import msgspec
 
+from app.errors import NotFound
 from app.experiments.storage.store import FileStore, Missing, StoreError, open_store
 from app.experiments.storage.writing import FOLDERS, RECORDINGS
+from app.exposures.controller_client import Answer
 from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, decode_file, decode_line
 
 _ROUTER = re.compile("[0-9a-f]{16}")
+MOST_SEARCHED = 500
+"""Files, from the request's arrival on: those of some hours of one router."""
 
 
 class InvalidRecording(ValueError):
@@ -42,8 +46,36 @@ class RecordingKeeper:
             raise InvalidRecording(str(error)) from error
         if file.version != VERSION:
             raise InvalidRecording(f"version {file.version}, this controller reads {VERSION}")
+        self._directory().write(path_of(file), file.lines)
+
+    def text(self, request: str, since: float) -> Answer:
+        """The recorded text of the request with this hash, which arrived at `since` (Unix seconds), as `{"body": …}`.
+
+        Raises NotFound, StoreError, and UnreadableRecording.
+        """
+        store, name = self._directory(), request.encode()
+        # A line is written after its request has ended, and in files of a minute.
+        first = f"{datetime.fromtimestamp(since, UTC):%Y%m%dT%H%M%S}"
+        later = [file.path for file in store.list(RECORDINGS) if file.path.rpartition("/")[2] >= first]
+        for path in later[:MOST_SEARCHED]:
+            try:
+                data = _content(store, path)
+            except Missing:  # deleted in the meantime
+                continue
+            if name not in data:
+                continue
+            for line in _lines(path, data):
+                if line.request == request and line.body is not None:
+                    return Answer(200, msgspec.json.encode({"body": line.body}))
+        raise NotFound(
+            "No text of this request is recorded: it is not written yet, is none of the recorded percent, "
+            "or had to be left out",
+            param="id",
+        )
+
+    def _directory(self) -> FileStore:
         self._store = self._store or self._open_store()
-        self._store.write(path_of(file), file.lines)
+        return self._store
 
 
 def path_of(file: RecordingFile) -> str:

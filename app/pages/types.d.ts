@@ -484,6 +484,7 @@ interface RequestList {
   view: string;
   everyones: boolean;
   trace_url: string | null;
+  texts: string[];
   requests: ListedRequest[];
   matching: number;
   running: number;

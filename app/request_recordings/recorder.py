@@ -91,6 +91,8 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Numeric parameters that decide the cost: `facts.parameters`."""
     body: dict[str, Any] | None = None
     """The request in vLLM's fields, redacted; only with `text: full`. Never headers, callers' names or keys."""
+    request: str = ""
+    """16 hexadecimal digits: the hash of the request's id, the same as in exposures. Only with a body."""
 
 
 class RecordingFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +167,8 @@ class PendingRequest:
     body: Mapping[str, Any] | None
     status: int = 0
     usage: Usage | None = None
+    request: int = 0
+    """The hash of the request's id."""
     max_tokens: object = None
     """The tokens that the engine was allowed to write."""
     turn: int = 0
@@ -267,11 +271,12 @@ def line_of(request: PendingRequest, redact: Redact) -> Line:
         completion_tokens=usage.completion_tokens if usage is not None else None,
         parameters=request.parameters,
         body=text,
+        request=f"{request.request:016x}" if text is not None else "",
     )
     try:
         line = encoder.encode(recorded)
     except (ValueError, TypeError, OverflowError, RecursionError):  # half of a surrogate pair is no text
-        line, outcome = encoder.encode(msgspec.structs.replace(recorded, body=None)), "without_text"
+        line, outcome = encoder.encode(msgspec.structs.replace(recorded, body=None, request="")), "without_text"
     return Line(request.scope.endpoint, outcome, line)
 
 

@@ -1,8 +1,12 @@
-"""`GET /api/requests`: the last requests of all routers; `GET /api/history`: the counts over time.
+"""`GET /api/requests`: the requests that run and the last ones, of all routers; `GET /api/requests/{id}/text`: the
+recorded text of one of them; `GET /api/history`: the counts over time.
 
 Managers and viewers see everybody's requests at the endpoints that they may use, others their own. A history counts all
 requests of an endpoint, so that everyone who may use the endpoint sees it. While the controller of experiments does not
 answer, and where there is none, both are this router's alone, and say so.
+
+Texts are there only where `record: {text: full}` says so, and for managers alone: a viewer sees everyone's requests,
+and a caller its own, without them. Each reading leaves a record in the audit log.
 """
 
 import asyncio
@@ -20,7 +24,8 @@ from app.activity.board import ANSWERED, FAILED, MOST_REQUESTS, RANGES, RUNNING,
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Schema
-from app.errors import BadRequest, SwitchyardError
+from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError
+from app.exposures.identity import request_hash
 from app.server.openapi import Operation
 from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words
 
@@ -37,6 +42,8 @@ class ActivityApi:
     def __init__(self, services: Services, *, own: Board) -> None:
         self._services, self._own = services, own
         self._api = Api("switchyard", services, openai_words, is_audited=False)
+        self._audited_api = Api("switchyard", services, openai_words)
+        self._text_entry = ApiRoute("GET", "/api/requests/{id}/text", "recorded_text", self._text, audited=True)
         query: dict[str, Schema] = {
             "id": {"description": "The request's id: x-request-id"},
             "endpoint": {},
@@ -54,11 +61,11 @@ class ActivityApi:
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
-        return [entry.operation(self._api.dialect) for entry in self._entries]
+        return [entry.operation(self._api.dialect) for entry in (*self._entries, self._text_entry)]
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the API."""
-        return [entry.route(self._api) for entry in self._entries]
+        return [self._text_entry.route(self._audited_api), *(entry.route(self._api) for entry in self._entries)]
 
     async def _requests(self, request: HTTPRequest, context: OperationContext) -> Reply:
         config = self._services.views().config
@@ -71,7 +78,33 @@ class ActivityApi:
         found = await self._asked("/activity/requests", {}, msgspec.json.encode(wanted))
         view = ALL if found is not None else ALONE
         content = found if found is not None else self._own.requests(wanted, time.time())
-        return _reply({**content, "everyones": sees_all, "trace_url": config.console.trace_url}, view)
+        texts = self._with_texts(context.caller)
+        return _reply({**content, "everyones": sees_all, "trace_url": config.console.trace_url, "texts": texts}, view)
+
+    def _with_texts(self, caller: Caller) -> list[str]:
+        """The endpoints whose recorded texts the caller may read."""
+        if not self._services.access.roles.may_manage(caller):
+            return []
+        endpoints = self._services.views().of(caller).endpoints
+        return [name for name, one in endpoints.items() if one.record is not None and one.record.text == "full"]
+
+    async def _text(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        services, id = self._services, request.path_params["id"]
+        if not services.access.roles.may_manage(context.caller):
+            raise Forbidden(
+                f"'{context.caller.name}' may not read recorded texts: it is not listed in `access.managers`"
+            )
+        wanted = Wanted(endpoints=self._visible(context.caller), id=id, limit=1)
+        answer = await ask(services.controller, "POST", "/activity/requests", body=msgspec.json.encode(wanted))
+        found = msgspec.json.decode(answer.body)["requests"]
+        if not found:
+            raise NotFound(f"The request '{id}' is none of the last ones", param="id")
+        if (endpoint := found[0]["endpoint"]) not in self._with_texts(context.caller):
+            raise NotFound(f"'{endpoint}' records no texts: `record: {{text: full}}` would", param="id")
+        path = f"/recordings/{request_hash(id):016x}"
+        text = await ask(services.controller, "GET", path, {"since": str(found[0]["at"])})
+        content = {"request_id": id, "endpoint": endpoint, **msgspec.json.decode(text.body)}
+        return Reply(dump(content), headers=_NEVER_CACHED)
 
     async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = request.query_params.get("range", "1h")

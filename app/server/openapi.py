@@ -173,6 +173,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             elsewhere=_list(_object(deployment=_TEXT, model=_TEXT)),
         ),
         "list_requests": _object(view=_TEXT, requests=_LIST, groups=_LIST, matching=_COUNT, kept=_COUNT),
+        "recorded_text": _object(request_id=_TEXT, endpoint=_TEXT, body=_OBJECT),
         "request_history": _object(view=_TEXT, range=_TEXT, step_s=_NUMBER, at=_list(_NUMBER), series=_LIST),
         "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
         "get_traffic": _PLAN,

@@ -92,6 +92,54 @@ async def test_full_recordings_hold_the_requests_without_redacted_text(live: Liv
         assert marker not in files(live.controller.directory)
 
 
+async def test_recorded_text_is_shown_to_managers_alone_and_each_reading_is_audited(
+    live: LiveRig, tmp_path: Path
+) -> None:
+    keys = {}
+    for name in ("boss", "watcher", "ann"):
+        keys[name], record = create(name)
+        append(tmp_path / "keys.yaml", record.line)
+    access = {"keys_file": str(tmp_path / "keys.yaml"), "managers": ["boss"], "viewers": ["watcher"]}
+    live.chat_endpoint(record={"text": "full", "redact": [r"\d{3}-\d{4}"]})
+    live.change(access=access)
+    body = {**CHAT, "messages": [{"role": "user", "content": f"{PROMPT} at {PHONE}"}], "user": USER}
+
+    async with httpx.AsyncClient(base_url=live.url) as http:
+
+        async def get(path: str, by: str) -> httpx.Response:
+            return await http.get(path, headers={"authorization": f"Bearer {keys[by]}"})
+
+        headers = {"authorization": f"Bearer {keys['ann']}", "x-request-id": "asked"}
+        assert (await http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        await recorded(live, 1)
+
+        async def text() -> httpx.Response | None:
+            answer = await get("/api/requests/asked/text", "boss")
+            return answer if answer.status_code == 200 else None
+
+        answer = await wait_until_async(text)
+        assert answer.headers["cache-control"] == "no-store"
+        shown = answer.json()
+        assert (shown["request_id"], shown["endpoint"]) == ("asked", "chat")
+        assert shown["body"]["messages"][0]["content"] == f"{PROMPT} at [redacted]"
+        assert USER not in answer.text
+        for by in ("watcher", "ann"):
+            refused = await get("/api/requests/asked/text", by)
+            assert (refused.status_code, PROMPT in refused.text) == (403, False)
+            assert PROMPT not in (await get("/api/requests", by)).text
+        assert [(await get("/api/requests", by)).json()["texts"] for by in ("boss", "watcher", "ann")] == [
+            ["chat"],
+            [],
+            [],
+        ]
+        assert (await get("/api/requests/none/text", "boss")).status_code == 404
+        audited = (await get("/api/audit?action=recorded_text", "boss")).json()["records"]
+        assert {(one["caller"], one["status"]) for one in audited} >= {("boss", 200), ("watcher", 403), ("ann", 403)}
+        live.chat_endpoint(record={})
+        gone = await get("/api/requests/asked/text", "boss")
+        assert (gone.status_code, "records no texts" in gone.text) == (404, True)
+
+
 async def test_a_request_that_names_a_deployment_is_not_recorded_nor_one_of_another_endpoint(live: LiveRig) -> None:
     live.chat_endpoint(record={})
     await ask_all(live.url, [replace(CHAT, headers={"azureml-model-deployment": "green"})] * 3)

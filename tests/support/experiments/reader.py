@@ -22,6 +22,7 @@ from app.experiments.contract.report import (
     Report,
 )
 from app.experiments.issued_keys import IssuedKeyStore
+from app.experiments.recordings import RecordingKeeper
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.store import FileStore, StoreError
 from app.exposures.wire import FeedbackItem
@@ -113,6 +114,7 @@ class FakeReader:
         self.audit = AuditTrail(_no_directory, lambda: 1, lambda: self.time)
         self.activity = ActivityKeeper(_no_directory, lambda: self.time)
         self.issued_keys = IssuedKeyStore(_no_directory, lambda: self.time)
+        self.recordings = RecordingKeeper(_no_directory)
         self.doing: AutomationStatus | None = AutomationStatus(state="running", revision=3)
         self.decided: list[ManualDecision] = []
         self.read: list[float] = []

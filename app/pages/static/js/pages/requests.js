@@ -329,15 +329,41 @@ function one(root, id, context, looks = 1) {
       (problem) => ({ exposures: [], problem }),
     );
 
+  /** @param {ListedRequest} request */
+  function recordedText({ id, at }) {
+    const shown = h("div", { class: "recorded-text" });
+    const button = h("button", { type: "button" }, "Show the recorded text");
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      try {
+        const { body } = await api.get(`/api/requests/${encodeURIComponent(id)}/text`, { signal });
+        const text = h("pre", { tabindex: "0", "aria-label": "Recorded text" }, JSON.stringify(body, null, 2));
+        shown.replaceChildren(text);
+        announce("The recorded text is shown");
+      } catch (error) {
+        shown.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+        button.disabled = false;
+      }
+    });
+    return h(
+      "section",
+      { class: "answer", key: `text-${id}-${at}`, "aria-label": `Recorded text of ${id}` },
+      button,
+      h("p", { class: "hint" }, "What the client asked, redacted. Reading it is recorded in the audit log."),
+      shown,
+    );
+  }
+
   const soon = () => new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
 
   async function look() {
     const me = await api.get("/api/me", { signal });
     for (let left = looks - 1; ;) {
-      const [{ requests, trace_url }, { exposures, problem }] = await Promise.all([listed(), exposed()]);
+      const [{ requests, trace_url, texts }, { exposures, problem }] = await Promise.all([listed(), exposed()]);
       if (signal.aborted) return;
       const cards = [
         ...requests.map((request) => timeline(request, trace_url)),
+        ...requests.filter(({ endpoint, running }) => texts.includes(endpoint) && !running).map(recordedText),
         ...exposures.map((exposure) => recorded(exposure, id, me, context)),
       ];
       if (cards.length) found.replaceChildren(...cards);
@@ -378,11 +404,10 @@ function notRecorded(problem) {
   return h(
     "p",
     { class: "hint" },
-    "Nothing more is recorded. Texts, and what experiments know, are kept for endpoints with a running experiment, a " +
-      "mirror, ",
+    "Nothing more is recorded. What experiments know is kept for endpoints with a running experiment, a mirror or ",
     h("code", {}, "ledger: always"),
-    " or ",
-    h("code", {}, "record"),
+    "; texts for those with ",
+    h("code", {}, "record: {text: full}"),
     ".",
   );
 }
