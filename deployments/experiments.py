@@ -8,6 +8,7 @@ is not durable, so that nothing is lost with a replica.
 
 import os
 import time
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 from ray import serve
@@ -20,10 +21,12 @@ from app.experiments.host import host_controller
 from app.internal_api import ROUTER, ROUTER_DEPLOYMENT
 from app.internal_keys import Purpose, accepted
 from app.server.experiments_host import experiments_app
+from app.server.models import replica_starts
 from app.telemetry.logs import log_to_stderr
 from app.upstream.target import ledger_base
 from deployments.control_plane import ServeControl
 from deployments.engine.internal_key import InternalKeyMiddleware
+from deployments.fleet import ServeFleet
 
 CPUS = 0.2
 """Logical CPUs. 20,000 requests a second take a sixth of a core."""
@@ -49,7 +52,8 @@ class ExperimentsDeployment:
         async def read_configuration() -> Config | None:
             return await restore_expired(control, time.time())
 
-        self._host = host_controller(read_configuration, ledger_base(), control)
+        new_starts = partial(replica_starts, ServeFleet(control.call, None))
+        self._host = host_controller(read_configuration, ledger_base(), control, new_starts)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

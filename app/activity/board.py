@@ -6,11 +6,12 @@ Counts are kept in three resolutions, each for its own time: the finer ones end 
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import msgspec
 
-from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, ListedRequest, PeriodCounts, Report
+from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, ListedRequest, PeriodCounts, ReplicaStart, Report
 from app.telemetry.recent import Arm, BucketCounts
 
 MOST_REQUESTS = 500
@@ -22,6 +23,8 @@ MOST_RUNNING = 5000
 SILENT_S = 15.0
 """Seconds without a report after which a router's running requests are forgotten: it may have died."""
 MOST_USES = 50_000
+MOST_STARTS, STARTS_S = 5000, 7.0 * 86400
+"""The starts of replicas that are kept: the last ones of a week."""
 AHEAD_S = 300.0
 USE_DAYS = 31
 DAY_S = 86400
@@ -144,6 +147,8 @@ class Board:
         self._bounds: Sequence[float] = ()
         self._arms: set[Arm] = set()
         self._uses: OrderedDict[tuple[int, str], DailyUse] = OrderedDict()
+        self._starts: OrderedDict[str, ReplicaStart] = OrderedDict()
+        self._watched_since: float | None = None
         self.used: dict[str, float] = {}
         """When each caller's key was used last, by the caller's id, in Unix seconds."""
 
@@ -310,6 +315,37 @@ class Board:
             for caller_id, by_day in found.items()
         }
 
+    # Starts of replicas
+
+    def started(self, starts: Iterable[ReplicaStart], now: float) -> None:
+        """Adds the starts that are not known yet. Whoever calls this watches from then on, also if there are none."""
+        self._watched_since = self._watched_since if self._watched_since is not None else now
+        for start in starts:
+            self._starts.setdefault(start.replica, start)
+        for replica in [id for id, start in self._starts.items() if start.at < now - STARTS_S]:
+            del self._starts[replica]
+        while len(self._starts) > MOST_STARTS:
+            self._starts.popitem(last=False)
+
+    def starts(self, now: float) -> dict[str, Any] | None:
+        """The starts of each application's replicas since `since`: how many, and how long half of them and the longest
+        took, in seconds. None if nobody watches them."""
+        if self._watched_since is None:
+            return None
+        times: dict[str, list[float]] = {}
+        for start in self._starts.values():
+            if start.at >= now - STARTS_S:
+                times.setdefault(start.application, []).append(start.took_s)
+        # A replica that ran already when the watch began is among them.
+        first = min((start.at for start in self._starts.values()), default=self._watched_since)
+        return {
+            "since": max(min(first, self._watched_since), now - STARTS_S),
+            "applications": {
+                application: {"count": len(took), "median_s": round(median(took), 1), "longest_s": max(took)}
+                for application, took in sorted(times.items())
+            },
+        }
+
     # What outlives the process
 
     def dump(self) -> bytes:
@@ -324,6 +360,8 @@ class Board:
             uses=[(day, id, use) for (day, id), use in self._uses.items()],
             used=self.used,
             periods=self.periods(),
+            starts=list(self._starts.values()),
+            watched_since=self._watched_since,
         )
         return msgspec.msgpack.encode(state)
 
@@ -342,6 +380,10 @@ class Board:
                     self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
         for day, id, use in state.uses:
             self._uses[day, id] = use
+        if state.watched_since is not None:
+            self._watched_since = min(state.watched_since, self._watched_since or now)
+        for start in state.starts:
+            self._starts.setdefault(start.replica, start)
         for router, at in state.periods.items():
             taken = self._routers.setdefault(router, _Router())
             taken.period = max(taken.period, at)
@@ -356,6 +398,8 @@ class _State(msgspec.Struct):
     uses: list[tuple[int, str, DailyUse]]
     used: dict[str, float]
     periods: dict[str, float] = {}
+    starts: list[ReplicaStart] = []
+    watched_since: float | None = None
 
 
 def _plain(request: ListedRequest) -> dict[str, Any]:

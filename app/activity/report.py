@@ -107,6 +107,15 @@ class Report(msgspec.Struct, frozen=True):
     keeper: str = ""
 
 
+class ReplicaStart(msgspec.Struct, frozen=True):
+    """The start of a replica with an engine: at `at` (Unix seconds), ready `took_s` seconds later."""
+
+    replica: str
+    application: str
+    at: float
+    took_s: float
+
+
 class Taken(msgspec.Struct, frozen=True):
     """The answer. `keeper` is a random id of who has taken the report, "" if it takes no periods yet. `saved`: it has
     written the router's periods up to this one (Unix seconds)."""

@@ -4,14 +4,14 @@ activity/<writer>.msgpack        the counts over time, and callers' use by day; 
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from app.activity.board import RANGES, Board, Wanted
-from app.activity.report import Taken, decode
+from app.activity.report import ReplicaStart, Taken, decode
 from app.errors import BadRequest
 from app.experiments.contract.questions import choice
 from app.experiments.storage.store import FileStore, StoreError
@@ -64,6 +64,16 @@ class ActivityKeeper:
         days = int(query["days"])
         content = {"uses": self.board.uses(days, self._clock()), "used": self.board.used}
         return Answer(200, msgspec.json.encode(content))
+
+    def started(self, starts: Sequence[ReplicaStart]) -> None:
+        """Adds starts of replicas."""
+        self._load()
+        self.board.started(starts, self._clock())
+
+    def starts(self) -> Answer:
+        """The starts of replicas by application, null if nobody watches them."""
+        self._load()
+        return Answer(200, msgspec.json.encode(self.board.starts(self._clock())))
 
     def save_if_due(self) -> None:
         """Writes the counts every few minutes. Raises StoreError."""

@@ -172,6 +172,7 @@ class Answers:
             ("GET", re.compile(ISSUED_KEYS), lambda query, body: self._reader.issued_keys.answer(query.get("after"))),
             ("POST", re.compile(ISSUED_KEYS), lambda query, body: self._reader.issued_keys.change(body)),
             ("POST", re.compile(f"{ACTIVITY}/uses"), lambda query, body: self._reader.activity.uses(query)),
+            ("GET", re.compile(f"{ACTIVITY}/starts"), lambda query, body: self._reader.activity.starts()),
             ("POST", re.compile(f"{ACTIVITY}/requests"), lambda query, body: self._reader.activity.requests(body)),
             ("POST", re.compile(f"{ACTIVITY}/history"), lambda query, body: self._reader.activity.history(query, body)),
         ]
@@ -291,7 +292,7 @@ class Answers:
         return Answer(200, _json({"pending": sum(not match - {"unknown"} for match in matches), "late": late}))
 
     def _text(self, request: str, query: Query, body: bytes) -> Answer:
-        return self._reader.recordings.text(request, float(query["since"]))
+        return self._reader.recordings.text(request, float(query["at"]))
 
     def _series(self, query: Query, body: bytes) -> Answer:
         series: list[Series] = []

@@ -9,7 +9,7 @@ is a `ControllerClient`: a router in the same process uses it as it is, others r
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from app.activity.report import ReplicaStart
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import RUNNING, ControlPlane, Delivery
@@ -43,6 +44,9 @@ FRESH_S = 0.5
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
 
+NewStarts = Callable[[Collection[str]], Awaitable[Sequence[ReplicaStart]]]
+"""Returns the starts of replicas but for these, which are known. Raises UpstreamError."""
+
 NewController = Callable[[LedgerSettings, Submit], Controller]
 
 _log = logging.getLogger("switchyard")
@@ -62,16 +66,19 @@ class ControllerHost:
         new_controller: NewController,
         control: ControlPlane | None = None,
         clock: Callable[[], float] = time.time,
+        new_starts: NewStarts | None = None,
         *,
         tick_s: float = TICK_S,
         configuration_s: float = CONFIGURATION_S,
     ) -> None:
         """`control`: the control plane through which experiments move traffic; without one they cannot. `clock`: Unix
-        seconds. `configuration_s`: the seconds after which the configuration is read again.
+        seconds. `new_starts`: None where nobody starts replicas. `configuration_s`: the seconds after which the
+        configuration is read again.
         """
         self._tick_s, self._configuration_s = tick_s, configuration_s
         self._read_configuration, self._new_controller = read_configuration, new_controller
-        self._control, self._clock = control, clock
+        self._control, self._clock, self._new_starts = control, clock, new_starts
+        self._started: set[str] = set()
         self.controller: Controller | None = None
         self._answers: Answers | None = None
         self._url = ""
@@ -208,6 +215,7 @@ class ControllerHost:
             if loop.time() - counted_at >= self._configuration_s:
                 counted_at = loop.time()
                 await self._log_failures(self._count_replicas())
+                await self._log_failures(self._watch_starts())
 
     async def _count_replicas(self) -> None:
         if self._control is None or self.controller is None:
@@ -218,6 +226,14 @@ class ControllerHost:
         except UpstreamError:
             running = None  # reports state that replicas are not known
         await self._in_thread(partial(self.controller.observe_replicas, running))
+
+    async def _watch_starts(self) -> None:
+        if self._new_starts is None or self.controller is None:
+            return
+        with suppress(UpstreamError):  # the next look finds what is there then
+            starts = await self._new_starts(self._started)
+            await self._on_board(partial(self.controller.activity.started, starts))
+            self._started |= {start.replica for start in starts}
 
     async def _move(self, control: ControlPlane) -> None:
         """Makes the changes of traffic that experiments want, apart from the ticks, as `_follow`."""
@@ -270,6 +286,7 @@ class ControllerHost:
                 self.controller.close()
             controller = self._new_controller(config.ledger, self._writer.submit)
             self._url, self._answers = config.ledger.url, Answers(controller)
+            self._started = set()
             controller.configure(config, rollout_complete=rollout_complete)
             controller.tick()  # writes the start to the journal before the first request
             self.controller = controller
@@ -285,7 +302,12 @@ class ControllerHost:
 
 
 def host_controller(
-    read_configuration: ReadConfiguration, base: Path, control: ControlPlane | None = None, *, is_alone: bool = False
+    read_configuration: ReadConfiguration,
+    base: Path,
+    control: ControlPlane | None = None,
+    new_starts: NewStarts | None = None,
+    *,
+    is_alone: bool = False,
 ) -> ControllerHost:
     """A host of the real controller. `base`: the directory that a relative `ledger.url` is relative to. `control`: the
     control plane through which experiments move traffic; None: they cannot. `is_alone`: the only router is in the same
@@ -299,4 +321,4 @@ def host_controller(
         ahead = WriteAhead(directory) if is_alone and directory is not None else None
         return Controller(ledger, base=base, has_control_plane=control is not None, submit=submit, write_ahead=ahead)
 
-    return ControllerHost(read_configuration, new, control)
+    return ControllerHost(read_configuration, new, control, new_starts=new_starts)

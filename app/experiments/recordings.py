@@ -23,6 +23,8 @@ from app.exposures.controller_client import Answer
 from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, decode_file, decode_line
 
 _ROUTER = re.compile("[0-9a-f]{16}")
+SAME_S = 2.0
+"""Seconds between two times of arrival of the same request, at most: a router reads its clock twice."""
 MOST_SEARCHED = 500
 """Files, from the request's arrival on: those of some hours of one router."""
 
@@ -48,14 +50,15 @@ class RecordingKeeper:
             raise InvalidRecording(f"version {file.version}, this controller reads {VERSION}")
         self._directory().write(path_of(file), file.lines)
 
-    def text(self, request: str, since: float) -> Answer:
-        """The recorded text of the request with this hash, which arrived at `since` (Unix seconds), as `{"body": …}`.
+    def text(self, request: str, at: float) -> Answer:
+        """The recorded text of the request with this hash that arrived at `at` (Unix seconds), as `{"body": …}`. Its
+        caller chose the id: the same id at another time is another request's.
 
         Raises NotFound, StoreError, and UnreadableRecording.
         """
         store, name = self._directory(), request.encode()
         # A line is written after its request has ended, and in files of a minute.
-        first = f"{datetime.fromtimestamp(since, UTC):%Y%m%dT%H%M%S}"
+        first = f"{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%S}"
         later = [file.path for file in store.list(RECORDINGS) if file.path.rpartition("/")[2] >= first]
         for path in later[:MOST_SEARCHED]:
             try:
@@ -65,7 +68,7 @@ class RecordingKeeper:
             if name not in data:
                 continue
             for line in _lines(path, data):
-                if line.request == request and line.body is not None:
+                if line.request == request and line.body is not None and abs(line.at - at) < SAME_S:
                     return Answer(200, msgspec.json.encode({"body": line.body}))
         raise NotFound(
             "No text of this request is recorded: it is not written yet, is none of the recorded percent, "

@@ -424,6 +424,7 @@ interface LoadedApplication {
   waiting: number | null;
   kv_cache_use: number | null;
   prefix_hit_rate: number | null;
+  starts: { since: number; count: number; median_s: number | null; longest_s: number | null } | null;
   engines: LoadedEngine[];
   replicas: LoadedReplica[];
 }

@@ -102,7 +102,7 @@ class ActivityApi:
         if (endpoint := found[0]["endpoint"]) not in self._with_texts(context.caller):
             raise NotFound(f"'{endpoint}' records no texts: `record: {{text: full}}` would", param="id")
         path = f"/recordings/{request_hash(id):016x}"
-        text = await ask(services.controller, "GET", path, {"since": str(found[0]["at"])})
+        text = await ask(services.controller, "GET", path, {"at": str(found[0]["at"])})
         content = {"request_id": id, "endpoint": endpoint, **msgspec.json.decode(text.body)}
         return Reply(dump(content), headers=_NEVER_CACHED)
 

@@ -7,13 +7,14 @@ nobody says is null. Engine arguments may hold secrets, so that only values that
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
+from app.activity.report import ReplicaStart
 from app.config.reference import packages
 from app.config.schema import Config
 from app.control_plane import RUNNING
@@ -21,9 +22,9 @@ from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.engine.card import EngineCard, decode
 from app.errors import SwitchyardError
-from app.server.fleet import Fleet, KnownFleet, Replica
+from app.server.fleet import Fleet, FleetSource, KnownFleet, Replica
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words
 
 MOST_AT_ONCE = 32
 """Replicas that are asked at the same time."""
@@ -71,8 +72,21 @@ class ModelsApi:
             except SwitchyardError as error:
                 why_not = f"{error.message}."
         cards = await self._cards(self._fleet, fleet, seen) if self._fleet is not None and fleet is not None else {}
-        content = {"at": time.time(), "why_not": why_not or None, **models_document(seen, fleet, cards)}
+        document = models_document(seen, fleet, cards, await self._starts())
+        content = {"at": time.time(), "why_not": why_not or None, **document}
         return Reply(dump(content), headers={"cache-control": "no-store"})
+
+    async def _starts(self) -> Mapping[str, Any] | None:
+        """The starts of replicas that the controller of experiments has seen; None if it does not say."""
+        if self._services.controller is None:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                answer = await ask(self._services.controller, "GET", "/activity/starts")
+        except (SwitchyardError, TimeoutError):
+            return None
+        found: Mapping[str, Any] | None = msgspec.json.decode(answer.body)
+        return found
 
     async def _cards(self, known: KnownFleet, fleet: Fleet, seen: Config) -> dict[str, EngineCard]:
         """What the engines of the replicas say that the reader sees, as far as they do."""
@@ -97,8 +111,30 @@ class ModelsApi:
         return cards
 
 
-def models_document(seen: Config, fleet: Fleet | None, cards: Mapping[str, EngineCard]) -> dict[str, Any]:
-    """What a reader of `seen` sees of `fleet` (None: unknown). `cards`: what engines say, by the replica's id."""
+async def replica_starts(fleet: FleetSource, known: Collection[str]) -> list[ReplicaStart]:
+    """The starts of the replicas with engines that run, but for the `known` ones. Raises UpstreamError."""
+    listed, starts = await fleet.fleet(), []
+    for replica in listed.replicas:
+        state = listed.applications.get(replica.application)
+        if state is None or "llm_config" not in state.arguments or replica.id in known or not replica.can_answer:
+            continue
+        try:
+            took_s = _took_s(replica, decode(await fleet.engine_card(replica.id)))
+        except (SwitchyardError, msgspec.DecodeError):
+            continue
+        if took_s is not None and replica.started_at is not None:
+            starts.append(ReplicaStart(replica.id, replica.application, replica.started_at, took_s))
+    return starts
+
+
+def models_document(
+    seen: Config,
+    fleet: Fleet | None,
+    cards: Mapping[str, EngineCard],
+    starts: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a reader of `seen` sees of `fleet` (None: unknown). `cards`: what engines say, by the replica's id.
+    `starts`: those of replicas, as `Board.starts` returns them."""
     behind = _endpoints(seen)
     replicas: dict[str, list[Replica]] = {}
     for replica in fleet.replicas if fleet is not None else ():
@@ -114,6 +150,7 @@ def models_document(seen: Config, fleet: Fleet | None, cards: Mapping[str, Engin
                 "endpoints": _sorted(endpoint for deployment in deployments for endpoint in behind.get(deployment, ())),
                 **_application(fleet, name),
                 **_sums(replicas.get(name, []), cards, is_known=fleet is not None),
+                "starts": _starts(starts, name),
                 "engines": _engines(replicas.get(name, []), cards),
                 "replicas": [_replica(replica, cards.get(replica.id)) for replica in sorted(replicas.get(name, []))],
             }
@@ -144,6 +181,13 @@ def _endpoints(seen: Config) -> dict[str, list[str]]:
         for deployment in {*endpoint.traffic, *(endpoint.fallback or ()), *shadow}:
             found.setdefault(deployment, []).append(name)
     return found
+
+
+def _starts(starts: Mapping[str, Any] | None, name: str) -> dict[str, Any] | None:
+    if starts is None:
+        return None
+    none = {"count": 0, "median_s": None, "longest_s": None}
+    return {"since": starts["since"], **starts["applications"].get(name, none)}
 
 
 def _application(fleet: Fleet | None, name: str) -> dict[str, Any]:
@@ -206,10 +250,6 @@ def _engines(replicas: Sequence[Replica], cards: Mapping[str, EngineCard]) -> li
 
 def _replica(replica: Replica, card: EngineCard | None) -> dict[str, Any]:
     said = msgspec.structs.asdict(card) if card is not None else {}
-    took_s = None
-    if card is not None and replica.started_at is not None and card.ready_at >= replica.started_at:
-        # A controller that has started again takes its own start for that of the replicas that it finds.
-        took_s = round(card.ready_at - replica.started_at, 1)
     return {
         "id": replica.id,
         "state": replica.state,
@@ -217,10 +257,18 @@ def _replica(replica: Replica, card: EngineCard | None) -> dict[str, Any]:
         "accelerator": replica.accelerator,
         "started_at": replica.started_at,
         "ready_at": said.get("ready_at"),
-        "start_s": took_s,
+        "start_s": _took_s(replica, card) if card is not None else None,
         **{name: said.get(name) for name in ("running", "waiting", "kv_cache_use", "prefix_queries", "prefix_hits")},
         "prefix_hit_rate": _rate(said.get("prefix_hits"), said.get("prefix_queries")),
     }
+
+
+def _took_s(replica: Replica, card: EngineCard) -> float | None:
+    """Seconds from the replica's start until its engine was ready; None if they are not known."""
+    if replica.started_at is None or card.ready_at < replica.started_at:
+        # A controller that has started again takes its own start for that of the replicas that it finds.
+        return None
+    return round(card.ready_at - replica.started_at, 1)
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

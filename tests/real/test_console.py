@@ -70,6 +70,8 @@ async def test_the_page_models_shows_what_the_real_engines_say(application: Appl
     found = {one["application"]: one for one in loaded["applications"]}
     assert found.keys() == {"smollm2-blue", "smollm2-green", "minilm"}
     for one in found.values():
+        assert one["starts"]["count"] >= 1
+        assert one["starts"]["longest_s"] >= one["replicas"][0]["start_s"] >= 0.5
         assert (one["status"], one["running_replicas"], one["source"][:8]) == ("RUNNING", 1, "package:")
         (replica,), (engine,) = one["replicas"], one["engines"]
         assert (replica["state"], replica["node"]) == ("RUNNING", "127.0.0.1")

@@ -6,10 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.activity.board import MOST_STARTS, Board
+from app.activity.report import ReplicaStart
 from app.config.schema import Config, parse
 from app.engine.card import EngineCard
 from app.server.fleet import ApplicationState, Fleet, Replica
-from app.server.models import HIDDEN, models_document, shown
+from app.server.models import HIDDEN, models_document, replica_starts, shown
+from tests.support.processes.fake_fleet import MemoryFleet
 
 SECRET = "hunter2-secret"
 
@@ -95,6 +98,40 @@ def test_a_start_takes_from_the_process_to_the_engine_and_is_unknown_where_clock
     fleet = Fleet([Replica("a", "blue-app", "n", "RUNNING", 58.5), Replica("b", "blue-app", "n", "RUNNING", 101.0)])
     found = applications(fleet, {"a": card(), "b": card()})["blue-app"]["replicas"]
     assert [one["start_s"] for one in found] == [41.5, None]
+
+
+async def test_the_starts_of_engines_are_those_that_are_known_to_have_run() -> None:
+    engine = ApplicationState("RUNNING", "", {"llm_config": {}})
+    source = MemoryFleet(Fleet(applications={"blue-app": engine, "router": ApplicationState("RUNNING", "", {})}))
+    for replica in (
+        Replica("a", "blue-app", "n", "RUNNING", 58.5),
+        Replica("known", "blue-app", "n", "RUNNING", 60.0),
+        Replica("recovered", "blue-app", "n", "RUNNING", 101.0),
+        Replica("silent", "blue-app", "n", "RUNNING", 60.0),
+        Replica("starting", "blue-app", "n", "STARTING", 60.0, can_answer=False),
+        Replica("r", "router", "n", "RUNNING", 60.0),
+    ):
+        source.start(replica, lambda endpoints: b"")
+        if replica.id != "silent":
+            source.cards[replica.id] = card()
+    assert await replica_starts(source, {"known"}) == [ReplicaStart("a", "blue-app", 58.5, 41.5)]
+    board = Board()
+    assert board.starts(200.0) is None
+    board.started([ReplicaStart(f"r{at}", "blue-app", float(at), took) for at, took in ((10, 9.0), (20, 5.0))], 100.0)
+    board.started([ReplicaStart("r10", "blue-app", 10.0, 9.0), ReplicaStart("x", "other", 30.0, 1.0)], 101.0)
+    again = Board()
+    again.load(board.dump(), 102.0)
+    for one in (board, again):
+        starts = one.starts(200.0)
+        blue = models_document(config(), Fleet(), {}, starts)["applications"][0]["starts"]
+        assert blue == {"since": 10.0, "count": 2, "median_s": 7.0, "longest_s": 9.0}
+        green = models_document(config(), Fleet(), {}, starts)["applications"][1]["starts"]
+        assert green == {"since": 10.0, "count": 0, "median_s": None, "longest_s": None}
+    week = 7 * 86400
+    board.started([ReplicaStart(f"n{number}", "blue-app", 50.0 + week, 1.0) for number in range(MOST_STARTS + 9)], week)
+    found = board.starts(60.0 + week)
+    assert found is not None
+    assert (found["applications"]["blue-app"]["count"], found["since"]) == (MOST_STARTS, 60.0)
 
 
 def test_the_arguments_of_the_file_are_shown_beside_the_engines_own() -> None:

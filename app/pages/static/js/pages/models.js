@@ -1,7 +1,7 @@
 // What is loaded where: the applications of models, their replicas, and what their engines say.
 
 import { h, morph } from "../dom.js";
-import { count, list, or, percent, seconds, time, whole } from "../format.js";
+import { count, list, moment, or, percent, seconds, time, whole } from "../format.js";
 import { cell, figure, mark, notice, staleNotice, table, term } from "../parts.js";
 
 export const title = "Models";
@@ -116,6 +116,7 @@ function application(loaded) {
           { class: "stacked" },
         )
       : h("p", { class: "empty" }, loaded.running_replicas === null ? "Its replicas are not known." : "No replica."),
+    h("p", { class: "hint" }, starts(loaded)),
     engines.length ? engines.map((engine, index) => settings(engine, loaded, index)) : settings(null, loaded, 0),
   );
 }
@@ -125,6 +126,14 @@ function status({ status, message }) {
   if (status === null || status === "RUNNING") return null;
   const [kind, words] = STATUSES[status] ?? ["warn", status.toLowerCase().replaceAll("_", " ")];
   return h("p", {}, mark(kind, `Ray Serve says that ${words}${message ? `: ${message}` : "."}`));
+}
+
+/** @param {LoadedApplication} loaded */
+function starts({ starts: found }) {
+  if (found === null) return "How often it has started is not known: no controller of experiments says it.";
+  const { since, count: times, median_s, longest_s } = found;
+  const often = `${count(times, "known start", "known starts")} since ${moment(since)}`;
+  return times ? `${often}: ${seconds(median_s)} at the median, ${seconds(longest_s)} at most.` : `${often}.`;
 }
 
 /**
