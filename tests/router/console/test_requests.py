@@ -142,7 +142,7 @@ async def test_a_request_that_is_not_found_is_explained(open_page: OpenPage, rig
 
 def send(rig: Rig, *, headers: dict[str, str] | None = None, **fields: object) -> int:
     url = f"{rig.url}/v1/chat/completions"
-    return httpx.post(url, json={**CHAT, **fields}, headers=headers).status_code
+    return httpx.post(url, json={**CHAT, **fields}, headers=headers, timeout=60).status_code
 
 
 def kept(rig: Rig) -> int:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,15 @@ def test_a_running_request_is_listed_by_every_router_until_it_ends(
 
         return StreamingResponse(parts(), media_type="text/event-stream")
 
+    def runs(url: str, count: int) -> bool:
+        return bool(listed(url, status="running")["running"] == count)
+
     rig.blue.answer = slow
     with servers.host(two.routers[0].app) as a, servers.host(two.routers[1].app) as b, ThreadPoolExecutor(1) as pool:
         try:
             answer = pool.submit(chat, a, "long", stream=True)
             for url in (a, b):
-                wait_until(lambda url=url: listed(url, status="running")["running"] == 1)
+                wait_until(partial(runs, url, 1))
             wait_until(lambda: listed(b, id="long")["requests"][0]["first_byte_s"] is not None)
             found = listed(b, id="long")
             (request,) = found["requests"]
@@ -107,7 +111,7 @@ def test_a_running_request_is_listed_by_every_router_until_it_ends(
             ended.set()
         assert answer.result().status_code == 200
         for url in (a, b):
-            wait_until(lambda url=url: listed(url, id="long")["running"] == 0)
+            wait_until(partial(runs, url, 0))
             assert [one["running"] for one in listed(url, id="long")["requests"]] == [False]
     two.controller.close()
 

@@ -65,6 +65,16 @@ export const duration = optional((total) => {
 });
 
 /**
+ * A text from the server, with what it has between backticks as code.
+ *
+ * @param {string} text
+ * @returns {Child}
+ */
+export function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
+/**
  * A sentence from the server, with its numbers kept on one line with their units.
  *
  * @param {string} text

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -162,9 +163,9 @@ async def test_no_count_is_lost_or_counted_twice_however_the_controller_ends(tmp
     reporter = ActivityReporter(log, controller.deliver, dict, every_s=0.002, clock=clock)
     total = 0.0
 
-    def counted() -> int:
+    def counted() -> float:
         series = controller.board.history("1h", clock.now + 120, None)["series"]
-        return round(sum(rate * 60 for one in series for rate in one["requests_per_s"]))
+        return float(round(sum(rate * 60 for one in series for rate in one["requests_per_s"])))
 
     async with reporter.running():
         for _ in range(25):
@@ -194,16 +195,17 @@ async def test_a_running_request_is_reported_until_it_ends(tmp_path: Path) -> No
         requests = board.requests(Wanted(), NOW)["requests"]
         return [(one["running"], one["deployment"], one["plan"]) for one in requests]
 
+    async def shows(*wanted: tuple[bool, str, str]) -> None:
+        for board in (controller.board, reporter.board):
+            await wait_until_async(partial(lambda board: seen(board) == list(wanted), board))
+
     async with reporter.running():
         log.begin(record, {"chat": "0-abc"}, caller_id="key-1", trace_id=0)
-        for board in (controller.board, reporter.board):
-            await wait_until_async(lambda board=board: seen(board) == [(True, "", "0-abc")])
+        await shows((True, "", "0-abc"))
         record.deployment = "blue"
-        for board in (controller.board, reporter.board):
-            await wait_until_async(lambda board=board: seen(board) == [(True, "blue", "0-abc")])
+        await shows((True, "blue", "0-abc"))
         log.add(record, plan="0-abc", caller_id="key-1", trace_id=0)
-        for board in (controller.board, reporter.board):
-            await wait_until_async(lambda board=board: seen(board) == [(False, "blue", "0-abc")])
+        await shows((False, "blue", "0-abc"))
 
 
 def test_of_many_running_requests_those_that_have_run_longest_are_reported() -> None:

@@ -1,7 +1,7 @@
 // Every key with its rights and use; managers create, change and revoke those that the server keeps.
 
 import { h } from "../dom.js";
-import { count, moment, whole } from "../format.js";
+import { count, moment, whole, withCode } from "../format.js";
 import { askForReason, cell, mark, table } from "../parts.js";
 import { bars } from "../sparkline.js";
 import { askForKey, showSecret } from "./form.js";
@@ -25,7 +25,7 @@ export function keyTable(document, actions) {
           )
         : null,
     ),
-    why_not === null ? null : h("p", { class: "hint", key: "keys-why" }, why_not),
+    why_not === null ? null : h("p", { class: "hint", key: "keys-why" }, withCode(why_not)),
     keys.length
       ? table(
           "API keys",

@@ -86,7 +86,10 @@ export function timeline(request, traceUrl) {
       "div",
       { class: "phases", "aria-hidden": "true" },
       steps.map(({ from, to, index }) =>
-        h("span", { class: `phase arm-${index + 1}`, style: { "flex-grow": String(Math.max(to - from, 0)) } }),
+        h("span", {
+          class: `phase arm-${index + 1}`,
+          style: { "flex-grow": String((100 * (to - from)) / request.duration_s) },
+        }),
       ),
     ),
     h(
