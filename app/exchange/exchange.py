@@ -173,7 +173,9 @@ class Exchange:
 
     async def parse(self) -> None:
         """Makes the call of the body, checked against the configuration. Raises ClientError."""
-        self.state.requests.begin(self.record, self.writer.plans, caller_id=self.caller.id, trace_id=self._trace_id())
+        if not self.route.open:
+            plans, caller_id = self.writer.plans, self.caller.id
+            self.state.requests.begin(self.record, plans, caller_id=caller_id, trace_id=self._trace_id())
         request, config, bodies = self.request, self.snapshot.config, self.state.access.bodies
         self.size = size = size_of(request.body)
         self.record.endpoint = self._addressed()

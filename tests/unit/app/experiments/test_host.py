@@ -1,7 +1,10 @@
 """The host: a controller in its own thread, and the same over HTTP."""
 
 import json
+import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,13 +12,16 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
+from app.activity.report import ReplicaStart
+from app.config.experiments import LedgerSettings
 from app.config.schema import Config, parse
 from app.control_plane import with_traffic
 from app.errors import Broken, Unavailable, UpstreamError
-from app.experiments.controller import InvalidBatch
+from app.experiments.controller import Controller, InvalidBatch
 from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
 from app.experiments.storage.columns import Tables
+from app.experiments.storage.keeper import Submit
 from app.experiments.storage.store import LocalStore
 from app.exposures.wire import decode_acknowledgement, encode
 from app.internal_api import APP_PREFIX, EXPERIMENTS
@@ -80,6 +86,32 @@ async def test_an_experiment_delivered_just_now_is_found(tmp_path: Path) -> None
         assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 404
         source.config = configuration()
         assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 200
+
+
+async def test_the_starts_of_replicas_are_asked_for_once_and_outlive_the_host(tmp_path: Path) -> None:
+    asked: list[set[str]] = []
+
+    async def new_starts(known: Collection[str]) -> list[ReplicaStart]:
+        asked.append(set(known))
+        if len(asked) == 1:
+            raise UpstreamError("absent")
+        return [ReplicaStart("r1", "blue-app", time.time() - 60, 41.5)] if "r1" not in known else []
+
+    def new(ledger: LedgerSettings, submit: Submit) -> Controller:
+        return Controller(ledger, base=tmp_path, has_control_plane=False, submit=submit)
+
+    async def starts(hosted: ControllerHost) -> Any:
+        return json.loads((await hosted.ask("GET", "/activity/starts", {}, b"")).body)
+
+    source = ConfigurationSource(configuration())
+    async with ControllerHost(source, new, new_starts=new_starts, tick_s=0.01, configuration_s=0.02) as hosted:
+        assert await starts(hosted) is None, "nobody has looked"
+        await wait_until_async(lambda: asked and asked[-1] == {"r1"})
+        assert asked[:3] == [set(), set(), {"r1"}]
+        found = await starts(hosted)
+    assert found["applications"] == {"blue-app": {"count": 1, "median_s": 41.5, "longest_s": 41.5}}
+    async with ControllerHost(source, new, tick_s=0.01) as again:
+        assert await starts(again) == found
 
 
 async def test_before_the_first_configuration_batches_are_refused(tmp_path: Path) -> None:
