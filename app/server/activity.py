@@ -1,4 +1,4 @@
-"""`GET /api/requests`: the requests that run and the last ones, of all routers; `GET /api/requests/{id}/text`: the
+"""`GET /api/requests`: the requests that run and the last ones, of all routers; `GET /api/texts/{id}`: the
 recorded text of one of them; `GET /api/history`: the counts over time.
 
 Managers and viewers see everybody's requests at the endpoints that they may use, others their own. A history counts all
@@ -43,7 +43,7 @@ class ActivityApi:
         self._services, self._own = services, own
         self._api = Api("switchyard", services, openai_words, is_audited=False)
         self._audited_api = Api("switchyard", services, openai_words)
-        self._text_entry = ApiRoute("GET", "/api/requests/{id}/text", "recorded_text", self._text, audited=True)
+        self._text_entry = ApiRoute("GET", "/api/texts/{id:path}", "recorded_text", self._text, audited=True)
         query: dict[str, Schema] = {
             "id": {"description": "The request's id: x-request-id"},
             "endpoint": {},

@@ -33,7 +33,7 @@ ROUTES = {
     ("POST", "/api/keys/{id}/rotate"): MANAGE,
     ("POST", "/api/keys/{id}/revoke"): MANAGE,
     ("GET", "/api/models"): VIEW,
-    ("GET", "/api/requests/{id}/text"): MANAGE,
+    ("GET", "/api/texts/{id}"): MANAGE,
     ("GET", "/api/overview"): ANY,
     ("GET", "/api/events"): ANY,
     ("GET", "/api/exposures"): VIEW,

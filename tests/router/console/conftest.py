@@ -76,7 +76,9 @@ class Managed:
             random=Random(7),
             control=self.control,
             controller=self.controller,
+            recordings=self.controller,
             send_every_s=0.02,
+            recording_file_s=0.05,
         )
         self.take(self.config)
         self.url = ""

@@ -169,6 +169,32 @@ async def test_a_request_that_nothing_records_shows_where_its_time_went(open_pag
     await expect(page.get_by_role("region", name="Requests").locator("tbody tr")).to_have_count(1)
 
 
+async def test_a_manager_reads_the_recorded_text_and_a_caller_has_no_button(
+    open_page: OpenPage, judged: Managed
+) -> None:
+    keys = judged.guard()
+    endpoints = judged.config["endpoints"]
+    judged.deliver(endpoints={**endpoints, "chat": {**endpoints["chat"], "record": {"text": "full"}}})
+    id = await chat(judged, key=keys["chat team"])
+    for name, buttons in (("boss", 1), ("chat team", 0)):
+        page, watch = await open_page(judged.url, width=390)
+        watch.expected = ["status of 401", "status of 404"]
+        await page.goto(f"/ui#/requests?id={id}")
+        await page.get_by_label("API key").fill(keys[name])
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("article", name=f"Timeline of {id}")).to_be_visible()
+        button = page.get_by_role("button", name="Show the recorded text")
+        await expect(button).to_have_count(buttons)
+        if buttons:
+            text = page.get_by_label("Recorded text", exact=True)
+            while await text.count() == 0:  # its file may not be written yet
+                await button.click()
+                await expect(button.and_(page.locator(":enabled")).or_(text).first).to_be_visible()
+            await expect(text).to_contain_text('"content": "hi"')
+            assert await overflow(page) == 0
+            assert await accessibility_problems(page) == []
+
+
 async def test_a_running_request_is_shown_while_it_runs_and_then_as_it_ended(open_page: OpenPage, rig: Rig) -> None:
     parts = [frame({"id": "x", "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}}]})]
     rig.blue.answer = lambda body: stream([*parts, 12.0, "data: [DONE]\n\n"])

@@ -115,7 +115,7 @@ async def test_recorded_text_is_shown_to_managers_alone_and_each_reading_is_audi
         await recorded(live, 1)
 
         async def text() -> httpx.Response | None:
-            answer = await get("/api/requests/asked/text", "boss")
+            answer = await get("/api/texts/asked", "boss")
             return answer if answer.status_code == 200 else None
 
         answer = await wait_until_async(text)
@@ -125,7 +125,7 @@ async def test_recorded_text_is_shown_to_managers_alone_and_each_reading_is_audi
         assert shown["body"]["messages"][0]["content"] == f"{PROMPT} at [redacted]"
         assert USER not in answer.text
         for by in ("watcher", "ann"):
-            refused = await get("/api/requests/asked/text", by)
+            refused = await get("/api/texts/asked", by)
             assert (refused.status_code, PROMPT in refused.text) == (403, False)
             assert PROMPT not in (await get("/api/requests", by)).text
         assert [(await get("/api/requests", by)).json()["texts"] for by in ("boss", "watcher", "ann")] == [
@@ -133,11 +133,11 @@ async def test_recorded_text_is_shown_to_managers_alone_and_each_reading_is_audi
             [],
             [],
         ]
-        assert (await get("/api/requests/none/text", "boss")).status_code == 404
+        assert (await get("/api/texts/none", "boss")).status_code == 404
         audited = (await get("/api/audit?action=recorded_text", "boss")).json()["records"]
         assert {(one["caller"], one["status"]) for one in audited} >= {("boss", 200), ("watcher", 403), ("ann", 403)}
         live.chat_endpoint(record={})
-        gone = await get("/api/requests/asked/text", "boss")
+        gone = await get("/api/texts/asked", "boss")
         assert (gone.status_code, "records no texts" in gone.text) == (404, True)
 
 

@@ -336,7 +336,7 @@ function one(root, id, context, looks = 1) {
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {
-        const { body } = await api.get(`/api/requests/${encodeURIComponent(id)}/text`, { signal });
+        const { body } = await api.get(`/api/texts/${encodeURIComponent(id)}`, { signal });
         const text = h("pre", { tabindex: "0", "aria-label": "Recorded text" }, JSON.stringify(body, null, 2));
         shown.replaceChildren(text);
         announce("The recorded text is shown");
