@@ -159,7 +159,11 @@ async def test_requests_do_not_notice_a_controller_that_is_away(live: LiveRig) -
     assert unexplained(await ask_all(live.url, users(5, each=2))) == []
     live.controller.absent = False
     assert len(await recorded(live, 10)) == 10
-    assert await counted(live, "recorded") == 10
+
+    async def all_counted() -> bool:  # a file is there before its router hears of it
+        return await counted(live, "recorded") == 10
+
+    await wait_until_async(all_counted)
 
 
 async def test_requests_do_not_notice_a_directory_that_fails(live: LiveRig) -> None:
