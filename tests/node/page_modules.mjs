@@ -16,7 +16,7 @@ const { blocks, Growing } = await load("playground/markdown.js");
 const { fieldOf, request } = await load("playground/request.js");
 const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
 const { cosine, norm } = await load("playground/cards.js");
-const { unbroken } = await load("format.js");
+const { signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { planChanges } = await load("traffic/moves.js");
 
@@ -52,6 +52,8 @@ const FUNCTIONS = {
   request,
   rounded,
   shellWord,
+  signed,
+  signedPercent,
   snippets: (form, url) => snippets(request(form), url),
   unbroken,
   words,

@@ -507,7 +507,7 @@ def summary_of(report: Report, acting: AutomationStatus | None = None) -> Summar
                 better=comparison.better,
                 scale=comparison.scale,
                 minimal_effect=comparison.minimal_effect,
-                effect=comparison.effect,
+                effect=comparison.event_test or comparison.effect,
                 verdict=comparison.verdict,
             )
             for comparison in report.primary

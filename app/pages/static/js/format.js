@@ -29,7 +29,7 @@ function optional(format) {
 }
 
 export const number = optional((value) =>
-  (Math.abs(value) >= 100 ? WHOLE : Math.abs(value) >= 10 ? ONE : TWO).format(value),
+  (Math.abs(value) >= 100 ? WHOLE : Math.abs(value) >= 10 ? ONE : Math.abs(value) >= 0.01 ? TWO : SMALL).format(value),
 );
 
 export const whole = optional((value) => WHOLE.format(value));
@@ -44,7 +44,7 @@ export const percent = optional((share) => {
 const sign = (value) => (value > 0 ? "+" : value < 0 ? "−" : "");
 
 /** -0.05 → "−5 %", 0.05 → "+5 %". */
-export const signedPercent = optional((share) => `${sign(share)}${ONE.format(Math.abs(share) * 100)}\u00a0%`);
+export const signedPercent = optional((share) => `${sign(share)}${percent(Math.abs(share))}`);
 
 export const signed = optional((value) => `${sign(value)}${number(Math.abs(value))}`);
 

@@ -48,6 +48,16 @@ def test_axes_end_at_round_numbers_with_round_halves() -> None:
     assert call_all([("rounded", (it,)) for it in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]
 
 
+@pytest.mark.parametrize("name", ["signed", "signedPercent"])
+def test_no_effect_is_rounded_to_nothing_and_none_changes_its_sign(name: str) -> None:
+    """An interval from -0.6 % to -0.04 % excludes 0, and says so."""
+    values = [sign * digit * 10.0**power for sign in (1, -1) for digit in (1, 4, 9.96) for power in range(-6, 3)]
+    for value, shown in zip(values, call_all([(name, (it,)) for it in values]), strict=True):
+        number = float(shown[1:].replace(",", "").replace(f"{SPACE}%", ""))
+        assert shown[0] == ("+" if value > 0 else "\N{MINUS SIGN}")
+        assert number == pytest.approx(abs(value) * (100 if name == "signedPercent" else 1), rel=0.06)
+
+
 BOUND = st.floats(-0.99, 20.0)
 EFFECTS = st.lists(st.tuples(BOUND, BOUND, BOUND).map(sorted), min_size=1, max_size=6)
 

@@ -96,6 +96,13 @@ def test_the_list_has_the_state_that_acting_gives_it() -> None:
     assert "paused at 5 % until 13 Nov 2025 16:20" in row
 
 
+def test_the_list_shows_the_effect_that_the_verdict_rests_on() -> None:
+    exact = Effect(estimate=3.0, lower=1.0, upper=None)
+    rare = msgspec.structs.replace(SHIP.primary[0], metric="error", verdict="worse", effect=Effect(), event_test=exact)
+    (shown,) = summary_of(msgspec.structs.replace(SHIP, primary=[rare])).primary
+    assert (shown.verdict, shown.effect) == ("worse", exact)
+
+
 def as_text(report: Report) -> str:
     return text.text(document(report))
 
