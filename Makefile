@@ -121,6 +121,7 @@ check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without st
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/python -m deployments.package_schema app/config/packages.json
 	@$(BIN)/switchyard schema > serve_config.schema.json
+	@$(BIN)/python -m deployments.kubernetes.values_schema k8s/chart/values.schema.json
 	@$(BIN)/python -m app.config.reference docs/reference/configuration.md
 
 test: test-fast test-application  ## set up and run the whole suite

@@ -123,7 +123,7 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
     for name in variables if isinstance(variables, Mapping) else ():
         if nearby := _variable_meant(str(name)):
             yield f"{where}.runtime_env.env_vars.{name}: vLLM has no such variable{nearby}"
-    for name, instead in _WITHOUT_EFFECT.items():
+    for name, instead in WITHOUT_EFFECT.items():
         if isinstance(kwargs, Mapping) and kwargs.get(name) is not None:
             yield f"{where}.engine_kwargs.{name}: has no effect on an engine; {instead}"
     wanted = llm_config.get("accelerator_type")
@@ -146,7 +146,7 @@ def _variable_meant(name: str) -> str:
 
 _RESOURCES = ("CPU", "GPU", "memory")
 
-_WITHOUT_EFFECT = {
+WITHOUT_EFFECT = {
     "model": "the model is `model_source`",
     "served_model_name": "the name is `model_id`",
     "host": "clients reach the router, whose address is in `http_options`",
@@ -265,9 +265,7 @@ def _value_problem(error: Any) -> str:
         meant = f"; write {{kind: {value}}}" if value in sections else ""
         return f"expected a mapping with `kind` ({', '.join(sections)}), not {shown(value)}{meant}"
     if error.validator == "pattern":
-        from_hub = f"hf:{value}"
-        fix = f"; did you mean {from_hub}?" if re.search(error.validator_value, from_hub) else ""
-        return f"expected {error.schema.get('description', f'what matches {error.validator_value}')}, not {value}{fix}"
+        return f"expected {error.schema.get('description', f'what matches {error.validator_value}')}, not {value}"
     meant = nearest(str(value), choices)
     if meant and len(choices) > _FEW:
         return f"{shown(value)} is not known{meant}"
@@ -302,7 +300,7 @@ def _remedy(error: Any) -> str:
 def _expected(given: Mapping[str, Any]) -> str:
     """What a schema takes, in words; null is not worth a word."""
     if "$ref" in given:
-        given = packages()["$defs"][given["$ref"].rpartition("/")[2]]
+        given = packages()["$defs"].get(given["$ref"].rpartition("/")[2], {"type": "object"})  # or the router's
     if (choices := list(_choices(given))) and "anyOf" not in given:
         return f"one of {', '.join(map(str, choices))}" if len(choices) > 1 else str(choices[0])
     kinds = given.get("type", [])
@@ -347,6 +345,8 @@ def _remedy_of_key(name: str, known: Sequence[str]) -> str:
     """What to do about an unknown key, to append to a problem."""
     if "max_num_seqs" in known and name in FORMER_ARGUMENTS:
         return f"; this vLLM does not have it: {FORMER_ARGUMENTS[name]}"
+    if "max_num_seqs" in known and name in WITHOUT_EFFECT:
+        return f"; {WITHOUT_EFFECT[name]}"
     return nearest(name, known) or _listed(known)
 
 

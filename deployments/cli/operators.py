@@ -130,7 +130,8 @@ def new(
         shutil.rmtree(directory, ignore_errors=True)
         problems = error.problems if isinstance(error, ConfigError) else [f"{error.filename}: {error.strerror}"]
         raise CommandError("\n".join(problems)) from None
-    typer.echo(f"Wrote {directory}; next: kubectl apply -k {argument(directory)}")
+    typer.echo(f"Wrote {directory}; next: kubectl apply -k {argument(directory)}\n")
+    typer.echo(chart.notes(chart.read(directory), name=name, namespace=namespace).rstrip("\n"))
 
 
 @app.command()

@@ -269,7 +269,7 @@ def _unpinned(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _kept_nowhere(service: Mapping[str, Any], config: Config) -> list[str]:
     url = config.ledger.url
-    if "://" in url or not _is_recorded(config):
+    if "://" in url or not (_is_recorded(config) or config.access.issue_keys):
         return []
     groups = service["spec"]["rayClusterConfig"].get("workerGroupSpecs") or []
     pods = [(group.get("template") or {}).get("spec") or {} for group in groups]
@@ -277,8 +277,9 @@ def _kept_nowhere(service: Mapping[str, Any], config: Config) -> list[str]:
     if any(_is_kept(pod, path) for pod, path in zip(pods, paths, strict=True)):
         return []
     return [
-        f"serveConfigV2: ledger.url: '{url}' is on a node's own disk, and experiments lose their evidence when their "
-        f"controller moves to another node; set a bucket, or mount a persistent volume at {paths[0] if paths else url}"
+        f"serveConfigV2: ledger.url: '{url}' is on a node's own disk, and experiments lose their evidence, and "
+        "managers the keys that they issued, when the controller moves to another node; set a bucket, or mount a "
+        f"persistent volume at {paths[0] if paths else url} (`ledger` in a chart's values)"
     ]
 
 

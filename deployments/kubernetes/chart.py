@@ -14,6 +14,7 @@ import yaml
 from app.config.base import ConfigError
 from app.config.file_check import located, schema_problems
 from app.config.loading import read_yaml
+from app.config.schema import Config
 from deployments.kubernetes import capacity, templates
 from deployments.kubernetes.manifests import KUSTOMIZATION, Manifest, ray_service
 from deployments.kubernetes.templates import Files, TemplateError
@@ -38,20 +39,28 @@ metadata:
 def render(values: Mapping[str, Any], *, name: str, namespace: str, chart: Path = CHART) -> dict[str, str]:
     """The chart's files of objects, each by its name, for the values that differ from its own. Raises ConfigError that
     names the value."""
+    texts = _executed(values, ".yaml", name=name, namespace=namespace, chart=chart)
+    return {file: text.strip("\n") + "\n" for file, text in texts.items() if text.strip()}
+
+
+def notes(values: Mapping[str, Any], *, name: str, namespace: str) -> str:
+    """What Helm prints after an installation. Raises ConfigError."""
+    return _executed(values, ".txt", name=name, namespace=namespace, chart=CHART)["NOTES.txt"]
+
+
+def _executed(values: Mapping[str, Any], suffix: str, *, name: str, namespace: str, chart: Path) -> dict[str, str]:
+    """The text of every template with the suffix, by its name."""
     data = _data(values, name=name, namespace=namespace, chart=chart)
     parsed = {file: templates.define(file.read_text(), file.name) for file in sorted((chart / "templates").iterdir())}
     named = {key: nodes for _, defined in parsed.values() for key, nodes in defined.items()}
-    rendered = {}
-    for file, (nodes, _) in parsed.items():
-        if file.suffix != ".yaml":
-            continue
-        try:
-            text = templates.execute(nodes, data, named)
-        except TemplateError as error:
-            raise ConfigError([str(error)]) from None
-        if text.strip():
-            rendered[file.name] = text.strip("\n") + "\n"
-    return rendered
+    try:
+        return {
+            file.name: templates.execute(nodes, data, named)
+            for file, (nodes, _) in parsed.items()
+            if file.suffix == suffix
+        }
+    except TemplateError as error:
+        raise ConfigError([str(error)]) from None
 
 
 def objects(rendered: Mapping[str, str]) -> list[Manifest]:
@@ -99,15 +108,17 @@ def is_values(path: Path) -> bool:
         document: object = yaml.safe_load(path.read_text(errors="replace"))
     except yaml.YAMLError:  # several documents, too
         return False
-    return isinstance(document, dict) and bool({"models", "cloud", "serveConfig"} & document.keys())
+    own = yaml.safe_load((CHART / "values.yaml").read_text()).keys() - Config.model_fields.keys()
+    return isinstance(document, dict) and "applications" not in document and bool(own & document.keys())
 
 
 def of_values(path: Path) -> list[Manifest]:
     """The objects for a file of values. Raises ConfigError."""
     values: Any = read_yaml(path)
-    if problems := _problems(coalesced(yaml.safe_load((CHART / "values.yaml").read_text()), values), CHART):
-        raise ConfigError(located(path, problems))
-    return objects(render(values, name="switchyard", namespace="switchyard"))
+    try:
+        return objects(render(values, name="switchyard", namespace="switchyard"))
+    except ConfigError as error:
+        raise ConfigError(located(path, error.problems)) from None
 
 
 OBJECTS = "objects"

@@ -361,6 +361,20 @@ def _checked(kind: type, value: Any) -> Any:
     return numbers(value)
 
 
+def _from_yaml(text: str) -> Any:
+    """As in Helm: a text that is no YAML with keys gives one key, `Error`."""
+    try:
+        value = yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        return {"Error": str(error)}
+    return numbers(value) if isinstance(value, dict) else {"Error": f"{value!r} has no keys"}
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    """A regular expression of Go's: `$` at its end is the text's end, and classes are ASCII's."""
+    return re.compile(re.sub(r"\$(?=\)?$)", r"\\Z", pattern), re.ASCII)
+
+
 def raw_json(value: Any) -> str:
     """`toRawJson`: keys are sorted."""
     return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -426,6 +440,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "add": lambda *numbers: sum(map(_int, numbers)),
     "append": lambda items, item: [*items, item],
     "ceil": lambda number: float(math.ceil(number)),
+    "contains": lambda part, text: part in text,
     "concat": lambda *lists: [item for items in lists for item in items],
     "default": lambda other, value=None: value if truth(value) else other,
     "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
@@ -435,7 +450,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "fail": _fail,
     "fromJson": lambda text: _checked(dict, json.loads(text)),
     "fromJsonArray": lambda text: _checked(list, json.loads(text)),
-    "fromYaml": lambda text: _checked(dict, yaml.load(text, Loader=_LOADER)),
+    "fromYaml": _from_yaml,
     "ge": lambda first, second: _alike(first, second) and first >= second,
     "get": lambda mapping, key: mapping.get(key, ""),
     "gt": lambda first, second: _alike(first, second) and first > second,
@@ -461,6 +476,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "not": lambda value: not truth(value),
     "printf": _printf,
     "quote": lambda value: json.dumps(shown(value), ensure_ascii=False),
+    "regexFind": lambda pattern, text: match[0] if (match := _regex(pattern).search(text)) else "",
+    "regexMatch": lambda pattern, text: _regex(pattern).search(text) is not None,
+    "regexReplaceAll": lambda pattern, text, new: _regex(pattern).sub(new, text),
     "replace": lambda old, new, text: text.replace(old, new),
     "required": _required,
     "set": _set,

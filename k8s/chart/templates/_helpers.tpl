@@ -12,9 +12,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {app.kubernetes.io/name: switchyard, app.kubernetes.io/instance: {{ (index . 0).Release.Name }}, app.kubernetes.io/component: {{ index . 1 }}}
 {{- end }}
 
-{{- define "switchyard.secret" -}}{{ .Values.secrets.cluster | default .Release.Name }}{{- end }}
+{{- define "switchyard.secret" -}}{{ .Values.secrets.cluster | default .Release.Name | quote }}{{- end }}
 
-{{- define "switchyard.image" -}}{{ .repository }}:{{ .tag }}{{- end }}
+{{- /* (list IMAGE REPOSITORY): its own repository or that one. */}}
+{{- define "switchyard.image" -}}{{ quote (printf "%s:%s" (default (index . 1) (index . 0).repository) (index . 0).tag) }}{{- end }}
 
 {{- define "switchyard.restricted" -}}
 {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
@@ -22,7 +23,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "switchyard.pullSecrets" -}}
 {{- range .Values.image.pullSecrets }}
-- {name: {{ . }}}
+- {name: {{ quote . }}}
 {{- end }}
 {{- end }}
 

@@ -1,5 +1,6 @@
 {{- /* The Serve configuration: `serveConfig`, or what `models` and `router` describe. */}}
 {{- define "switchyard.serve" -}}
+{{- include "switchyard.refused" . }}
 {{- if .Values.serveConfig }}
 {{- .Values.serveConfig | trim }}
 {{- else -}}
@@ -63,6 +64,7 @@ applications:
 {{- $limits := dict "default" .Values.limits "store" (dict "url_env" "REDIS_URL") }}
 {{- $access := dict "keys_file" "/etc/switchyard/keys.yaml" "managers" .Values.managers "limits" $limits }}
 {{- $all := dict "endpoints" $endpoints "defaults" $defaults "access" $access "deployments" $deployments }}
+{{- with .Values.ledger.url }}{{ $_ := set $all "ledger" (dict "url" .) }}{{ end }}
 {{- include "switchyard.merged" (list $all .Values.router) }}
 {{- end }}
 
@@ -81,12 +83,12 @@ applications:
 {{- if gt (int (default 1 $model.gpus)) 1 }}{{ $_ := set $engine "tensor_parallel_size" (int $model.gpus) }}{{ end }}
 {{- if $chat }}{{ $engine = fromJson (include "switchyard.merged" (list $engine $root.Values.engine)) }}{{ end }}
 {{- $engine = fromJson (include "switchyard.merged" (list $engine (default (dict) $model.engine))) }}
-  - name: {{ $model.name }}
+  - name: {{ quote $model.name }}
     route_prefix: /deployments/{{ $model.name }}
     import_path: deployments.{{ ternary "llm" "embedding" $chat }}:build
     args:
       llm_config:
-        model_loading_config: {model_id: {{ $model.name }}, model_source: {{ quote (include "switchyard.source" $model.source) }}}
+        model_loading_config: {model_id: {{ quote $model.name }}, model_source: {{ quote (include "switchyard.source" $model.source) }}}
         {{- if hasKey $model "gpu" }}
         accelerator_type: {{ quote $model.gpu }}
         {{- else }}
@@ -136,7 +138,11 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- $group := .group }}
 {{- $size := int (default (get $largest $group) (get (default (dict) (get $.Values.nodes (default "cpu" .gpu))) "gpus")) }}
 {{- $needed := 0 }}
-{{- if eq .gpu "" }}{{ $needed = int (ceil (divf (mul .replicas .gpus) $facts.cpu.per_pod)) }}
+{{- if eq .gpu "" }}
+{{- $cpus := int (default $facts.cpu.cpu (get (default (dict) (get $.Values.nodes "cpu")) "cpu")) }}
+{{- $together := div (mul 2 $cpus) (add 1 (mul 2 .gpus)) }}      {{- /* half a core for the replica, one for each process */}}
+{{- if not $together }}{{ fail (printf "nodes.cpu.cpu: %d, but a replica of %s needs %d and a half" $cpus .name (int .gpus)) }}{{ end }}
+{{- $needed = int (ceil (divf .replicas $together)) }}
 {{- else if ge $size (int .gpus) }}{{ $needed = int (ceil (divf .replicas (div $size .gpus))) }}
 {{- else }}{{ $needed = mul .replicas (int (ceil (divf .gpus $size))) }}
 {{- end }}
@@ -147,7 +153,7 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- toRawJson $groups }}
 {{- end }}
 
-{{- /* The engines of the Serve configuration, as JSON: group, gpu, the GPUs (or CPU processes) of a replica, replicas. */}}
+{{- /* The engines of the Serve configuration, as JSON: name, group, gpu, the GPUs (or CPU processes) of a replica, replicas. */}}
 {{- define "switchyard.engines" -}}
 {{- $engines := list }}
 {{- range (fromYaml (include "switchyard.serve" .)).applications }}
@@ -160,7 +166,7 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- $scaling := default (dict) (get $deployment "autoscaling_config") }}
 {{- $replicas := int (default (default 1 (get $deployment "num_replicas")) (get $scaling "max_replicas")) }}
 {{- $group := "engines" }}{{ if $gpu }}{{ $group = printf "gpu-%s" (lower $gpu) }}{{ end }}
-{{- $engines = append $engines (dict "group" $group "gpu" $gpu "gpus" $gpus "replicas" $replicas) }}
+{{- $engines = append $engines (dict "name" .name "group" $group "gpu" $gpu "gpus" $gpus "replicas" $replicas) }}
 {{- end }}
 {{- end }}
 {{- toRawJson $engines }}
@@ -193,7 +199,23 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- end }}
 {{- $all := dict "gpus" $gpus "cpu" (mul (default 0 (get $fact "cpu")) (max 1 $gpus)) "memory" (printf "%dGi" (mul $memory (max 1 $gpus))) "shm" (ternary "8Gi" "2Gi" (ne "" $group.gpu)) "max" (add $group.pods (ternary 2 1 (ne "" $group.gpu))) "tolerations" (list) "runtimeClassName" "" "label" (get $facts.clouds $root.Values.cloud) "values" $values "nodeSelector" (dict) }}
 {{- if hasKey $own "nodeSelector" }}{{ $_ := set $all "values" (list) }}{{ end }}
-{{- include "switchyard.merged" (list $all $own) }}
+{{- $all = fromJson (include "switchyard.merged" (list $all $own)) }}
+{{- if lt (int $all.max) (int $group.pods) }}
+{{- fail (printf "nodes.%s.max: %d pods, but the models' replicas need %d; raise it, or leave it out" $type (int $all.max) (int $group.pods)) }}
+{{- end }}
+{{- if and $gpus (lt (int $all.cpu) (int (add 1 $gpus))) }}
+{{- fail (printf "nodes.%s.cpu: %d, but a pod with %d GPUs keeps %d cores busy; write at least that" $type (int $all.cpu) (int $gpus) (int (add 1 $gpus))) }}
+{{- end }}
+{{- $least := 8 }}{{ if not $gpus }}{{ $least = mul 4 (add 1 (div (mul 2 (int $all.cpu)) 3)) }}{{ end }}
+{{- $memory = add (mul 1024 $least) (include "switchyard.mebibytes" $all.shm) }}
+{{- if lt (int (include "switchyard.mebibytes" $all.memory)) (int $memory) }}
+{{- fail (printf "nodes.%s.memory: %s, but shm (%s) is a part of it and the engines of a pod need %dGi; write at least %dMi" $type $all.memory $all.shm (int $least) (int $memory)) }}
+{{- end }}
+{{- toRawJson $all }}
+{{- end }}
+
+{{- define "switchyard.mebibytes" -}}
+{{- mul (int (regexFind "^[0-9]+" .)) (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) (regexFind "[MGT]i$" .)) }}
 {{- end }}
 
 {{- /* The sources of the models and adapters on the volume, as JSON: what the Job fetches. */}}

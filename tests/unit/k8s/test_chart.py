@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 from app.config.base import ConfigError
 from deployments.haproxy import cluster_settings
@@ -22,11 +21,11 @@ from deployments.kubernetes.manifests import ray_service
 from deployments.kubernetes.manifests import read as kustomized
 from tests.support.kubernetes import policies, schemas
 from tests.support.kubernetes.helm import Helm, HelmFailed, helm
+from tests.support.kubernetes.values import MODEL, names, releases, right
 from tests.support.processes.project import ROOT
 
 CHART = ROOT / "k8s/chart"
 EXAMPLES = (CHART / "values.yaml", *sorted((CHART / "ci").glob("*-values.yaml")))
-MODEL = {"name": "m", "source": "hf:a/b", "gpu": "L4", "replicas": 1}
 
 
 @pytest.fixture(scope="module")
@@ -41,83 +40,21 @@ def render(values: Mapping[str, Any], *, name: str = "switchyard", namespace: st
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """The files whose text is not the same but for empty lines at their ends."""
-    texts = [{file: text.strip() for file, text in files.items() if file.endswith(".yaml")} for files in (ours, theirs)]
+    texts = [{file: text.strip() for file, text in files.items()} for files in (ours, theirs)]
     ours, theirs = ({file: text for file, text in files.items() if text} for files in texts)
     return sorted(file for file in {*ours, *theirs} if ours.get(file) != theirs.get(file))
 
 
-names = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
-numbers = st.integers(1, 300)
-printable = st.text(st.characters(categories=("L", "N", "P", "S"), max_codepoint=0x2FFF), max_size=6)
-json_values = st.recursive(
-    st.one_of(st.booleans(), st.integers(-(10**9), 10**9), st.sampled_from([0.5, 0.92, 12.25]), printable),
-    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(names, inner, max_size=2)),
-    max_leaves=4,
-)
-objects = st.dictionaries(names, json_values, max_size=3)
-models = st.fixed_dictionaries(
-    {
-        "name": names,
-        "source": st.sampled_from(["hf:Qwen/Qwen3-8B", "hf:a/b@0123abc", "package:x", "/models/c", "s3://d/e"]),
-        "replicas": st.one_of(st.integers(0, 9), st.sampled_from(["0-3", "1-8", "2-200"])),
-    },
-    optional={
-        "gpu": st.sampled_from(["L4", "H100", "A100-80G", "T4", "MI300X"]),
-        "gpus": st.integers(1, 8),
-        "share": st.integers(0, 100),
-        "endpoint": names,
-        "task": st.sampled_from(["chat", "embeddings"]),
-        "concurrency": numbers,
-        "engine": objects,
-        "env": st.dictionaries(names, printable, max_size=2),
-    },
-)
-nodes = st.fixed_dictionaries(
-    {},
-    optional={
-        "gpus": st.sampled_from([1, 2, 8]),
-        "cpu": numbers,
-        "memory": st.just("96Gi"),
-        "shm": st.just("16Gi"),
-        "max": numbers,
-        "nodeSelector": st.dictionaries(names, names, min_size=1, max_size=2),
-        "tolerations": st.just([{"key": "k", "operator": "Exists"}]),
-        "runtimeClassName": st.just("nvidia"),
-    },
-)
-all_values = st.fixed_dictionaries(
-    {"models": st.lists(models, max_size=4)},
-    optional={
-        "cloud": st.sampled_from(["gke", "eks", "aks", "onprem", "none"]),
-        "nodes": st.dictionaries(st.sampled_from(["L4", "H100", "MI300X", "cpu"]), nodes, max_size=3),
-        "engine": objects,
-        "host": st.just("models.example.com"),
-        "entrance": st.fixed_dictionaries(
-            {"kind": st.sampled_from(["gateway", "ingress"])},
-            optional={"class": names, "tlsSecret": names, "annotations": st.dictionaries(names, printable)},
-        ),
-        "image": st.fixed_dictionaries(
-            {}, optional={"repository": names, "tag": names, "pullSecrets": st.lists(names)}
-        ),
-        "weights": st.fixed_dictionaries({}, optional={"storageClass": names, "size": st.just("5Gi")}),
-        "secrets": st.fixed_dictionaries({}, optional={"cluster": names, "keys": names, "hub": names}),
-        "managers": st.lists(names, max_size=2),
-        "limits": objects,
-        "routers": st.fixed_dictionaries({}, optional={"min": numbers, "max": numbers}),
-        "router": objects,
-        "dns": st.just({"cidrs": []}),
-        "redis": st.just({"storageClass": "fast"}),
-        "monitoring": st.fixed_dictionaries({"enabled": st.booleans()}, optional={"release": names}),
-    },
-)
-
-
 @settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(values=all_values, name=names, namespace=names)
+@given(values=right, name=releases, namespace=names)
 def test_helm_makes_the_same_text_or_refuses_with_the_same_words(
     real: Helm, values: dict[str, Any], name: str, namespace: str
 ) -> None:
-    ours, refused = made(lambda: render(values, name=name, namespace=namespace))
+    def rendering() -> dict[str, str]:
+        notes = chart.notes(values, name=name, namespace=namespace)
+        return {**render(values, name=name, namespace=namespace), "NOTES.txt": notes}
+
+    ours, refused = made(rendering)
     theirs, said = made(lambda: real.render(values, name=name, namespace=namespace))
     assert differences(ours, theirs) == []
     assert bool(refused) == bool(said)
@@ -155,28 +92,6 @@ def identity(it: Mapping[str, Any]) -> tuple[str, str]:
     return it["kind"], it["metadata"]["name"]
 
 
-@pytest.mark.parametrize(
-    ("values", "where"),
-    [
-        ({"clod": "gke"}, "clod"),
-        ({"nodes": {"L4": {"memroy": "1Gi"}}}, "memroy"),
-        ({"models": [{**MODEL, "shares": 9}]}, "shares"),
-        ({"cloud": "gcp"}, "cloud"),
-        ({"models": [{**MODEL, "replicas": "8-"}]}, "replicas"),
-        ({"models": [{**MODEL, "source": "Qwen/Qwen3-8B"}]}, "source"),
-        ({"cloud": "aks"}, "nodes.L4: set nodeSelector"),
-        ({"models": [{**MODEL, "gpu": "MI300X"}]}, "nodes.MI300X: set nodeSelector"),
-        ({"models": [{**MODEL, "gpu": "MI300X"}], "nodes": {"MI300X": {"nodeSelector": {"a": "b"}}}}, "cpu and memory"),
-    ],
-)
-def test_a_wrong_value_is_refused_with_its_name_by_both(real: Helm, values: dict[str, Any], where: str) -> None:
-    with pytest.raises(ConfigError) as ours:
-        render(values)
-    assert where in ours.value.problems[0]
-    with pytest.raises(HelmFailed, match=where):
-        real.render(values)
-
-
 def test_a_difference_from_helm_is_found(real: Helm, tmp_path: Path) -> None:
     """A copy of the chart with another number of seconds in one template."""
     copied = tmp_path / "chart"
@@ -186,7 +101,8 @@ def test_a_difference_from_helm_is_found(real: Helm, tmp_path: Path) -> None:
         file.read_text().replace("rayClusterDeletionDelaySeconds: 3600", "rayClusterDeletionDelaySeconds: 60")
     )
     ours = chart.render({}, name="switchyard", namespace="switchyard", chart=copied)
-    assert differences(ours, real.render({})) == ["rayservice.yaml"]
+    theirs = real.render({})
+    assert differences(ours, {file: theirs[file] for file in theirs if file != "NOTES.txt"}) == ["rayservice.yaml"]
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
@@ -226,15 +142,16 @@ def test_name_servers_that_engines_may_not_ask_are_found() -> None:
     assert warned({}, lambda spec: spec["egress"].append({})) == [], "a policy that lets it go everywhere"
 
 
-HASH = re.compile(r"-weights-[0-9a-f]{8}")
+HASH = re.compile(r'(?<=-weights-)[0-9a-f]{8}|(?<=-)[0-9a-f]{8}(?=\\")')
+"""In the Job's name, and in the uids of dashboards."""
 
 
 def test_two_releases_in_a_namespace_share_nothing() -> None:
     """A release is another one with its own name in place of the other's, and refers to nothing that it has not."""
     values = {"host": "models.example.com", "monitoring": {"enabled": True}}
     blue, green = (render(values, name=name, namespace="team") for name in ("blue-1", "green-2"))
-    named = {file: HASH.sub("-weights-#", text.replace("blue-1", "green-2")) for file, text in blue.items()}
-    assert named == {file: HASH.sub("-weights-#", text) for file, text in green.items()}
+    named = {file: HASH.sub("#", text.replace("blue-1", "green-2")) for file, text in blue.items()}
+    assert named == {file: HASH.sub("#", text) for file, text in green.items()}
     both = chart.objects(blue), chart.objects(green)
     assert not {identity(it) for it in both[0]} & {identity(it) for it in both[1]}
     absent = [it for it in policies.resolved_references(both[0]) if "no Secret blue-1" not in it]
@@ -242,6 +159,53 @@ def test_two_releases_in_a_namespace_share_nothing() -> None:
     assert list(policies.survives_its_head(both[0])) == [], "the Service of its own Redis"
     selectors = {json.dumps(it["spec"]["podSelector"]) for it in both[0] if it["kind"] == "NetworkPolicy"}
     assert all('"app.kubernetes.io/instance": "blue-1"' in it for it in selectors)
+
+
+def test_one_grafana_may_show_several_releases() -> None:
+    """It takes one dashboard for each uid of at most 40 characters, and in a folder for each title."""
+    places = [("blue", "team"), ("green", "team"), ("blue", "other"), ("x" * 46, "y" * 63)]
+    found = [board for place in places for board in boards(*place)]
+    assert len({board["uid"] for board in found}) == len({board["title"] for board in found}) == 5 * len(places)
+    assert max(len(board["uid"]) for board in found) <= 40
+
+
+def boards(name: str, namespace: str) -> list[Any]:
+    files = render({"monitoring": {"enabled": True}}, name=name, namespace=namespace)
+    (config,) = (it for it in chart.objects(files) if it["metadata"]["name"] == f"{name}-dashboards")
+    return [json.loads(text) for text in config["data"].values()]
+
+
+def test_the_notes_have_the_next_commands_and_what_may_stop_them() -> None:
+    def notes(weights: dict[str, str]) -> str:
+        return chart.notes({"weights": weights}, name="blue", namespace="team")
+
+    assert "kubectl -n team wait --for=condition=Ready rayservice/blue" in notes({})
+    assert "kubectl -n team port-forward service/blue-serve-svc 8000" in notes({})
+    assert "storageClass is empty" in notes({})
+    assert "storageClass is empty" not in notes({"storageClass": "efs"}) + notes({"accessMode": "ReadWriteOnce"})
+
+
+@pytest.mark.parametrize(
+    ("ledger", "kept"),
+    [({}, False), ({"size": "10Gi"}, True), ({"url": "s3://bucket/ledger", "credentials": "bucket"}, True)],
+)
+def test_issued_keys_are_kept_on_a_volume_or_in_a_bucket_or_it_is_said(ledger: dict[str, str], kept: bool) -> None:
+    values = {"models": [MODEL], "router": {"access": {"issue_keys": True}}, "ledger": ledger}
+    found = chart.objects(render(values))
+    router = ray_service(found)["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]
+    served = yaml.safe_load(ray_service(found)["spec"]["serveConfigV2"])
+    config = served["applications"][0]["deployments"][0]["user_config"]
+    assert config["access"]["issue_keys"] is True
+    assert config["access"]["keys_file"] == "/etc/switchyard/keys.yaml", "the rest of the chart's own stays"
+    assert config.get("ledger", {}).get("url") == ledger.get("url")
+    claims = {it["metadata"]["name"] for it in found if it["kind"] == "PersistentVolumeClaim"}
+    (volume,) = (volume for volume in router["volumes"] if volume["name"] == "ledger")
+    assert ("switchyard-ledger" in claims) is ("persistentVolumeClaim" in volume) is ("size" in ledger)
+    secrets = [it["secretRef"]["name"] for it in router["containers"][0]["envFrom"] if "secretRef" in it]
+    assert secrets == ["bucket"] * ("url" in ledger)
+    said = [line for line in capacity.warnings(ray_service(found), found) if "ledger.url" in line]
+    assert (said == []) is kept
+    assert ("gone when that moves" in chart.notes(values, name="switchyard", namespace="switchyard")) is not kept
 
 
 def test_a_model_is_five_values() -> None:
@@ -255,8 +219,9 @@ def test_a_model_is_five_values() -> None:
 def test_the_types_of_gpus_have_rays_names() -> None:
     from ray.util.accelerators import accelerators
 
-    known = {value for name, value in vars(accelerators).items() if name.isupper()}
-    assert yaml.safe_load((CHART / "files/gpus.yaml").read_text())["gpus"].keys() <= known
+    known = {value for name, value in vars(accelerators).items() if name.startswith("NVIDIA_")}
+    facts = yaml.safe_load((CHART / "files/gpus.yaml").read_text())
+    assert {*facts["gpus"], *facts["others"]} == known - {"P100", "P4", "K80"}, "vLLM has none of those"
 
 
 def test_it_needs_neither_ray_nor_vllm_nor_torch_nor_helm(tmp_path: Path) -> None:

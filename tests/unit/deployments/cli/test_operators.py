@@ -45,8 +45,11 @@ def test_new_writes_a_directory_for_kustomize(made: Path, capsys: pytest.Capture
     ("line", "problem"),
     [
         ("replica: 1, source: package:SmolLM2-135M-Instruct", "replica: unknown key; did you mean replicas?"),
-        ("replicas: 1, source: Qwen/Qwen3-8B", "source: expected hf:ORG*; did you mean hf:Qwen/Qwen3-8B?"),
-        ("replicas: one, source: package:SmolLM2-135M-Instruct", "replicas: expected *, not one"),
+        ("replicas: 1, source: Qwen/Qwen3-8B", "source: 'Qwen/Qwen3-8B': write hf:Qwen/Qwen3-8B"),
+        (
+            "replicas: one, source: package:SmolLM2-135M-Instruct",
+            "replicas: 'one': write a number, or the least and the most, as 1-8",
+        ),
     ],
 )
 def test_a_wrong_value_of_a_cluster_is_one_line_with_its_place(
