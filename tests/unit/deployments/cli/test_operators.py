@@ -61,6 +61,15 @@ def test_a_wrong_value_of_a_cluster_is_one_line_with_its_place(
     assert fnmatch(capsys.readouterr().err, f"{file}:3: models[[]0].{problem}\n")
 
 
+@pytest.mark.parametrize("line", ["image: {repository: a b}", "nodes: {l4: {}}", "redis: {size: 1GB}"])
+def test_a_file_with_any_value_of_the_chart_is_checked_as_a_clusters(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{line}\n")
+    assert main(["check", str(tmp_path / "mine.yaml")]) == 1
+    assert capsys.readouterr().err.startswith(f"{tmp_path / 'mine.yaml'}:1: {line.partition(':')[0]}.")
+
+
 def test_new_leaves_nothing_behind_for_wrong_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "values.yaml").write_text("clod: gke\n")
     assert main(["k8s", "new", str(tmp_path / "made"), "--values", str(tmp_path / "values.yaml")]) == 1
