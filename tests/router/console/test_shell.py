@@ -298,7 +298,7 @@ async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
-async def test_an_example_of_the_api_page_runs(open_page: OpenPage, managed: Managed, width: int, scheme: str) -> None:
+async def test_an_example_of_the_api_page_runs(managed: Managed, open_page: OpenPage, width: int, scheme: str) -> None:
     page, _ = await open_page(managed.url, width=width, scheme=scheme)
     await page.goto("/ui")
     await page.get_by_role("navigation").get_by_role("link", name="API").click()
