@@ -1,5 +1,6 @@
 """The page Models: applications, replicas, engines, and what nobody says; for managers and viewers."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from playwright.async_api import expect
 
 from app.access.keys import append, create
+from app.activity.report import ReplicaStart
+from app.config.schema import parse
 from app.engine.card import EngineCard
 from app.errors import Unavailable
 from app.server.application import Router
@@ -16,11 +19,12 @@ from app.server.fleet import ApplicationState, Fleet, Replica
 from app.upstream.target import RuntimeEnvironment
 from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.fake_fleet import MemoryFleet
 from tests.support.processes.servers import ServerPool
 
 SECRET = "hf_hunter2"
-STARTED = 1_790_000_000.0
+STARTED = round(time.time()) - 7200.0
 CONFIG: dict[str, Any] = {
     "endpoints": {
         "chat": {"tasks": ["chat"], "traffic": {"qwen3-8b": 90, "qwen3-8b-fp8": 10}},
@@ -73,7 +77,12 @@ class Loaded:
             self._start(Replica(f"a{number}x7k2", "qwen3-8b", node, "RUNNING", STARTED, "H100"))
             self.fleet.cards[f"a{number}x7k2"] = card(number)
         self._start(Replica("f0m3q9", "qwen3-8b-fp8", "10.0.0.5", "STARTING", STARTED + 200, "H100", can_answer=False))
-        self.router = Router(RuntimeEnvironment(), fleet=self.fleet)
+        self.controller = LiveController(directory / "ledger")
+        self.controller.configure(parse(CONFIG))
+        starts = [ReplicaStart(f"r{took}", "qwen3-8b", STARTED, took) for took in (74.0, 75.0, 121.0)]
+        self.controller.activity.started(starts)
+        environment = RuntimeEnvironment(internal_key="internal")
+        self.router = Router(environment, fleet=self.fleet, controller=self.controller)
         self.router.reconfigure(CONFIG)
         self.url = ""
 
@@ -94,6 +103,7 @@ def loaded(tmp_path: Path, servers: ServerPool) -> Iterator[Loaded]:
     loaded = Loaded(tmp_path)
     with servers.host(loaded.router.app) as loaded.url:
         yield loaded
+    loaded.controller.close()
 
 
 def test_managers_and_viewers_read_it_at_their_endpoints_and_others_do_not(loaded: Loaded) -> None:
@@ -140,7 +150,10 @@ async def test_the_page_shows_what_the_api_says(
         await expect(first.locator(".figures")).to_contain_text(words)
     for words in ("running", "10.0.0.5", "1 \u00d7 H100", "75\u00a0s", "13", "50\u00a0%"):
         await expect(rows.nth(1)).to_contain_text(words)
+    await expect(first).to_contain_text("3 known starts since")
+    await expect(first).to_contain_text("75\u00a0s at the median, 121\u00a0s at most.")
     second = page.get_by_role("region", name="qwen3-8b-fp8", exact=True)
+    await expect(second).to_contain_text("0 known starts since")
     await expect(second).to_contain_text("its deployment failed: the model has no weights at this revision")
     await expect(second.get_by_role("row").last).to_contain_text("starting")
     await expect(page.get_by_text("bge (bge-small), at embed")).to_be_visible()
