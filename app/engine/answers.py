@@ -556,7 +556,8 @@ class EventCheck:
             self.ended = name is None and self._is_finished
             return self.ended
         try:
-            _check_text(data)
+            if not data.isascii():
+                _check_text(data)
             event = self._decode(data)
             if name is not None and name != getattr(event, "type", "").encode():
                 return False

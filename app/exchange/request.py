@@ -264,10 +264,9 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
 
     A list of token ids is one input: `max_json_values` bounds it.
     """
-    for name in _LISTS:
-        if name not in body or not isinstance(items := body[name], list) or len(items) <= limit:
-            continue
-        if not _has_only_integers(items):
+    for name in _LISTS.intersection(body):
+        items = body[name]
+        if isinstance(items, list) and len(items) > limit and not _has_only_integers(items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
 
 
@@ -301,7 +300,7 @@ def check_choices(call: Call, limit: int) -> None:
         )
 
 
-_LISTS = ("messages", "input", "prompt", "queries", "documents")
+_LISTS = frozenset({"messages", "input", "prompt", "queries", "documents"})
 
 
 # `check_engine_params`: `kv_transfer_params` and `ec_transfer_params` name hosts that an engine with a connector

@@ -53,13 +53,12 @@ class ParsedUrl(NamedTuple):
 
         Raises ValueError for a header that would end its line.
         """
-        lines = [f"{name}: {value}" for name, value in headers.items()]
-        varying = "\r\n".join(lines)
-        breaks = max(len(lines) - 1, 0)
+        varying = "\r\n".join(map(": ".join, headers.items()))
+        breaks = max(len(headers) - 1, 0)
         if varying.count("\n") != breaks or varying.count("\r") != breaks or "\0" in varying:
             raise ValueError("A header of a request holds a line break or a null byte")
         counted = "" if length is None else f"Content-Length: {length}\r\n"
-        end = f"{varying}\r\n\r\n" if lines else "\r\n"
+        end = f"{varying}\r\n\r\n" if headers else "\r\n"
         return f"{method} {self.path} HTTP/1.1\r\n{self.fixed}{counted}{end}".encode()
 
 
