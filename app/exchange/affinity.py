@@ -28,20 +28,17 @@ _TOKENS = 256
 
 
 class Place:
-    """Selects the replica of a deployment for a request. Computes nothing for deployments without affinity."""
+    """Selects the replica of a deployment for a request. Computes no key for deployments without affinity."""
 
     def __init__(
         self, snapshot: Snapshot, assignment: Assignment, caller: str, call: Call, headers: Mapping[str, str]
     ) -> None:
         """`caller` is the caller's id."""
+        self.scope = cache_scope(snapshot.config, assignment.endpoint, caller)
+        """The request's `cache_scope`. Prompts that share no cache need no replica in common."""
         self._snapshot, self._assignment, self._caller = snapshot, assignment, caller
         self._call, self._headers = call, headers
         self._found: dict[str, Mapping[str, str]] = {}
-
-    @property
-    def scope(self) -> str:
-        """The request's `cache_scope`. Prompts that share no cache need no replica in common."""
-        return cache_scope(self._snapshot.config, self._assignment.endpoint, self._caller)
 
     def failed(self, deployment: str) -> None:
         """Drops the request's key for this deployment: the replica that the key selects has failed."""

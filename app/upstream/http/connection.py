@@ -130,12 +130,14 @@ class Connection(asyncio.Protocol):
         part on. Raises HttpError, and the errors of `take`.
         """
         while True:
-            part = await self.read()
             if self._is_complete:
-                return part
-            if filter is not None:
-                part = filter(part)
-            unfinished = take(part) if part else None
+                return self._taken()
+            unfinished = None
+            if self._chunks:
+                part = self._taken()
+                if filter is not None:
+                    part = filter(part)
+                unfinished = take(part) if part else None
             if unfinished is None:
                 self._take, self._filter = take, filter
                 try:

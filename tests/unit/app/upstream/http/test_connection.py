@@ -378,11 +378,24 @@ async def test_a_filter_makes_of_each_part_but_the_last_what_is_taken() -> None:
     connection, _ = requesting()
     taker = Taker()
     task = asyncio.create_task(connection.each(taker, lambda part: part.removeprefix(b"a") * 2))
-    for part in (b"a", b"ab", b"a", b"c"):
-        await asyncio.sleep(0)
-        connection.data_received((HEAD if part == b"a" and not taker.parts else b"") + chunked(part))
+    connection.data_received(HEAD + chunked(b"a"))
+    await asyncio.sleep(0)
+    for part in (b"ab", b"a", b"c"):
+        connection.data_received(chunked(part))
     connection.data_received(chunked(b"ad") + END)
     assert (taker.parts, await task) == ([b"bb", b"cc"], b"ad")
+
+
+async def test_the_first_part_is_taken_where_it_arrives_if_none_is_there_yet() -> None:
+    connection, _ = requesting()
+    connection.data_received(HEAD)
+    taker = Taker()
+    task = asyncio.create_task(connection.each(taker))
+    await asyncio.sleep(0)
+    connection.data_received(chunked(b"a"))
+    assert taker.parts == [b"a"], "before any task had a turn"
+    connection.data_received(END)
+    assert await task == b""
 
 
 async def test_nothing_is_handed_over_after_a_cancellation() -> None:
