@@ -21,6 +21,9 @@ LONG_TEXT = 2048
 _PIECE = 64 * 1024
 """Bytes, or characters, that are read or written at a time."""
 
+_LONG_LIST, _ITEMS = 64, 4096
+"""Numbers in a list that is set aside when it is written, and those that are written at a time."""
+
 _LONGEST_JOIN = 2 * 1024 * 1024
 """Bytes. Joining takes half a millisecond per MiB of memory, and a text may take four times its bytes."""
 
@@ -262,30 +265,46 @@ def _joined(texts: Iterator[str], length: int, widest: int) -> str:
 def written(value: Any) -> bytes:
     """Compact JSON, as `to_json` writes it."""
     prefix = f"text-{secrets.token_hex(8)}-"
-    texts: list[str] = []
-    outline = to_json(_outlined(value, prefix, texts))
-    if not texts:
+    aside: list[str | list[Any]] = []
+    outline = to_json(_outlined(value, prefix, aside))
+    if not aside:
         return outline
     parts: list[bytes] = []
     at = 0
-    for number, text in enumerate(texts):
+    for number, long in enumerate(aside):
         mark = f"{prefix}{number}".encode()
         place = outline.index(mark, at)
-        parts.append(outline[at:place])
-        parts.extend(to_json(text[start : start + _PIECE])[1:-1] for start in range(0, len(text), _PIECE))
-        at = place + len(mark)
+        quote = isinstance(long, list)  # which a list has not
+        parts.append(outline[at : place - quote])
+        parts += _list_pieces(long) if isinstance(long, list) else _text_pieces(long)
+        at = place + len(mark) + quote
     return b"".join([*parts, outline[at:]])  # it lets other threads run
 
 
-def _outlined(value: Any, prefix: str, texts: list[str]) -> Any:
-    """The value with marks for its long texts, which are appended to `texts` in their order."""
+def _text_pieces(text: str) -> Iterator[bytes]:
+    return (to_json(text[start : start + _PIECE])[1:-1] for start in range(0, len(text), _PIECE))
+
+
+def _list_pieces(items: list[Any]) -> Iterator[bytes]:
+    for start in range(0, len(items), _ITEMS):
+        yield b"," if start else b"["
+        yield to_json(items[start : start + _ITEMS])[1:-1]
+    yield b"]"
+
+
+def _outlined(value: Any, prefix: str, aside: list[str | list[Any]]) -> Any:
+    """The value with marks for its long texts and lists of numbers, which are appended to `aside` in their order."""
     if isinstance(value, str):
-        if len(value) <= LONG_TEXT:
-            return value
-        texts.append(value)
-        return f"{prefix}{len(texts) - 1}"
+        return value if len(value) <= LONG_TEXT else _marked(value, prefix, aside)
     if isinstance(value, dict):
-        return {name: _outlined(part, prefix, texts) for name, part in value.items()}
-    if isinstance(value, list) and not _CONTAINERS.isdisjoint(map(type, value)):
-        return [_outlined(part, prefix, texts) for part in value]
+        return {name: _outlined(part, prefix, aside) for name, part in value.items()}
+    if isinstance(value, list):
+        if not _CONTAINERS.isdisjoint(map(type, value)):
+            return [_outlined(part, prefix, aside) for part in value]
+        return value if len(value) <= _LONG_LIST else _marked(value, prefix, aside)
     return value
+
+
+def _marked(value: str | list[Any], prefix: str, aside: list[str | list[Any]]) -> str:
+    aside.append(value)
+    return f"{prefix}{len(aside) - 1}"

@@ -2,15 +2,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import Field
-from pydantic_core import from_json
 
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
-from app.dialects.bodies import dump
+from app.dialects.bodies import dump_members
 from app.dialects.common.fields import absent, both, described_by, either, given
 from app.dialects.common.requests import DirectTranslation
 from app.dialects.friendli.fields import ExactFields, ModelName, Phrase, TokenId, checked
 from app.dialects.friendli.rules import SOME_ITEMS, unset
+from app.engine.vectors import embeddings
 from app.errors import BadRequest
 
 
@@ -58,6 +59,6 @@ class FriendliEmbeddingsTranslation(DirectTranslation):
     """vLLM's vectors, with a count of completion tokens, which the SDK requires."""
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        body = from_json(answer)
+        body = embeddings(answer, msgspec.Raw)
         body["usage"] = {**body["usage"], "completion_tokens": body["usage"].get("completion_tokens", 0)}
-        return Reply(dump(body))
+        return Reply(dump_members(body))

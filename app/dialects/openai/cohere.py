@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import from_json
 
 from app.dialects.base import Reply, ServingContext
-from app.dialects.bodies import dump
+from app.dialects.bodies import dump_members
 from app.dialects.common.fields import NonEmptyList, absent, both, described_by, either, given, values
 from app.dialects.common.requests import DirectTranslation, encoded
 from app.dialects.openai.fields import OperationBody
+from app.engine.vectors import embeddings, numbers
 
 FIELD_NAMES = {
     "dimensions": "output_dimension",
@@ -122,7 +123,7 @@ class CohereEmbedTranslation(DirectTranslation):
         return cls("/v1/embeddings", body, request.embedding_types or ["float"], is_plain, version)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        whole = from_json(answer)
+        whole = embeddings(answer, msgspec.Raw if {*self.types} == {"float"} else numbers)
         vectors = [item["embedding"] for item in sorted(whole["data"], key=lambda item: item["index"])]
         by_type = {kind: [_FORMS[kind](vector) for vector in vectors] for kind in self.types}
         body = {
@@ -135,7 +136,7 @@ class CohereEmbedTranslation(DirectTranslation):
             },
             "response_type": "embeddings_floats" if self.is_plain else "embeddings_by_type",
         }
-        return Reply(dump(body))
+        return Reply(dump_members(body))
 
 
 def _bits(vector: Sequence[float]) -> list[int]:

@@ -11,16 +11,19 @@ from math import hypot
 from operator import mul
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 from pydantic import Field, WithJsonSchema
 from pydantic_core import from_json
 
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
-from app.dialects.bodies import dump, peek
+from app.dialects.bodies import dump, dump_members, peek
 from app.dialects.common.fields import NonEmpty, NonEmptyList
 from app.dialects.common.requests import DirectTranslation
 from app.dialects.nested_fields import request_object
 from app.dialects.tgi.fields import Strict, checked
+from app.engine.vectors import embeddings
 from app.errors import Unprocessable
+from app.long_json import written
 
 TokenIds = NonEmptyList[int]
 
@@ -137,7 +140,7 @@ class EmbedTranslation(DirectTranslation):
         return Call("embeddings", body, cls("/v1/embeddings", body), field_names=cls.field_names)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        return Reply(dump([vector["embedding"] for vector in _in_order(answer)]))
+        return Reply(dump_members([item["embedding"] for item in _in_order(embeddings(answer, msgspec.Raw))]))
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class EmbedAllTranslation(DirectTranslation):
         return Call("embeddings", body, cls("/pooling", body), field_names=cls.field_names)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        return Reply(dump([vectors["data"] for vectors in _in_order(answer)]))
+        return Reply(written([vectors["data"] for vectors in _in_order(from_json(answer))]))
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,7 @@ class SimilarityTranslation(DirectTranslation):
         return Call("embeddings", body, cls("/v1/embeddings", body), field_names=cls.field_names)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        source, *others = (_unit(item["embedding"]) for item in _in_order(answer))
+        source, *others = (_unit(item["embedding"]) for item in _in_order(embeddings(answer)))
         return Reply(dump([sum(map(mul, source, other)) for other in others]))
 
 
@@ -240,7 +243,7 @@ class PredictTranslation(DirectTranslation):
         return Call("classify", body, translation, field_names=cls.field_names)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        classes = [self._classes(item, serving.known_model.labels) for item in _in_order(answer)]
+        classes = [self._classes(item, serving.known_model.labels) for item in _in_order(from_json(answer))]
         return Reply(dump(classes if self.batched else classes[0]))
 
     def _classes(self, item: Mapping[str, Any], labels: Sequence[str]) -> list[dict[str, Any]]:
@@ -250,9 +253,9 @@ class PredictTranslation(DirectTranslation):
         return sorted(classes, key=lambda scored: -scored["score"])[: self.most]
 
 
-def _in_order(answer: bytes) -> list[dict[str, Any]]:
+def _in_order(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The results of vLLM's answer, one for each text."""
-    return sorted(from_json(answer)["data"], key=lambda item: item["index"])
+    return sorted(answer["data"], key=lambda item: item["index"])
 
 
 def _unit(vector: Sequence[float]) -> list[float]:

@@ -22,6 +22,9 @@ MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 """The most choices of one request. vLLM allows 16,384, which would take this fake minutes."""
 
+MAX_DIMENSIONS = 384
+"""The most numbers in a vector."""
+
 
 def _completions(body: dict[str, Any]) -> Response:
     prompt, n = body["prompt"], body.get("n", len(body.get("seeds", [0])))
@@ -44,7 +47,8 @@ def _completions(body: dict[str, Any]) -> Response:
 def _embeddings(body: dict[str, Any]) -> Response:
     given = body["input"]
     count = len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
-    vector = encoded([0.6, 0.8, 0.0, 0.0], body.get("encoding_format", "float"))
+    numbers = [0.6, 0.8, 0.0, 0.0, *[0.6123456789012345] * (min(body.get("dimensions", 4), MAX_DIMENSIONS) - 4)]
+    vector = encoded(numbers, body.get("encoding_format", "float"))
     data = [{"object": "embedding", "index": n, "embedding": vector} for n in range(count)]
     return JSONResponse({"id": "e", "object": "list", "created": 1, "model": "m", "data": data, "usage": USAGE})
 

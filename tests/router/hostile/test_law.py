@@ -152,6 +152,11 @@ KNOWN: dict[str, tuple[str, bytes]] = {
     "empty inputs": (_EMBEDDINGS, b'{"model":"embed","input":%b}' % array(b"{}", _LARGEST)),
     "token ids": ("/v1/completions", b'{"model":"chat","prompt":%b}' % array(b"5", _LARGEST)),
     "token ids of more than 64 bits": (_EMBEDDINGS, b'{"model":"embed","input":%b}' % array(b"9" * 19, _LARGEST)),
+    "answers of many vectors": ("/embed", b'{"dimensions":384,"inputs":%b}' % array(b'"a"', 4 * 4090)),
+    "answers of many vectors, Cohere's": (
+        "/v2/embed",
+        b'{"model":"embed","input_type":"search_query","output_dimension":384,"texts":%b}' % array(b'"a"', 4 * 4090),
+    ),
     "stops": (_CHAT, b'{"model":"chat","messages":[],"stop":%b}' % array(b'""', _LARGEST)),
     "unclosed quotes": (
         _CHAT,

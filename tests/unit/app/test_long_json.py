@@ -26,8 +26,10 @@ def _texts(draw: st.DrawFn) -> str:
     return draw(st.sampled_from(("", *_UNITS))) + (units * (length // len(units) + 1))[:length]
 
 
+_LONG_LISTS = st.integers(0, 9).map(lambda last: [*range(65), None, True, 1.5] * 70 + [last])
+
 _VALUES = st.recursive(
-    _texts() | st.none() | st.integers() | st.lists(st.integers(), max_size=3),
+    _texts() | st.none() | st.integers() | st.lists(st.integers(), max_size=3) | _LONG_LISTS,
     lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from("abc"), part, max_size=3),
     max_leaves=5,
 )
