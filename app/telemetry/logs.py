@@ -143,7 +143,7 @@ def log_request(record: Record, elapsed_s: float) -> None:
     if record.error in SUMMED:
         return
     if _log.isEnabledFor(logging.INFO):
-        _log.callHandlers(_line({"event": "request", "fields": _fields(record, elapsed_s)}))  # it has no filters
+        _log.callHandlers(_line(event("request", **_fields(record, elapsed_s))))  # it has no filters
 
 
 @cache
