@@ -14,6 +14,7 @@ from app.experiments.automation.machine import (
     ALL,
     NextStep,
     Transition,
+    live_alarms,
     next_step,
     resumed,
     rolled_back,
@@ -22,7 +23,7 @@ from app.experiments.automation.machine import (
 )
 from app.experiments.automation.state import Intent, RolloutInput, State
 from app.experiments.contract.questions import Action, ManualDecision
-from app.experiments.contract.report import AutomationStatus, Cause, Foreseen
+from app.experiments.contract.report import HARMS, AutomationStatus, Cause, Foreseen
 from app.experiments.rendering import words
 
 _ALONE = "there is no control plane: change the traffic in the router's configuration file, and start it again"
@@ -175,7 +176,7 @@ def next_sentence(state: State, facts: RolloutInput, now: float) -> str:
     if state.phase == "stopped":
         return f"Next: nothing, the experiment is stopped. {_sentence(state.text)}"
     if state.phase == "paused":
-        return f"Next: nothing until {_end_of_pause(state, facts, now)}. {_sentence(state.text)}"
+        return f"Next: {_end_of_pause(state, facts, now)}. {_sentence(state.text)}"
     if state.intent is not None:
         return f"Next: {_shares(state.intent.after, facts)}, as soon as the control plane takes it.{_trouble(facts)}"
     step = next_step(state, facts, now)
@@ -223,9 +224,22 @@ def _stopping(state: State, facts: RolloutInput) -> str:
 
 def _end_of_pause(state: State, facts: RolloutInput, now: float) -> str:
     if state.cause == "file":
-        return "its configuration says `state: running`"
+        return "nothing until its configuration says `state: running`"
+    if harmful := _harmful(state, facts):
+        # A pause leaves the traffic as it is: what does harm goes on doing it.
+        has = "has" if len(harmful) == 1 else "have"
+        share = sum(facts.traffic[name] for name in harmful)
+        return f"a manager rolls back or resumes; {' and '.join(harmful)} still {has} {share} % of the traffic"
     until = f"{words.moment(state.until, now)}, or until " if state.until is not None else ""
-    return f"{until}a manager resumes"
+    return f"nothing until {until}a manager resumes"
+
+
+def _harmful(state: State, facts: RolloutInput) -> list[str]:
+    """The treatments that have traffic although they paused the experiment, by an alarm or by being worse."""
+    if state.cause not in HARMS:
+        return []
+    found = {violation.treatment for violation in (*live_alarms(state, facts), *facts.worse)}
+    return [name for name in facts.experiment.treatments if name in found and facts.traffic.get(name)]
 
 
 def _shares(arms: dict[str, int], facts: RolloutInput) -> str:

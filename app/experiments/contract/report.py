@@ -397,6 +397,9 @@ Cause = Literal[
 ]
 """The reason why an experiment is paused, stopped or held."""
 
+HARMS: tuple[Cause, ...] = ("alarm", "worse")
+"""The causes that say that a treatment does harm: a guardrail, or a worse primary metric."""
+
 
 class AutomationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of acting on the evidence. Times are Unix seconds."""

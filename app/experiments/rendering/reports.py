@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.experiments.contract.report import (
+    HARMS,
     ArmDistribution,
     AutomationStatus,
     Comparison,
@@ -44,7 +45,7 @@ def acting_blocks(report: Report, acting: AutomationStatus, actions: Sequence[Ac
     """The state, what changes it, and the latest `actions`, the last one last."""
     yield Heading("What is done about it")
     yield Paragraph(
-        [line for line in (_progress(report, acting), _stops(report, acting), _way_on(report, acting)) if line]
+        [line for line in (_progress(report, acting), _stops(report, acting), *_ways_on(report, acting)) if line]
     )
     if actions:
         yield Bullets([f"{words.moment(at, report.at)}: {text}" for at, text in actions])
@@ -72,16 +73,17 @@ def _stops(report: Report, acting: AutomationStatus) -> str:
     )
 
 
-def _way_on(report: Report, acting: AutomationStatus) -> str:
-    """The command that changes the state, if a person is to change it."""
+def _ways_on(report: Report, acting: AutomationStatus) -> Iterator[str]:
+    """The commands that change the state, if a person is to change it."""
     command = f"switchyard experiments decide {report.experiment}"
     if acting.state == "paused" and acting.cause != "file":
-        return f"To go on: {command} resume --reason TEXT"
-    if acting.state == "running" and any("`advance`" in text for text in acting.waits_for):
-        return f"To take the step: {command} advance --reason TEXT"
-    if acting.state == "running" and any("`promote`" in text for text in acting.waits_for):
-        return f"To promote: {command} promote --treatment NAME --reason TEXT"
-    return ""
+        if acting.cause in HARMS and acting.share > 0:
+            yield f"To roll back: {command} rollback --reason TEXT"
+        yield f"To go on: {command} resume --reason TEXT"
+    elif acting.state == "running" and any("`advance`" in text for text in acting.waits_for):
+        yield f"To take the step: {command} advance --reason TEXT"
+    elif acting.state == "running" and any("`promote`" in text for text in acting.waits_for):
+        yield f"To promote: {command} promote --treatment NAME --reason TEXT"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -485,7 +487,7 @@ def history_document(name: str, comparison: Comparison, points: Sequence[History
             words.effect_value(comparison, point.effect.estimate),
             words.interval(comparison, point.effect),
             words.MISSING if point.log_e_value is None else f"{point.log_e_value:.2f}",
-            point.verdict,
+            words.verdict(point.verdict),
         ]
         for point in points
     ]

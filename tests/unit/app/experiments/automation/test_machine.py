@@ -183,6 +183,17 @@ def test_the_reason_of_a_pause_is_about_its_time_so_that_no_later_interval_denie
     assert next_sentence(paused, undecided, LATER + 1e5) == f"Next: nothing until a manager resumes. {paused.text}."
 
 
+@pytest.mark.parametrize("given", [ready(primary=[compared("worse")]), ready(guardrails=[alarmed("pause")])])
+def test_a_pause_for_harm_says_how_much_traffic_it_leaves_to_the_harmful(given: RolloutInput) -> None:
+    state, _ = at(LATER, given, RUNNING)
+    left = given.traffic["green"]
+    assert left > 0
+    still = f"Next: a manager rolls back or resumes; green still has {left} % of the traffic."
+    assert next_sentence(state, given, LATER).startswith(still)
+    gone = dataclasses.replace(given, traffic={"blue": 100, "green": 0})
+    assert next_sentence(state, gone, LATER).startswith("Next: nothing until a manager resumes.")
+
+
 def test_a_worse_primary_rolls_back_if_configured() -> None:
     given = ready(section=experiment(on_worse="rollback"), primary=[compared("worse")])
     state, kinds = at(LATER, given, RUNNING)

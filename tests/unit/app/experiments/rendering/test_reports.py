@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.contract.report import ArmDistribution, AutomationStatus, Distribution, Effect, Report, summary_of
+from app.experiments.contract.report import (
+    ArmDistribution,
+    AutomationStatus,
+    Cause,
+    Distribution,
+    Effect,
+    Report,
+    summary_of,
+)
 from app.experiments.rendering import document as markdown
 from app.experiments.rendering import document as text
 from app.experiments.rendering.reports import Action, acting_blocks, document, list_document, standing
@@ -39,6 +47,13 @@ def lines(found: AutomationStatus, actions: Sequence[Action] = ()) -> list[str]:
 )
 def test_the_state_in_a_few_words(given: dict[str, Any], words: str) -> None:
     assert standing(acting(**given), NOW) == words
+
+
+@pytest.mark.parametrize("cause", ["alarm", "worse"])
+def test_a_pause_for_harm_offers_the_rollback_first(cause: Cause) -> None:
+    rollback = "To roll back: switchyard experiments decide green-float32 rollback --reason TEXT"
+    assert lines(acting(state="paused", cause=cause))[1:] == [rollback, RESUME]
+    assert lines(acting(state="paused", cause=cause, share=0))[1:] == [RESUME]
 
 
 def test_a_ramp_on_its_way() -> None:
