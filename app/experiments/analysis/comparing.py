@@ -653,14 +653,17 @@ def planned(comparing: MetricComparison, effect: float, power: float, units_per_
     size = effect_size(effect, measure.scale)
     information = information_needed(size, minimal_effect=comparing.delta, alpha=comparing.alpha, power=power)
     so_far = clusters(look)
-    units = math.ceil(information / look.information * so_far)
+    share = look.units[1] / sum(look.units)
+    # However large the effect is, there is no verdict before both arms have MIN_UNITS.
+    least = math.ceil(MIN_UNITS * sum(look.units) / max(1, min(look.units)))
+    units = max(math.ceil(information / look.information * so_far), least)
     missing = max(0, units - so_far)
     return Planned(
         metric=measure.key,
         effect=effect,
         power=power,
         alpha=comparing.alpha,
-        treatment_share=look.units[1] / sum(look.units),
+        treatment_share=share,
         units=units,
         units_so_far=so_far,
         units_per_day=units_per_day,

@@ -67,7 +67,7 @@ class FixedEvidence:
                 at=START + 60 * minute,
                 effect=Effect(estimate=-0.07, lower=-0.2 + minute / 50, upper=0.06 - minute / 50),
                 log_e_value=minute / 2,
-                verdict="undecided",
+                verdict="undecided" if minute else "too_early",
             )
             for minute in range(3)
         ]

@@ -97,7 +97,9 @@ def test_the_history_of_a_metric(answers: Answers) -> None:
     history = get(answers, path, metric="ttft", treatment="smollm2-green")
     assert [point["log_e_value"] for point in history["points"]] == [0.0, 0.5, 1.0]
     assert get(answers, path)["metric"] == "ttft"
-    assert "-20.0 % to +6.0 %" in get(answers, path, format="text")
+    shown = get(answers, path, format="text")
+    assert "-20.0 % to +6.0 %" in shown
+    assert "too early" in shown, "a verdict is worded as in the report"
     assert "No look yet" in get(answers, path, metric="thumbs", format="text")
 
 

@@ -610,6 +610,13 @@ def test_the_planner_uses_the_recorded_rows() -> None:
         analysis_of(World()).plan_sample_size("ttft", 0.05, 0.8, NOW)
 
 
+@pytest.mark.parametrize("effect", [0.5, 2.0, 50.0])
+def test_the_planner_counts_the_units_without_which_there_is_no_verdict(effect: float) -> None:
+    analysis, _ = run(World(users=20_000), requests=6000)
+    planned = analysis.plan_sample_size("ttft", effect, 0.8, NOW)
+    assert planned.units * min(planned.treatment_share, 1 - planned.treatment_share) >= 30
+
+
 def test_a_report_of_nothing_has_no_numbers_and_no_verdict() -> None:
     report = analysis_of(World()).report(START)
     assert report.decision == "keep_going"
