@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else program()
-        message = error.format_message().replace(": Value error, ", ": ")  # Pydantic's own words
+        message = " ".join(error.format_message().split())  # Typer lists choices in lines of their own
+        message = message.replace(": Value error, ", ": ")  # Pydantic's own words
         end = "" if message.endswith((".", "?")) else "."
         _print_error(f"{message}{end} See: {path} --help")
         return error.exit_code
@@ -147,15 +148,17 @@ def deploy(config: ConfigFile = DEFAULT_FILE, port: RunPort = None) -> None:
       switchyard deploy
       switchyard deploy my_config.yaml
     """
-    from deployments.cli.traffic import continued_runs, starting_experiments, superseding_warnings
+    from deployments.cli.traffic import changes_of, earlier_runs
     from deployments.local import launcher, processes
 
     processes.running(port)
-    _warn(superseding_warnings(config))
-    starting, before = starting_experiments(config), time.time()
+    changes, before = changes_of(config), time.time()
+    _warn(changes.superseded)
     launcher.deploy(config)
     typer.echo("Applied: every router has it; replicas whose `args` changed are replaced one by one.")
-    for line in continued_runs(router_client(None, os.environ.get(KEY_VARIABLE)), starting, before):
+    for split in changes.splits:
+        typer.echo(split.table())
+    for line in earlier_runs(router_client(None, os.environ.get(KEY_VARIABLE)), changes.starting, before):
         typer.echo(line)
 
 
@@ -203,7 +206,7 @@ def check(
     from app.config.experiments import experiment_warnings
     from app.config.file_check import check_file, engine_warnings, located
     from app.config.loading import load_document, read_yaml
-    from deployments.cli.traffic import superseding_warnings
+    from deployments.cli.traffic import changes_of
     from deployments.kubernetes import chart, manifests
     from deployments.local.fit import engine_problems, misfits
 
@@ -229,7 +232,7 @@ def check(
     _warn(
         [
             *located(config, warnings),
-            *superseding_warnings(config),
+            *changes_of(config).superseded,
             *(f"on this machine: {misfit}" for misfit in misfits(document, loaded)),
         ]
     )

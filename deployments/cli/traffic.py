@@ -7,7 +7,7 @@
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,13 +186,35 @@ def moment(at: float | None) -> str:
     return shown(at) if at is not None else "-"
 
 
-def superseding_warnings(file: Path) -> list[str]:
-    """Warnings about running ramps that delivering the file would undo. Empty if it is invalid, or if nothing runs."""
+@dataclass(frozen=True)
+class FileChanges:
+    """What delivering a file changes in what runs."""
+
+    superseded: Sequence[str] = ()
+    """Warnings about running ramps that it would undo."""
+    splits: Sequence[SplitChange] = ()
+    starting: Sequence[str] = ()
+    """The experiments that do not run, and do then."""
+
+
+def changes_of(file: Path) -> FileChanges:
+    """Empty if the file is invalid, or if nothing runs."""
     try:
         wanted, applied = load(file), _applied()
-        return superseded(applied, wanted) if applied is not None else []
     except (ConfigError, LaunchError):
-        return []
+        return FileChanges()
+    if applied is None:
+        return FileChanges(starting=_starting(wanted, set()))
+    splits = [
+        plan(name, applied.endpoints[name].traffic, endpoint.traffic)
+        for name, endpoint in wanted.endpoints.items()
+        if name in applied.endpoints
+    ]
+    return FileChanges(
+        superseded(applied, wanted),
+        [change for change in splits if change.before != change.after],
+        _starting(wanted, {name for name, old in applied.experiments.items() if old.state == "running"}),
+    )
 
 
 def _applied() -> Config | None:
@@ -201,14 +223,7 @@ def _applied() -> Config | None:
     return parse(applied) if applied is not None else None
 
 
-def starting_experiments(file: Path) -> list[str]:
-    """The experiments that do not run, and do once the file is delivered. Empty if it is invalid."""
-    try:
-        wanted, applied = load(file), _applied()
-    except (ConfigError, LaunchError):
-        return []
-    before = applied.experiments if applied is not None else {}
-    running = {name for name, experiment in before.items() if experiment.state == "running"}
+def _starting(wanted: Config, running: Container[str]) -> list[str]:
     return [
         name
         for name, experiment in wanted.experiments.items()
@@ -216,30 +231,45 @@ def starting_experiments(file: Path) -> list[str]:
     ]
 
 
-def continued_runs(client: RouterClient, names: Sequence[str], before: float, patience_s: float = 10.0) -> list[str]:
-    """A line for each of the started experiments that goes on with a run from before the Unix time `before`.
+def earlier_runs(client: RouterClient, names: Sequence[str], before: float, patience_s: float = 10.0) -> list[str]:
+    """A line for each of the started experiments that goes on with a run from before the Unix time `before`, or that
+    stays paused.
 
     Empty if the controller does not answer: the file is delivered all the same.
     """
-    deadline, started = time.monotonic() + patience_s, dict[str, float]()
-    while len(started) < len(names) and time.monotonic() < deadline:
+    deadline, known = time.monotonic() + patience_s, dict[str, Mapping[str, Any]]()
+    while len(known) < len(names) and time.monotonic() < deadline:
         try:
             summaries = json.loads(client.ask("GET", "/experiments"))["experiments"]
         except (CommandError, ValueError, KeyError):
             return []
-        started = {
-            summary["experiment"]: summary["started_at"]
+        known = {
+            summary["experiment"]: summary
             for summary in summaries
-            if summary["experiment"] in names and summary["state"] == "running" and summary["started_at"] is not None
+            if summary["experiment"] in names
+            and summary["started_at"] is not None
+            and (summary["state"] == "running" or _stays_paused(summary))
         }
-        if len(started) < len(names):
+        if len(known) < len(names):
             time.sleep(POLL_S)
-    return [
-        f"The experiment {name} continues its run of {moment(started[name])}, whose requests count. To begin anew, "
-        "give it another name in the file, and deploy that"
-        for name in names
-        if started.get(name, before) < before
-    ]
+    return [line for name in names if name in known for line in _earlier_run(client, known[name], before)]
+
+
+def _earlier_run(client: RouterClient, summary: Mapping[str, Any], before: float) -> Iterator[str]:
+    name = summary["experiment"]
+    anew = "To begin anew, give it another name in the file, and deploy that"
+    if _stays_paused(summary):
+        resume = client.command(f"experiments decide {name} resume --reason TEXT")
+        yield f"The experiment {name} stays paused: {summary['acting']['text']}. To go on: {resume}. {anew}"
+    elif summary["started_at"] < before:
+        since = moment(summary["started_at"])
+        yield f"The experiment {name} continues its run of {since}, whose requests count. {anew}"
+
+
+def _stays_paused(summary: Mapping[str, Any]) -> bool:
+    """Whether a finding or a person has paused it, which no file undoes."""
+    acting = summary.get("acting")
+    return acting is not None and acting["state"] == "paused" and acting["cause"] != "file"
 
 
 def ramps_of(client: RouterClient, endpoint: str) -> list[str]:

@@ -161,7 +161,18 @@ def test_deploy_returns_when_every_router_has_the_change(local: LocalRun, capsys
     port = json.loads((local.directory / "local.json").read_text())["port"]
     assert main(["deploy", local.file(), "--port", str(port)]) == 0
     assert (local.deployed, local.states) == (1, ["RUNNING"])
-    assert capsys.readouterr().out.startswith("Applied: every router has it; ")
+    printed = capsys.readouterr().out
+    assert printed.startswith("Applied: every router has it; ")
+    assert "→" not in printed, "no split has changed"
+
+
+def test_deploy_prints_each_split_that_it_moves(local: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
+    both = {**ROUTER["deployments"], "near": {"url": "http://127.0.0.1:9", "model": "big"}}
+    split = {"tasks": ["chat"], "traffic": {"far": 80, "near": 20}}
+    other = {"tasks": ["chat"], "traffic": {"near": 100}}
+    assert main(["deploy", local.file(endpoints={"chat": split, "new": other}, deployments=both)]) == 0
+    _, *moved = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in moved] == ["chat", "  far   100 % → 80 %", "  near  0 % → 20 %"]
 
 
 @pytest.mark.parametrize(
@@ -238,3 +249,16 @@ def test_deploy_says_that_an_experiment_continues_an_earlier_run(
     assert (said in capsys.readouterr().out) == continues
     assert main(["deploy", local.file(experiments={"same": {**experiment, "state": "draft"}})]) == 0
     assert "continues" not in capsys.readouterr().out
+
+
+def test_deploy_says_that_an_experiment_stays_paused(local: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
+    primary = [{"metric": "error", "minimal_effect": 0.1}]
+    experiment = {"endpoint": "chat", "control": "far", "treatments": ["label"], "mode": "aa", "primary": primary}
+    acting = {"state": "paused", "cause": "worse", "text": "label is worse than far in error"}
+    local.experiments = [{"experiment": "same", "state": "paused", "started_at": 1764158400.0, "acting": acting}]
+    assert main(["deploy", local.file(experiments={"same": experiment})]) == 0
+    resume = command("experiments decide same resume --reason TEXT")
+    said = (
+        f"The experiment same stays paused: label is worse than far in error. To go on: {resume}. To begin anew, give"
+    )
+    assert said in capsys.readouterr().out

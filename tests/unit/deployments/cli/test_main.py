@@ -106,6 +106,7 @@ def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["traffic"], f"Missing argument 'ENDPOINT'. See: {command('traffic --help')}\n"),
         (["statuz"], f"No such command 'statuz'. Did you mean 'status'? See: {command('--help')}\n"),
         (["experiments", "decide", "x", "explode"], "Invalid value for 'ACTION': 'explode' is not one of 'promote', "),
+        (["experiments", "decide", "x"], "Missing argument 'ACTION'. Choose from: promote, advance, pause, "),
         (["serve", "--port", "0"], "'--port'"),
         (["keys", "create"], "'--name'"),
         (["traffic", "chat", "blue=60", "green=30"], "sum to 90, they must sum to 100: add 10"),
