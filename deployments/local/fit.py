@@ -62,6 +62,7 @@ def engine_problems(
         for demand in demands(document):
             yield from _shared_gpu_problems(document, demand)
             yield from _model_problems(document, demand.application, config_of)
+            yield from _contradictions(document, demand.application)
 
 
 def _model_problems(
@@ -91,6 +92,24 @@ def _model_problems(
         yield (
             f"{where}.engine_kwargs.tensor_parallel_size: the model's {heads} attention heads cannot be divided among "
             f"{parts} GPUs; set a divisor of {heads}"
+        )
+
+
+def _contradictions(document: Mapping[str, Any], application: str) -> Iterator[str]:
+    """Arguments that vLLM refuses together, some only when the weights are loaded."""
+    kwargs = _engine(document, application).get("engine_kwargs") or {}
+    where = f"applications.{application}.args.llm_config.engine_kwargs"
+    if kwargs.get("enable_auto_tool_choice") is True and not kwargs.get("tool_call_parser"):
+        yield f"{where}.enable_auto_tool_choice: needs `tool_call_parser`, the form in which the model writes its calls"
+    tokens, answers, length = (kwargs.get(name) for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"))
+    if not isinstance(tokens, int) or tokens < 1:
+        return
+    if isinstance(answers, int) and tokens < answers:
+        yield f"{where}.max_num_batched_tokens: {tokens} is less than max_num_seqs, {answers}; raise it"
+    if kwargs.get("enable_chunked_prefill") is False and isinstance(length, int) and tokens < length:
+        yield (
+            f"{where}.max_num_batched_tokens: {tokens} is less than max_model_len, {length}, and prompts are not cut "
+            "(enable_chunked_prefill: false); raise it"
         )
 
 

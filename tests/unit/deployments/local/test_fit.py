@@ -159,6 +159,35 @@ def test_arguments_that_the_model_excludes_are_problems(
     assert list(engine_problems(document, lambda source: config)) == ([where + problem] if problem else [])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}, None),
+        ({"enable_auto_tool_choice": False}, None),
+        (
+            {"enable_auto_tool_choice": True},
+            "enable_auto_tool_choice: needs `tool_call_parser`, the form in which the model writes its calls",
+        ),
+        ({"max_num_batched_tokens": 16, "max_num_seqs": 16}, None),
+        ({"max_num_batched_tokens": 256}, None),
+        (
+            {"max_num_batched_tokens": 15, "max_num_seqs": 16},
+            "max_num_batched_tokens: 15 is less than max_num_seqs, 16; raise it",
+        ),
+        ({"max_num_batched_tokens": 512, "max_model_len": 1024}, None),
+        (
+            {"max_num_batched_tokens": 512, "max_model_len": 1024, "enable_chunked_prefill": False},
+            "max_num_batched_tokens: 512 is less than max_model_len, 1024, and prompts are not cut "
+            "(enable_chunked_prefill: false); raise it",
+        ),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_problems(arguments: dict[str, Any], problem: str | None) -> None:
+    where = "applications.v0.args.llm_config.engine_kwargs."
+    found = list(engine_problems(model(Placement("gpu"), arguments), lambda source: {}))
+    assert found == ([where + problem] if problem else [])
+
+
 @pytest.mark.parametrize(("size", "is_read"), [("4", True), ("1GiB", False), ("0.1", False)])
 def test_a_size_of_the_cpu_cache_that_vllm_cannot_read_is_a_problem(size: str, *, is_read: bool) -> None:
     document = model(Placement(), {})
