@@ -288,3 +288,17 @@ def test_the_gpus_lock_can_serve_the_default_models() -> None:
     weights = re.findall(r"^([\w-]+)", (ROOT / "requirements/weights.in").read_text(), re.MULTILINE)
     for lock in ("cpu.lock", "gpu.lock"):
         assert not set(weights) - pins(lock).keys()
+
+
+@pytest.mark.parametrize(("free_kb", "is_full"), [(102400, True), (20000000, False)])
+def test_a_full_disk_is_named_when_packages_cannot_be_installed(
+    free_kb: int, is_full: bool, install: Install, internet: Internet, tmp_path: Path
+) -> None:
+    (internet.pypi / "router-1-py3-none-any.whl").unlink()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/df").write_text(f"#!/bin/sh\necho Filesystem\necho /dev/sda1 1 1 {free_kb} 9% /\n")
+    (tmp_path / "bin/df").chmod(0o755)
+    done = install("cpu")
+    assert done.returncode == 1
+    assert (f"The disk of {tmp_path}/venv is full: 100 MB are free." in done.stderr) == is_full
+    assert ("UV_DEFAULT_INDEX names the package index" in done.stderr) != is_full
