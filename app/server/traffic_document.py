@@ -17,6 +17,7 @@ from app.config.access import ANONYMOUS
 from app.config.base import problems_of
 from app.config.endpoints import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
 from app.config.experiments import Percent
+from app.config.meant import nearest
 from app.config.schema import Config, Endpoint
 from app.control_plane import Wanted
 from app.dialects.base import Reply
@@ -208,7 +209,8 @@ def _weight_problems(weights: Mapping[str, int], endpoint: Endpoint, config: Con
     for name in weights:
         deployment = config.deployments.get(name)
         if deployment is None:
-            yield f"weights.{name}: no deployment '{name}' is declared; it can be: {', '.join(able)}"
+            meant = nearest(name, able) or f"; it can be: {', '.join(able)}"
+            yield f"weights.{name}: no deployment '{name}' is declared{meant}"
         elif missing := [task for task in endpoint.tasks if task not in deployment.tasks]:
             yield f"weights.{name}: '{name}' does not do {', '.join(missing)}, which the endpoint does; leave it out"
     if (total := sum(weights.values())) != 100:

@@ -114,7 +114,7 @@ def test_a_dry_run_prints_the_change_without_making_it(managed: Managed) -> None
     ("arguments", "expected"),
     [
         (["gone"], "There is no endpoint 'gone'; known: chat, embed"),
-        (["chat", "bleu=100"], "no deployment 'bleu' is declared; it can be: blue, green"),
+        (["chat", "bleu=100"], "no deployment 'bleu' is declared; did you mean blue?"),
         (["chat", "bleu=100", "--dry-run"], "No endpoint has a deployment 'bleu'; known: blue, green, mini"),
     ],
 )
