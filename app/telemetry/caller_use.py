@@ -37,8 +37,8 @@ class CallerUse:
         self._uses: dict[tuple[str, str], Use] = {}
 
     def count(self, record: Record) -> None:
-        """Counts a finished request, if it has a caller and an endpoint."""
-        if not record.caller or not record.endpoint:
+        """Counts a finished request, if it has a caller and an endpoint. Reading or changing an endpoint is not use."""
+        if not record.caller or not record.endpoint or record.manages:
             return
         pair = record.caller, record.endpoint
         if (use := self._uses.get(pair)) is None:

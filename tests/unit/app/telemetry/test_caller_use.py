@@ -39,6 +39,14 @@ def test_requests_without_a_caller_or_endpoint_are_not_counted(labels: tuple[str
     assert list(use.items()) == []
 
 
+def test_reading_or_changing_an_endpoint_is_no_use_of_it() -> None:
+    use = CallerUse()
+    looked = record("ann", "")
+    looked.manage("chat")
+    use.count(looked)
+    assert list(use.items()) == []
+
+
 def test_callers_beyond_the_bound_are_counted_together() -> None:
     use = CallerUse(lambda: 1.0, most=2)
     for name in ("ann", "bob", "cid", "dan", "ann"):
