@@ -299,7 +299,8 @@ def _are(count: float) -> str:
 def _deviation(
     name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], drawn: float
 ) -> Finding | None:
-    """The share that is farthest from its percentage, and why. None with fewer than two deployments, or requests."""
+    """The share that is farthest from its percentage, and why. None if that is less than half a percent, or with fewer
+    than two deployments, or requests."""
     if len(endpoint.traffic) < 2 or drawn == 0:
         return None
     shares = {arm: counts[arm].drawn / drawn for arm in endpoint.traffic if arm in counts}
@@ -307,10 +308,10 @@ def _deviation(
         return None
     arm = max(shares, key=lambda arm: abs(shares[arm] - endpoint.traffic[arm] / 100))
     share, weight = shares[arm], endpoint.traffic[arm]
+    if abs(share - weight / 100) < 0.005:
+        return None
     requests = "the only request" if drawn == 1 else f"the {int(drawn):,} requests"
     said = f"{arm} got {_percent(share)} of {requests} that the split decided; {weight} % is configured"
-    if abs(share - weight / 100) < 0.005:
-        return Finding("info", f"{said}.")
     reasons = _reasons(name, endpoint, present, counts, arm, drawn)
     if reasons:
         return Finding("info", f"{said}: {'; '.join(reasons)}.")
