@@ -18,14 +18,15 @@ HOSTILE = "<img/src=x/onerror=alert(1)>"
 
 
 async def chat(managed: Managed, *, key: str = "", **headers: str) -> str:
-    """The id of a streamed request, once the controller has its exposure."""
+    """The id of a streamed request, once the controller has its exposure and lists it."""
     credentials = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=managed.url, headers=credentials) as client:
         answer = await client.post("/v1/chat/completions", json={**CHAT, "user": "u", "stream": True}, headers=headers)
         id = answer.headers["x-request-id"]
 
         async def recorded() -> bool:
-            return (await client.get(f"/api/requests/{id}")).status_code == 200
+            listed = (await client.get("/api/requests", params={"id": id})).json()["requests"]
+            return bool(listed) and (await client.get(f"/api/requests/{id}")).status_code == 200
 
         await wait_until_async(recorded)
     return id
@@ -55,19 +56,23 @@ def judged(managed: Managed) -> Managed:
 async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: Managed, name: str, width: int) -> None:
     page, _ = await open_page(judged.url, width=width, height=640 if width > 360 else 800)
     await found(page, await chat(judged))
-    card = page.get_by_role("article", name="Request at chat")
-    facts = {
+    timeline, card = (
+        page.get_by_role("article", name="Timeline of"),
+        page.get_by_role("article", name="Request at chat"),
+    )
+    facts: dict[str, str | re.Pattern[str]] = {
         "Deployment": "blue",
         "Why": "its sticky key maps there",
-        "Status": "200, stop",
         "Attempts": "1",
-        "Tokens": "9 in the prompt, 3 in the answer",
+        "Tokens": re.compile("Tokens9 in the prompt, 3 in the answer"),
         "Sent as": "openai, chat, streamed",
+        "Ended with": "stop",
     }
-    for title, words in facts.items():
-        await expect(card.locator("dl > div").filter(has=page.get_by_text(title, exact=True))).to_have_text(
-            title + words
-        )
+    for title, words in facts.items():  # each is said once
+        fact = page.locator("article dl > div").filter(has=page.get_by_text(title, exact=True))
+        await expect(fact).to_have_text(title + words if isinstance(words, str) else words)
+    await expect(timeline.locator("header")).to_contain_text("200")
+    await expect(card.locator("header")).to_have_text("For experiments")
     await expect(card.locator("dl")).to_contain_text(re.compile(r"Plan0-[0-9a-f]{8}: blue \d+\s%, green \d+\s%"))
     up = card.get_by_role("button", name="liked: thumb up")
     await up.click()
@@ -91,7 +96,6 @@ async def test_a_request_that_no_experiment_counts_has_no_thumbs(open_page: Open
     page, _ = await open_page(judged.url)
     await found(page, await chat(judged, **{"azureml-model-deployment": "green"}))
     card = page.get_by_role("article", name="Request at chat")
-    await expect(card).to_contain_text("the request named the deployment in a header")
     await expect(card).to_contain_text("no experiment counts it: its deployment was named")
     await expect(card).to_contain_text("A thumb would not count")
     assert await card.get_by_role("button").count() == 0
@@ -108,8 +112,8 @@ async def test_the_playground_links_to_its_request(open_page: OpenPage, judged: 
     await link.click()
     await expect(page.get_by_label("Request id")).to_have_value(id)
     # The page looks again by itself until the exposure is there.
-    card = page.get_by_role("article", name="Request at chat")
-    await expect(card).to_contain_text("the request named the deployment in a header")
+    await expect(page.get_by_role("article", name="Request at chat")).to_be_visible()
+    await expect(page.get_by_role("main")).to_contain_text("the request named the deployment in a header")
 
 
 async def test_unknown_ids_and_those_of_other_callers_are_not_found(open_page: OpenPage, judged: Managed) -> None:

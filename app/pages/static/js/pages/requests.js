@@ -10,7 +10,7 @@ export const title = "Requests";
 
 const LOOKS = 6; // attempts to find a request that has just been made
 const BETWEEN_LOOKS_MS = 1000;
-const SHOWN = 200;
+const SHOWN = 50;
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const STATUSES = [
   ["running", "running"],
@@ -87,6 +87,7 @@ function list(root, { api, poll, announce, parameters }) {
   );
   let isLive = true;
   let turn = 0;
+  let most = SHOWN;
   const stale = h("p", { class: "problem", role: "alert", hidden: true });
   const shown = h("div", {});
   root.append(stale, shown);
@@ -94,7 +95,7 @@ function list(root, { api, poll, announce, parameters }) {
   /** @param {AbortSignal} [signal] */
   async function refresh(signal) {
     const own = ++turn;
-    const query = new URLSearchParams({ ...filters, limit: String(SHOWN) });
+    const query = new URLSearchParams({ ...filters, limit: String(most) });
     const found = await api.get(`/api/requests?${query}`, { signal });
     if (own !== turn) return;
     morph(shown, ...draw(found));
@@ -123,7 +124,7 @@ function list(root, { api, poll, announce, parameters }) {
 
   /** @param {RequestList} found */
   function draw(found) {
-    return [filterRow(found), errorGroups(found.groups), summary(found), requests(found)];
+    return [filterRow(found), errorGroups(found.groups), summary(found), requests(found), more(found)];
   }
 
   /** @param {RequestList} found */
@@ -221,15 +222,16 @@ function list(root, { api, poll, announce, parameters }) {
 
   /** @param {RequestList} found */
   function summary({ matching, running, kept, since, view, everyones, requests: rows }) {
+    if (since === null) return null;
     const now = running ? `, ${whole(running)} of them running,` : "";
     const of = matching === kept ? "" : ` of ${whole(kept)}`;
-    const most = rows.length < matching ? `; the newest ${rows.length} are shown` : "";
+    const cut = rows.length < matching ? `; the newest ${rows.length} are shown` : "";
     return h(
       "p",
       { class: "hint summary", key: "summary" },
-      `${count(matching, "request", "requests")}${of}${now} since ${moment(since) ?? "–"}, of ${view}, `,
+      `${count(matching, "request", "requests")}${of}${now} since ${moment(since)}, of ${view}, `,
       everyones ? "everyone's" : "your own",
-      `${most}. `,
+      `${cut}. `,
       h(
         "button",
         {
@@ -271,6 +273,16 @@ function list(root, { api, poll, announce, parameters }) {
       rows.map(row),
       { class: "stacked requests" },
     );
+  }
+
+  /** @param {RequestList} found */
+  function more({ matching, requests: rows }) {
+    if (rows.length >= matching) return null;
+    const press = () => {
+      most += SHOWN;
+      refresh().catch(failed);
+    };
+    return h("p", { key: "more" }, h("button", { type: "button", on: { click: press } }, `Show ${SHOWN} more`));
   }
 
   return poll((signal) => (isLive ? refresh(signal) : null), { failed });
@@ -364,7 +376,7 @@ function one(root, id, context, looks = 1) {
       const cards = [
         ...requests.map((request) => timeline(request, trace_url)),
         ...requests.filter(({ endpoint, running }) => texts.includes(endpoint) && !running).map(recordedText),
-        ...exposures.map((exposure) => recorded(exposure, id, me, context)),
+        ...exposures.map((exposure) => recorded(exposure, id, me, requests.length > 0, context)),
       ];
       if (cards.length) found.replaceChildren(...cards);
       if (requests.some((request) => request.running)) {

@@ -2,6 +2,7 @@
 
 import { h, svg } from "../dom.js";
 import { moment, seconds } from "../format.js";
+import { mark } from "../parts.js";
 
 const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
 
@@ -34,26 +35,28 @@ const FLAGS = {
 };
 
 /**
+ * `isListed`: its timeline is shown too, and this adds only what that does not say.
+ *
  * @param {Exposure} exposure
  * @param {string} id
  * @param {Me} me
+ * @param {boolean} isListed
  * @param {Context} context
  */
-export function recorded(exposure, id, me, context) {
+export function recorded(exposure, id, me, isListed, context) {
   const { plan, assigned, served } = exposure;
   const endpoint = me.endpoints.find((endpoint) => endpoint.endpoint === plan.endpoint);
   const failed = exposure.error !== "none";
-  const pairs = [
+  const why = [
+    REASONS[exposure.reason] ?? exposure.reason,
+    failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : "",
+    served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : "",
+  ].join("");
+  const finish = exposure.finish === "none" ? "" : exposure.finish.replaceAll("_", " ");
+  const alone = [
     ["Deployment", served ?? "none: no deployment answered"],
-    [
-      "Why",
-      [
-        REASONS[exposure.reason] ?? exposure.reason,
-        failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : "",
-        served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : "",
-      ].join(""),
-    ],
-    ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
+    ["Why", why],
+    ["Status", [String(exposure.status), finish].filter(Boolean).join(", ")],
     ["Attempts", String(exposure.attempts)],
     ...(exposure.moves
       ? [
@@ -63,39 +66,38 @@ export function recorded(exposure, id, me, context) {
           ],
         ]
       : []),
-    ["First token", seconds(exposure.ttft_s) ?? "–"],
     ["Duration", seconds(exposure.duration_s)],
+    ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
+    ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
+    ["Arrived", moment(exposure.at)],
+  ];
+  const listed = [...(failed ? [["Why", why]] : []), ...(finish ? [["Ended with", finish]] : [])];
+  const pairs = [
+    ...(isListed ? listed : alone),
+    ["First token", seconds(exposure.ttft_s) ?? "–"],
     [
       "Between tokens",
       exposure.itl_mean_s === null
         ? "–"
         : `${seconds(exposure.itl_mean_s)} on average, at most ${seconds(exposure.itl_max_s ?? exposure.itl_mean_s)}`,
     ],
-    ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
     [
       "Plan",
       `${plan.id}: ${Object.entries(plan.weights)
         .map(([name, weight]) => `${name} ${weight}\u00a0%`)
         .join(", ")}`,
     ],
-    ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
-    ["Arrived", moment(exposure.at)],
     ["Feedback", scores(exposure.feedback)],
     ...(exposure.flags.length ? [["Remarks", exposure.flags.map((flag) => FLAGS[flag] ?? flag).join("; ")]] : []),
   ];
-  const bad = exposure.status >= 400 || failed;
   return h(
     "article",
     { class: "answer request", "aria-label": `Request at ${plan.endpoint}` },
     h(
       "header",
       {},
-      h("h2", {}, plan.endpoint),
-      h(
-        "span",
-        { class: `state ${bad ? "bad" : "good"}` },
-        exposure.status >= 400 ? "failed" : failed ? "answered after a failure" : "answered",
-      ),
+      h("h2", {}, isListed ? "For experiments" : plan.endpoint),
+      isListed ? null : h("span", { class: "state" }, outcome(exposure, failed)),
     ),
     h(
       "dl",
@@ -110,6 +112,17 @@ export function recorded(exposure, id, me, context) {
         )
       : feedback(endpoint?.feedback ?? [], id, exposure.feedback ?? {}, context),
   );
+}
+
+/**
+ * @param {Exposure} exposure
+ * @param {boolean} failed
+ */
+function outcome({ status, flags }, failed) {
+  if (flags.includes("client_gone")) return mark("warn", "client left");
+  if (status >= 500) return mark("bad", "failed");
+  if (status >= 400) return mark("warn", "refused");
+  return failed ? mark("warn", "answered after a failure") : mark("good", "answered");
 }
 
 /** @param {number | null} tokens */
