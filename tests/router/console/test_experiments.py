@@ -354,6 +354,14 @@ async def test_an_experiment_paused_in_the_file_is_started_in_the_file(compared:
     await expect(page.get_by_role("button", name="Resume")).to_have_count(0)
 
 
+async def test_a_pause_by_an_alarm_is_not_the_files(compared: Compared, open_page: OpenPage) -> None:
+    compared.report(msgspec.structs.replace(SHOWN, state="paused"))
+    compared.act(state="paused", cause="alarm")
+    page = await opened(open_page, compared)
+    await expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert await page.get_by_text("Its configuration pauses it.").count() == 0
+
+
 async def test_a_hidden_page_has_no_stream_of_events(compared: Compared, open_page: OpenPage) -> None:
     page, _ = await open_page(compared.url)
     await page.add_init_script(HIDEABLE)

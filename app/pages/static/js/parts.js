@@ -47,7 +47,9 @@ export function staleNotice(error, since) {
     "warn",
     message,
     since === null
-      ? ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers.`
+      ? error.status === 403
+        ? ""
+        : ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers.`
       : ` The data on this page is from ${moment(since)}.`,
   );
 }

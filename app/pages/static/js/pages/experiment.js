@@ -210,6 +210,7 @@ export async function mount(root, context) {
    */
   function howToStart({ experiment, state: declared, acting }) {
     if (declared === "running" || acting?.state === "stopped") return null;
+    if (acting?.state === "paused" && acting.cause !== "file") return null;
     const effect = {
       draft: "It is a draft: it records and compares nothing.",
       paused: "Its configuration pauses it.",
