@@ -122,7 +122,10 @@ async def test_each_figure_equals_its_definition_in_every_world(managed: Managed
         for found in filter(None, deviation):
             (farthest,) = [row for row in section["rows"] if row["name"] == found[1]]
             assert (found[2], found[3]) == (farthest["Observed"].split("\n")[0], farthest["Configured"])
-        assert len(list(filter(None, deviation))) == (drawn > 0 and len(world.config.endpoints[name].traffic) > 1)
+        traffic = world.config.endpoints[name].traffic
+        far = [abs(counted.get(arm, Counts()).drawn / drawn - weight / 100) for arm, weight in traffic.items() if drawn]
+        worst = max(far, default=0) if len(traffic) > 1 else 0
+        assert any(deviation) == (worst > 0.005) or abs(worst - 0.005) < 0.0001
         failed = sum(amount(row["Failed"]) for row in section["rows"])
         assert failed == 0 or (
             "mark-bad" in section["lead"] and any(f"{failed:,} of" in one for one in section["said"])
@@ -130,6 +133,39 @@ async def test_each_figure_equals_its_definition_in_every_world(managed: Managed
         if "mark-good" in section["lead"]:
             assert requests > 0
             assert all(amount(row["Failed"]) == amount(row["Refused"]) == 0 for row in section["rows"])
+    assert await accessibility_problems(page) == []
+
+
+async def test_what_fails_is_named_above_all_endpoints_and_a_wide_table_is_never_cut(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    page, _ = await open_page(managed.url, width=768)
+    all_worlds: list[World] = []
+    many_worlds(all_worlds)
+    documents = [
+        {**document, "endpoint": f"endpoint-{index}-{number}"}
+        for number, world in enumerate(all_worlds)
+        for index, document in enumerate(endpoints_document(world.config, world.window, world.present, []))
+    ]
+
+    async def made_up(route: Route) -> None:
+        await route.fulfill(json={**await (await route.fetch()).json(), "endpoints": documents})
+
+    await page.route("**/api/overview", made_up)
+    await page.goto("/ui#/traffic")
+    failing = [one["endpoint"] for one in documents if any(said["severity"] == "bad" for said in one["findings"])]
+    line = page.locator(".failing")
+    await expect(line).to_contain_text(f"{len(failing)} of {len(documents)} endpoints fail: ")
+    assert await line.get_by_role("button").all_inner_texts() == failing
+    cut = """() => [...document.querySelectorAll(".endpoint .scroll, .endpoint td, .endpoint th")].filter(
+        (one) => one.scrollWidth > one.clientWidth + 1 && !one.closest("thead")).map((one) => one.textContent)"""
+    assert await page.evaluate(cut) == []
+    search = page.get_by_role("searchbox", name="Endpoint")
+    await search.fill(failing[-1].upper())
+    await expect(page.locator("section.endpoint")).to_have_count(1)
+    await line.get_by_role("button", name=failing[0], exact=True).click()
+    await expect(search).to_have_value("")
+    await expect(page.get_by_role("heading", name=failing[0], exact=True)).to_be_focused()
     assert await accessibility_problems(page) == []
 
 

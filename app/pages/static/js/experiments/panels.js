@@ -91,7 +91,7 @@ export function metrics(report, arms) {
         ),
       ),
     ),
-    { class: "stacked list" },
+    { class: "stacked list metrics" },
   );
 }
 

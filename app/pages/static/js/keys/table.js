@@ -125,7 +125,12 @@ function uses({ uses: days }) {
   const failed = sum("failed");
   return [
     bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`),
-    h("div", { class: "small" }, words, failed ? h("span", { class: "hint" }, `, ${whole(failed)} failed`) : null),
+    h(
+      "div",
+      { class: "small" },
+      words,
+      failed ? h("span", { class: "hint" }, `, ${whole(failed)} failed or refused`) : null,
+    ),
   ];
 }
 

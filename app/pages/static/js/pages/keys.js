@@ -131,7 +131,7 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
 
 /** @param {Callers} document */
 function everybody({ since, callers, view }) {
-  const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
+  const counted = ["Requests", "Failed or refused", "Prompt tokens", "Answer tokens", "Last"];
   /** @param {CallerUse} use */
   const row = (use) => {
     const values = [

@@ -10,6 +10,8 @@ export const title = "Traffic";
 
 /** @typedef {"change" | "history" | "explain"} Panel */
 
+const MANY = 5; // endpoints that need no search
+
 /** @returns {(string | Head)[]} */
 const heads = () => [
   "Deployment",
@@ -52,6 +54,7 @@ export async function mount(root, context) {
     panels: new Map(),
     said: "",
     range: "1h",
+    wanted: "",
     /** @type {RequestHistory | null} */
     past: null,
   };
@@ -105,7 +108,7 @@ export async function mount(root, context) {
       h(
         "header",
         {},
-        h("h2", { id: `endpoint/${name}` }, name),
+        h("h2", { id: `endpoint/${name}`, tabindex: "-1" }, name),
         h(
           "p",
           { class: "hint about" },
@@ -173,7 +176,55 @@ export async function mount(root, context) {
       found ? rangePicker(state.range, state.past, chooseRange) : null,
       found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
       found?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
-      found?.endpoints.map(section),
+      found ? failing(found.endpoints) : null,
+      found && found.endpoints.length > MANY ? search() : null,
+      found?.endpoints
+        .filter((/** @type {Endpoint} */ { endpoint }) => endpoint.toLowerCase().includes(state.wanted.toLowerCase()))
+        .map(section),
+    );
+  }
+
+  /**
+   * Which endpoints fail: among many, theirs may be far below.
+   *
+   * @param {Endpoint[]} endpoints
+   */
+  function failing(endpoints) {
+    const bad = endpoints.filter(({ findings }) => findings.some(({ severity }) => severity === "bad"));
+    if (endpoints.length < 2 || !bad.length) return null;
+    return h(
+      "p",
+      { class: "failing" },
+      mark("bad", `${bad.length} of ${endpoints.length} endpoints ${bad.length === 1 ? "fails" : "fail"}: `),
+      bad.map(({ endpoint: name }) =>
+        h("button", { type: "button", class: "quiet", key: name, on: { click: () => go(name) } }, name),
+      ),
+    );
+  }
+
+  /** @param {string} name */
+  function go(name) {
+    state.wanted = "";
+    draw();
+    const heading = document.getElementById(`endpoint/${name}`);
+    heading?.scrollIntoView({ block: "start" });
+    heading?.focus({ preventScroll: true });
+  }
+
+  function search() {
+    const typed = (/** @type {any} */ event) => {
+      state.wanted = event.target.value;
+      draw();
+    };
+    return h(
+      "div",
+      { class: "search" },
+      h(
+        "div",
+        { class: "field" },
+        h("label", { for: "endpoint-wanted" }, "Endpoint"),
+        h("input", { id: "endpoint-wanted", type: "search", value: state.wanted, on: { input: typed } }),
+      ),
     );
   }
 
