@@ -11,6 +11,7 @@ export const title = "Traffic";
 /** @typedef {"change" | "history" | "explain"} Panel */
 
 const MANY = 5; // endpoints that need no search
+const NAMED = 8; // failing ones that the first line names
 
 /** @returns {(string | Head)[]} */
 const heads = () => [
@@ -196,9 +197,12 @@ export async function mount(root, context) {
       "p",
       { class: "failing" },
       mark("bad", `${bad.length} of ${endpoints.length} endpoints ${bad.length === 1 ? "fails" : "fail"}: `),
-      bad.map(({ endpoint: name }) =>
-        h("button", { type: "button", class: "quiet", key: name, on: { click: () => go(name) } }, name),
-      ),
+      bad
+        .slice(0, NAMED)
+        .map(({ endpoint: name }) =>
+          h("button", { type: "button", class: "quiet", key: name, on: { click: () => go(name) } }, name),
+        ),
+      bad.length > NAMED ? ` and ${bad.length - NAMED} more` : null,
     );
   }
 
