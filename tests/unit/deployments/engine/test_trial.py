@@ -219,11 +219,12 @@ async def test_no_constraint_that_passes_holds_an_engine(
 async def test_a_refused_constraint_is_refused_at_once_and_a_tried_one_passes(trials: Trials) -> None:
     constraint = TOO_COSTLY["an enum"]
     assert await is_costly(trials, constraint)
+    tried = children(trials)  # one that has ended, until its parent has asked for its status
     begin = time.process_time()
     for _ in range(100):
         assert await is_costly(trials, constraint)
         await trials.check(*COMPILES["schema"])
-    assert children(trials) == []
+    assert set(children(trials)) <= set(tried)
     assert time.process_time() - begin < 5
 
 
