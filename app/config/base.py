@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from app.config.meant import nearest, number_remedy, shown
+from app.config.meant import closest, nearest, number_remedy, question, shown
 
 MOST_PROBLEMS = 50
 """Of one validation, that are worded."""
@@ -137,9 +137,10 @@ def _message(item: ErrorDetails, root: type[BaseModel], *, is_secret: bool) -> s
     around = _model_at(root, item["loc"][:-1])
     if kind == "extra_forbidden":
         known = list(around.model_fields)
-        meant = "" if is_secret else nearest(str(item["loc"][-1]), known)
-        meant = _with_list(meant, value, around)
-        return f"unknown key{meant}" if meant else f"unknown key; {_SPELLING} (known: {', '.join(known)})"
+        meant = None if is_secret else closest(str(item["loc"][-1]), known)
+        if meant is None:
+            return f"unknown key; {_SPELLING} (known: {', '.join(known)})"
+        return f"unknown key{question(_with_list(meant, value, around))}"
     if kind == "missing":
         described = around.model_fields.get(str(item["loc"][-1]))
         return f"{message}: {described.description}" if described is not None and described.description else message
@@ -253,15 +254,14 @@ def _as_list(value: str | Mapping[Any, Any], field: FieldInfo | None) -> str:
     if model is not None:
         return f"[{_example(value, model)}]"
     known = list(_choices(field.annotation)) if field is not None else []
-    return f"[{nearest(value, known).removeprefix('; did you mean ').removesuffix('?') or value}]"
+    return f"[{closest(value, known) or value}]"
 
 
-def _with_list(meant: str, value: object, around: type[BaseModel]) -> str:
-    """The question about a misspelt key, with the list that its value is meant to be."""
-    name = meant.removeprefix("; did you mean ").removesuffix("?")
-    field = around.model_fields.get(name)
-    is_list = field is not None and get_origin(field.annotation) is tuple
-    return f"; did you mean {name}: {_as_list(value, field)}?" if is_list and isinstance(value, str) else meant
+def _with_list(name: str, value: object, around: type[BaseModel]) -> str:
+    """The key that a misspelt one is meant to be, with the list that its value is meant to be."""
+    field = around.model_fields[name]
+    is_list = get_origin(field.annotation) is tuple
+    return f"{name}: {_as_list(value, field)}" if is_list and isinstance(value, str) else name
 
 
 def _section_remedy(value: object, model: type[BaseModel]) -> str:
@@ -277,7 +277,7 @@ def _example(value: str, model: type[BaseModel]) -> str:
     if not first:
         return ""
     known = list(_choices(model.model_fields[first].annotation))
-    meant = nearest(value, known).removeprefix("; did you mean ").removesuffix("?") or value
+    meant = closest(value, known) or value
     return _flow({first: meant, **dict.fromkeys(others, "…")}) if not known or meant in known else ""
 
 

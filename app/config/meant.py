@@ -7,16 +7,26 @@ from difflib import get_close_matches
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question about what was meant, to append to a problem; empty if nothing known is like it.
+    """A question about what was meant, to append to a problem; empty if nothing known is like it."""
+    return question(closest(name, known))
+
+
+def question(meant: str | None) -> str:
+    """Whether this was meant, to append to a problem; empty without it."""
+    return f"; did you mean {meant}?" if meant else ""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is meant by another one.
 
     Nothing is like a name of more than twice the known ones' length, and the search would take 40 times its memory.
     """
     if len(name) > 2 * max(map(len, known := list(known)), default=0):
-        return ""
+        return None
     names = {spelling.lower(): spelling for spelling in known}
     names = {other: ours for ours in known for other in _OTHER_WORDS.get(ours, ())} | names
     close = get_close_matches(name.lower(), names, 1)
-    return f"; did you mean {names[close[0]]}?" if close and names[close[0]] != name else ""
+    return names[close[0]] if close and names[close[0]] != name else None
 
 
 _OTHER_WORDS: Mapping[str, Sequence[str]] = {

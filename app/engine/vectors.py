@@ -4,7 +4,7 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeVar, cast
 
@@ -50,12 +50,7 @@ def outlined(answer: bytes, mark: str) -> bytes:
     Inside a text there is no such beginning, because its quotes would be escaped. Raises ValueError for a vector that
     is none.
     """
-    parts: list[bytes] = []
-    at, view = 0, memoryview(answer)
-    for start, end in _places(answer):
-        parts += [answer[at:start], b'"%b%d"' % (mark.encode(), len(_NUMBERS.decode(view[start:end])))]
-        at = end
-    return b"".join([*parts, answer[at:]])
+    return _replaced(answer, lambda vector: b'"%b%d"' % (mark.encode(), len(_NUMBERS.decode(vector))))
 
 
 def numbers(vector: memoryview) -> list[float]:
@@ -69,26 +64,29 @@ def embeddings(answer: bytes, read: Callable[[memoryview], Any] = numbers) -> di
 
     `read`: `msgspec.Raw` leaves vectors as they are written, and takes none of the memory of their numbers.
     """
-    parts: list[bytes] = []
-    at, vectors, view = 0, list[Any](), memoryview(answer)
-    for start, end in _places(answer):
-        parts += [answer[at:start], b"%d" % len(vectors)]
-        vectors.append(read(view[start:end]))
-        at = end
-    whole: dict[str, Any] = from_json(b"".join([*parts, answer[at:]]))
+    vectors: list[Any] = []
+
+    def number(vector: memoryview) -> bytes:
+        vectors.append(read(vector))
+        return b"%d" % (len(vectors) - 1)
+
+    whole: dict[str, Any] = from_json(_replaced(answer, number))
     for item in whole["data"]:
         if isinstance(item["embedding"], int):
             item["embedding"] = vectors[item["embedding"]]
     return whole
 
 
-def _places(answer: bytes) -> Iterator[tuple[int, int]]:
-    """Where the vectors begin and end. Raises ValueError for one without an end."""
-    at = 0
+def _replaced(answer: bytes, by: Callable[[memoryview], bytes]) -> bytes:
+    """The answer with something else in place of each vector. Raises ValueError for one without an end."""
+    parts: list[bytes] = []
+    at, view = 0, memoryview(answer)
     while (found := answer.find(_VECTOR_BEGINS, at)) >= 0:
         start = found + len(_VECTOR_BEGINS) - 1
-        at = answer.index(b"]", start) + 1
-        yield start, at
+        end = answer.index(b"]", start) + 1
+        parts += [answer[at:start], by(view[start:end])]
+        at = end
+    return b"".join([*parts, answer[at:]])
 
 
 def check_vectors(path: str, answer: bytes, request: Mapping[str, Any] | None, mark: str) -> None:

@@ -9,7 +9,6 @@ Texts are there only where `record: {text: full}` says so, and for managers alon
 and a caller its own, without them. Each reading leaves a record in the audit log.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -24,13 +23,11 @@ from app.activity.board import ANSWERED, FAILED, MOST_REQUESTS, RANGES, RUNNING,
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Schema
-from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError
+from app.errors import BadRequest, Forbidden, NotFound
 from app.exposures.identity import request_hash
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, ask_in_time, openai_words
 
-PATIENCE_S = 2.0
-"""Seconds that a reader waits for the controller, before this router answers alone."""
 ALL, ALONE = "all routers", "this router alone"
 _STATUS = re.compile(rf"{FAILED}|{ANSWERED}|{RUNNING}|[1-5]\d\d|[1-5]xx")
 _NEVER_CACHED = {"cache-control": "no-store"}
@@ -75,7 +72,8 @@ class ActivityApi:
             return _reply(
                 Board().requests(Wanted(), time.time()), "nobody: without credentials you have no requests of your own"
             )
-        found = await self._asked("/activity/requests", {}, msgspec.json.encode(wanted))
+        controller = self._services.controller
+        found = await ask_in_time(controller, "POST", "/activity/requests", body=msgspec.json.encode(wanted))
         view = ALL if found is not None else ALONE
         content = found if found is not None else self._own.requests(wanted, time.time())
         texts = self._with_texts(context.caller)
@@ -111,7 +109,8 @@ class ActivityApi:
         if name not in RANGES:
             raise BadRequest(f"range: '{name}' is none of {', '.join(RANGES)}", param="range")
         config, endpoints = self._services.views().config, self._visible(context.caller)
-        found = await self._asked("/activity/history", {"range": name}, msgspec.json.encode(endpoints))
+        controller, body = self._services.controller, msgspec.json.encode(endpoints)
+        found = await ask_in_time(controller, "POST", "/activity/history", {"range": name}, body)
         view = ALL if found is not None else ALONE
         content = found if found is not None else self._own.history(name, time.time(), endpoints)
         return _reply({**content, "grafana_url": config.console.grafana_url}, view)
@@ -120,18 +119,6 @@ class ActivityApi:
         """The endpoints that the caller may use; None: all."""
         views = self._services.views()
         return None if caller.endpoints is None else list(views.of(caller).endpoints)
-
-    async def _asked(self, path: str, query: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
-        """What the controller knows of all routers; None if it does not answer, or if there is none."""
-        if self._services.controller is None:
-            return None
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                answer = await ask(self._services.controller, "POST", path, query, body)
-        except (SwitchyardError, TimeoutError):
-            return None
-        found: dict[str, Any] = msgspec.json.decode(answer.body)
-        return found
 
 
 def _reply(content: Mapping[str, Any], view: str) -> Reply:

@@ -24,12 +24,10 @@ from app.engine.card import EngineCard, decode
 from app.errors import SwitchyardError
 from app.server.fleet import Fleet, FleetSource, KnownFleet, Replica
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words
+from app.server.operations import PATIENCE_S, Api, ApiRoute, OperationContext, Services, ask_in_time, openai_words
 
 MOST_AT_ONCE = 32
 """Replicas that are asked at the same time."""
-PATIENCE_S = 2.0
-"""Seconds that a reader waits for all replicas: those that have not answered by then have said nothing."""
 
 HIDDEN = {"hidden": True}
 """In place of a value that may be a secret."""
@@ -72,24 +70,13 @@ class ModelsApi:
             except SwitchyardError as error:
                 why_not = f"{error.message}."
         cards = await self._cards(self._fleet, fleet, seen) if self._fleet is not None and fleet is not None else {}
-        document = models_document(seen, fleet, cards, await self._starts())
+        starts = await ask_in_time(services.controller, "GET", "/activity/starts")
+        document = models_document(seen, fleet, cards, starts)
         content = {"at": time.time(), "why_not": why_not or None, **document}
         return Reply(dump(content), headers={"cache-control": "no-store"})
 
-    async def _starts(self) -> Mapping[str, Any] | None:
-        """The starts of replicas that the controller of experiments has seen; None if it does not say."""
-        if self._services.controller is None:
-            return None
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                answer = await ask(self._services.controller, "GET", "/activity/starts")
-        except (SwitchyardError, TimeoutError):
-            return None
-        found: Mapping[str, Any] | None = msgspec.json.decode(answer.body)
-        return found
-
     async def _cards(self, known: KnownFleet, fleet: Fleet, seen: Config) -> dict[str, EngineCard]:
-        """What the engines of the replicas say that the reader sees, as far as they do."""
+        """What the engines of the replicas say that the reader sees, as far as they do within `PATIENCE_S`."""
         cards: dict[str, EngineCard] = {}
         gate = asyncio.Semaphore(MOST_AT_ONCE)
 

@@ -3,12 +3,14 @@
 Questions to the controller of experiments; its refusals as errors of this server.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
@@ -104,6 +106,28 @@ async def ask(
     if answer.status < 400:
         return answer
     raise refusal(answer)
+
+
+PATIENCE_S = 2.0
+"""Seconds that a reader waits for what an answer can do without."""
+
+
+async def ask_in_time(
+    controller: ControllerClient | None,
+    method: str,
+    path: str,
+    query: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> Any:
+    """The content of the controller's answer; None if it does not answer soon, or if there is none."""
+    if controller is None:
+        return None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await ask(controller, method, path, query, body)
+    except (SwitchyardError, TimeoutError):
+        return None
+    return msgspec.json.decode(answer.body)
 
 
 def no_controller() -> Unavailable:

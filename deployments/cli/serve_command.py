@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from app.config.base import NO_NAME, ConfigError, is_name
-from app.config.meant import nearest
+from app.config.meant import closest, nearest
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.cli.options import CommandError, ExitCode
 from deployments.invocation import DEFAULT_FILE, argument, command
@@ -220,7 +220,7 @@ def _meant(word: str) -> str:
 
     files = {file.stem: file.name for file in Path().glob("*.yaml")}
     known = {**files, **{name: f"{PACKAGE_PREFIX}{name}" for name in RECIPES}}
-    return known.get(word) or known.get(nearest(word, known).removeprefix("; did you mean ").removesuffix("?"), "")
+    return known.get(word) or known.get(closest(word, known) or "", "")
 
 
 def _described(folder: Path) -> tuple[Mapping[str, Any], bool]:

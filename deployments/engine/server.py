@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +237,7 @@ class LoadReport:
             elif family.name == SERVICE_TIME:
                 load["service_s"] = self._service_s = self._mean_since(family) or self._service_s
             elif (name := GAUGES.get(family.name)) is not None and values:
-                load[name] = max(values) if name == "kv" else sum(values)
+                load[name] = _of_engines(name, values)
         return load
 
     def _mean_since(self, family: Any) -> float | None:
@@ -257,10 +257,15 @@ def present_counts(held: int, registry: CollectorRegistry = REGISTRY) -> dict[st
         for sample in family.samples:
             if sample.name in names:
                 values.setdefault(names[sample.name], []).append(sample.value)
-    counts: dict[str, Any] = {name: int(sum(found)) for name, found in values.items() if name != "kv"}
+    found = {name: _of_engines(name, each) for name, each in values.items()}
+    counts: dict[str, Any] = {name: int(value) for name, value in found.items() if name != "kv"}
     if "waiting" in counts:
         counts["waiting"] += held
-    return {**counts, "kv_cache_use": max(values["kv"])} if "kv" in values else counts
+    return {**counts, "kv_cache_use": found["kv"]} if "kv" in found else counts
+
+
+def _of_engines(name: str, values: Sequence[float]) -> float:
+    return max(values) if name == "kv" else sum(values)
 
 
 def held_by_serve() -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from app.access.keys import KeyFile
 from app.config.base import ConfigError
-from app.config.meant import nearest
+from app.config.meant import nearest, question
 from app.config.schema import Config
 from app.internal_api import PACKAGE_PREFIX
 from deployments.invocation import make
@@ -163,7 +163,7 @@ def source_problem(source: str) -> str:
     forms = f"a folder (/… or ./…), a hub's id (owner/name), {PACKAGE_PREFIX}… or s3://…"
     page, is_package = _HUB_PAGE.fullmatch(source), nearest(source.partition(":")[0], [PACKAGE_PREFIX.rstrip(":")])
     meant = page[1] if page is not None else PACKAGE_PREFIX if is_package else ""
-    return f"'{source}' is neither {forms}{f'; did you mean {meant}?' if meant else ''}"
+    return f"'{source}' is neither {forms}{question(meant)}"
 
 
 _HUB_PAGE = re.compile(r"(?:https?://(?:www\.)?huggingface\.co/|hf:(?://)?)?([\w.-]+/[\w.-]+?)(?:/(?:tree/main)?)?")

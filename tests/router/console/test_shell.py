@@ -13,6 +13,23 @@ from tests.support.clients.first_paint import PAGES
 from tests.support.processes.project import ROOT
 
 
+async def type_key(page: Page, key: str) -> None:
+    """Signs in, for as long as the tab is open."""
+    await page.get_by_label("API key").fill(key)
+    await page.get_by_label("Keep it until this tab is closed").check()
+    await page.keyboard.press("Enter")
+
+
+async def run_example_of_a_chat(page: Page) -> None:
+    """On the API's page."""
+    await page.get_by_role("navigation").get_by_role("link", name="API").click()
+    await page.get_by_role("link", name="OpenAI", exact=True).click()
+    await page.get_by_role("button", name="/v1/chat/completions").first.click()
+    await expect(page.get_by_label("Body")).to_have_value(re.compile('"model": "chat"'))
+    await page.get_by_role("button", name="Execute").click()
+    await expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text("200")
+
+
 @pytest.mark.parametrize("name", ["Traffic", "Experiments", "Models", "Playground", "Requests", "Keys"])
 async def test_every_page_has_an_address_and_a_link(browser_page: Page, name: str) -> None:
     await browser_page.goto("/ui")
@@ -82,9 +99,7 @@ async def test_a_key_can_be_kept_for_the_tab_until_sign_out(managed: Managed, op
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
     await page.goto("/ui")
-    await page.get_by_label("API key").fill(keys["chat team"])
-    await page.get_by_label("Keep it until this tab is closed").check()
-    await page.keyboard.press("Enter")
+    await type_key(page, keys["chat team"])
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
     await page.reload()
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
@@ -198,9 +213,7 @@ async def test_every_page_has_the_frame_and_explains_its_words(
     page, watch = await open_page(managed.url, width=width, scheme=scheme)
     watch.expected.extend(["401", "404"])
     await page.goto("/ui")
-    await page.get_by_label("API key").fill(keys["boss"])
-    await page.get_by_label("Keep it until this tab is closed").check()
-    await page.keyboard.press("Enter")
+    await type_key(page, keys["boss"])
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     banner, about = page.get_by_role("banner"), page.get_by_role("contentinfo")
     for path in [*PAGES, "/ui#/glossary", "/ui#/requests?id=nothing", "/ui#/nothing", "/docs"]:
@@ -301,12 +314,7 @@ async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
 async def test_an_example_of_the_api_page_runs(managed: Managed, open_page: OpenPage, width: int, scheme: str) -> None:
     page, _ = await open_page(managed.url, width=width, scheme=scheme)
     await page.goto("/ui")
-    await page.get_by_role("navigation").get_by_role("link", name="API").click()
-    await page.get_by_role("link", name="OpenAI", exact=True).click()
-    await page.get_by_role("button", name="/v1/chat/completions").first.click()
-    await expect(page.get_by_label("Body")).to_have_value(re.compile('"model": "chat"'))
-    await page.get_by_role("button", name="Execute").click()
-    await expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text("200")
+    await run_example_of_a_chat(page)
     await expect(page.locator(".copy-to-clipboard button:not([aria-label])")).to_have_count(0)
     assert await accessibility_problems(page) == []
     assert await overflow(page) <= 0
@@ -321,15 +329,8 @@ async def test_an_example_of_the_api_page_is_sent_with_the_key_that_the_tab_keep
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
     await page.goto("/ui")
-    await page.get_by_label("API key").fill(keys["chat team"])
-    await page.get_by_label("Keep it until this tab is closed").check()
-    await page.keyboard.press("Enter")
-    await page.get_by_role("navigation").get_by_role("link", name="API").click()
-    await page.get_by_role("link", name="OpenAI", exact=True).click()
-    await page.get_by_role("button", name="/v1/chat/completions").first.click()
-    await page.get_by_role("button", name="Execute").click()
-    status = page.locator(".live-responses-table tbody .response-col_status").first
-    await expect(status).to_contain_text("200")
+    await type_key(page, keys["chat team"])
+    await run_example_of_a_chat(page)
     await expect(page.get_by_role("main")).not_to_contain_text(keys["chat team"])
 
 

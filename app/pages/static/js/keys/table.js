@@ -183,7 +183,7 @@ const OVERLAPS = [
 async function rotate(key, actions) {
   const overlap = h(
     "select",
-    { id: "overlap", value: "7" },
+    { id: "overlap" },
     OVERLAPS.map(([days, words]) => h("option", { value: String(days) }, words)),
   );
   overlap.value = "7";

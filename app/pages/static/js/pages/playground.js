@@ -2,10 +2,9 @@
 
 import { h } from "../dom.js";
 import { term } from "../parts.js";
+import { TASKS } from "../playground/request.js";
 
 export const title = "Playground";
-
-const TASKS = ["chat", "completions", "responses", "embeddings", "rerank"];
 
 /**
  * @param {HTMLElement} root

@@ -36,7 +36,6 @@ export class TokenView {
       },
       "Token probabilities",
     );
-    this.elements = [this.text, this.shade, this.shown];
     this.text.addEventListener("keydown", (event) => this.#key(event));
     this.text.addEventListener("pointerover", (event) => this.#point(event));
     this.text.addEventListener("click", (event) => this.#point(event));
