@@ -73,9 +73,7 @@ class Application:
 def _running(directory: Path) -> Iterator[Address]:
     """An application that is started and stopped with the users' commands."""
     key = secrets.token_urlsafe(16)
-    # Ray gives its workers a low priority: the other tests would take the cores from those that wait for engines.
-    variables = {INTERNAL_KEY_VARIABLE: key, "RAY_worker_niceness": "0"}
-    with launched(ROOT / "serve_config.yaml", directory, variables) as launcher:
+    with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
         yield Address(launcher.url, derived(key, Purpose.ENGINE), str(directory))
         engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` must find the engines by the run's marker"

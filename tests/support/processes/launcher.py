@@ -62,6 +62,10 @@ def deliver(config: Path, directory: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+_NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
+"""Ray gives its workers a low priority: beside other tests, engines would hardly get a core, and never start."""
+
+
 @contextmanager
 def launched(
     served: Path | str, directory: Path, variables: Mapping[str, str], port: int | None = None, *options: str
@@ -73,7 +77,7 @@ def launched(
         process = subprocess.Popen(
             ["env", "--default-signal=HUP", *command("serve", str(served), "--port", str(port), *options)],
             cwd=ROOT,
-            env={**environment(directory), **variables},
+            env={**environment(directory), **_NORMAL_PRIORITY, **variables},
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,  # this and the signal as in a terminal, whatever the tests run in
