@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -64,11 +63,11 @@ def test_the_named_engine_did_the_work(application: Application) -> None:
 SENT = 120
 
 
-def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) -> None:
-    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as pool:
+async def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) -> None:
+    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=16)) as client:
         url = f"{application.url}/v1/chat/completions"
-        answers = pool.map(lambda _: client.post(url, json=SHORT), range(SENT))
-        seen = Counter(answer.headers[HEADER] for answer in answers)
+        answers = await asyncio.gather(*(client.post(url, json=SHORT) for _ in range(SENT)))
+    seen = Counter(answer.headers[HEADER] for answer in answers)
     assert binomtest(seen["smollm2-green"], SENT, 0.1).pvalue > 1e-6
 
 
