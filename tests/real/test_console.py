@@ -3,6 +3,7 @@
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from playwright.async_api import expect
 
 from tests.real.conftest import Application
 from tests.support.clients.browser import running_browser, watched_page
+from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.real
 
@@ -66,7 +68,13 @@ async def test_the_page_models_shows_what_the_real_engines_say(application: Appl
     for _ in range(2):
         application.sdk.chat.completions.create(**{**CHAT, "model": "smollm2-blue"})
     async with httpx.AsyncClient(base_url=application.url, timeout=30) as client:
-        loaded = (await client.get("/api/models")).raise_for_status().json()
+
+        async def with_every_card() -> dict[str, Any] | None:
+            """The document once each engine has answered in time: a busy one may miss the page's two seconds."""
+            document = (await client.get("/api/models")).raise_for_status().json()
+            return document if all(one["engines"] for one in document["applications"]) else None
+
+        loaded = await wait_until_async(with_every_card)
     found = {one["application"]: one for one in loaded["applications"]}
     assert found.keys() == {"smollm2-blue", "smollm2-green", "minilm"}
     for one in found.values():
