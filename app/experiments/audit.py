@@ -16,12 +16,12 @@ import msgspec
 
 from app.errors import BadRequest
 from app.experiments.contract.questions import choice, unix_seconds
-from app.experiments.storage import writing
+from app.experiments.storage import directory
 from app.experiments.storage.store import File, FileStore, Missing, StoreError
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer
 
-FOLDER = writing.AUDIT
+FOLDER = directory.AUDIT
 FILE_BYTES = 256 * 1024
 """A file is replaced by itself with more lines up to this size: an object store cannot append."""
 MAX_FILES = 4096

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
 from app.experiments.activity import ActivityKeeper
-from app.experiments.analysis.analysis import Analysis, same_run
-from app.experiments.analysis.subgroups import KEY as SUBGROUPS
+from app.experiments.analysis.analysis import SUBGROUPS, Analysis, same_run
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal, TrafficChange
 from app.experiments.contract.journal import LOAD, LOOKS, LOST, OBSTACLES, JournalEntry, new_plans, replaced
@@ -38,10 +37,9 @@ from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, runs_of
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.columns import Tables, from_batch
-from app.experiments.storage.journal import AnalysisSnapshot
+from app.experiments.storage.directory import AnalysisSnapshot, exposures_of, scored
 from app.experiments.storage.keeper import OpenStore, StorageHealth, StorageManager, Submit, at_once
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
-from app.experiments.storage.reading import exposures_of, scored
 from app.experiments.storage.store import open_store
 from app.experiments.storage.write_ahead import WriteAhead
 from app.exposures.controller_client import Export

@@ -20,7 +20,7 @@ from app.errors import BadRequest, NotFound
 from app.experiments.contract.journal import EXPOSURE_FORMATS, MEDIA_TYPES, ExposureFormat
 from app.experiments.contract.questions import choice, unix_seconds
 from app.experiments.runs import ExperimentRun, runs_of
-from app.experiments.storage import journal, reading
+from app.experiments.storage import directory
 from app.experiments.storage.columns import Bool, RowColumns, Tables, to_arrow
 from app.experiments.storage.store import FileStore
 from app.exposures.controller_client import Export
@@ -131,8 +131,8 @@ def selected(store: FileStore, wanted: Selection) -> Iterator[tuple[RowColumns, 
     tables = Tables()
     run = _run(store, wanted.experiment) if wanted.experiment is not None else None
     since = max(wanted.since or 0.0, run.started_at if run is not None else 0.0)
-    gaps = reading.Gaps()
-    for exposures in reading.history(store, since, tables, {}, gaps):
+    gaps = directory.Gaps()
+    for exposures in directory.history(store, since, tables, {}, gaps):
         rows = exposures.rows.take(_is_selected(exposures.rows, tables, wanted._replace(since=since), run))
         if len(rows):
             yield rows, tables
@@ -155,7 +155,7 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
 
 
 def _run(store: FileStore, experiment: str) -> ExperimentRun:
-    runs = runs_of(journal.read(store))
+    runs = runs_of(directory.read_entries(store))
     if experiment not in runs:
         known = ", ".join(runs) or "none"
         raise NotFound(f"The ledger has no run of '{experiment}'; it has {known}", param="experiment")

@@ -27,10 +27,10 @@ from app.experiments.api import ACTIVITY, ISSUED_KEYS, Answers
 from app.experiments.audit import unreadable
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
+from app.experiments.storage.directory import make_private
 from app.experiments.storage.keeper import Submit
 from app.experiments.storage.store import StoreError, local_directory
 from app.experiments.storage.write_ahead import WriteAhead
-from app.experiments.storage.writing import make_private
 from app.exposures.controller_client import Answer, Export, ExportStream
 from app.telemetry.logs import event, where
 

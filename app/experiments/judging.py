@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.experiments.analysis.arrivals import HORIZON_S
+from app.experiments.analysis.arms import HORIZON_S
 from app.experiments.analysis.feedback import Match
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.journal import JUDGED, JournalEntry
@@ -20,9 +20,8 @@ from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurre
 from app.experiments.runs import ExperimentRun, loads_of, of_run
 from app.experiments.shadows import ShadowJudge
 from app.experiments.storage.columns import Bool, Columns, Exposures, OverdueColumns, RowColumns, StartColumns, Tables
-from app.experiments.storage.journal import AnalysisSnapshot
+from app.experiments.storage.directory import AnalysisSnapshot, Gaps
 from app.experiments.storage.keeper import StorageManager
-from app.experiments.storage.reading import Gaps
 from app.experiments.storage.store import StoreError
 from app.exposures.wire import FeedbackItem
 

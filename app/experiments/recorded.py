@@ -26,10 +26,10 @@ from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, loads_of, looks_of, of_run, runs_of
-from app.experiments.storage import reading
+from app.experiments.storage import directory
 from app.experiments.storage.columns import Tables
+from app.experiments.storage.directory import exposures_of, scored
 from app.experiments.storage.pending import Waiting, total_lost
-from app.experiments.storage.reading import exposures_of, scored
 from app.experiments.storage.store import Missing, open_store
 
 REPLAYED = "replayed"
@@ -59,7 +59,7 @@ class RecordedLedger:
         self.activity = ActivityKeeper(lambda: self._store, clock)
         self.issued_keys = IssuedKeyStore(lambda: self._store, clock)
         self.recordings = RecordingKeeper(lambda: self._store)
-        self._contents = contents = reading.contents(self._store)
+        self._contents = contents = directory.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")
         recorded = [
@@ -119,10 +119,10 @@ class RecordedLedger:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's."""
-        rows = reading.find(self._store, request)
+        rows = directory.find(self._store, request)
         if rows is None:
             return []
-        return scored(exposures_of(*rows), reading.scores(self._store, rows[0]))
+        return scored(exposures_of(*rows), directory.scores(self._store, rows[0]))
 
     def mirrored(self) -> Sequence[str]:
         """Shadows are for a running server."""
@@ -144,7 +144,7 @@ class RecordedLedger:
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
-        for exposures in reading.history(self._store, run.evidence_since, tables, {}, self._gaps):
+        for exposures in directory.history(self._store, run.evidence_since, tables, {}, self._gaps):
             judged.count_again(exposures if self._at is None else exposures.until(self._at), tables, self.now())
         judged.catch_up(math.inf)
         judged.set_lost(self._lost())

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from app.errors import NotFound
+from app.experiments.storage.directory import FOLDERS, RECORDINGS
 from app.experiments.storage.store import FileStore, Missing, StoreError, open_store
-from app.experiments.storage.writing import FOLDERS, RECORDINGS
 from app.exposures.controller_client import Answer
 from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, decode_file, decode_line
 

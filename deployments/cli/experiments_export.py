@@ -27,7 +27,7 @@ from app.experiments.recordings import UnreadableRecording, read
 from app.experiments.replay.runner import Replay, ReplayRefused
 from app.experiments.replay.traces import NAME, Estimates, NothingToCompare, TraceFormat, config_of, section_of, trace
 from app.experiments.runs import runs_of
-from app.experiments.storage import journal
+from app.experiments.storage.directory import read_entries
 from app.experiments.storage.store import StoreError, open_store
 from app.private_files import open_new
 from app.request_recordings.recorder import RecordedRequest
@@ -226,7 +226,7 @@ def _journalled(recording: str, name: str) -> tuple[Experiment, Mapping[str, Any
     if "://" not in recording and Path(recording).is_file():
         return None
     try:
-        entries = journal.read(open_store(recording, Path.cwd()))
+        entries = read_entries(open_store(recording, Path.cwd()))
     except StoreError:
         return None
     run = runs_of(entries).get(name)

@@ -13,9 +13,8 @@ import yaml
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from app.experiments.storage import journal, reading
 from app.experiments.storage.columns import Exposures, Tables
-from app.experiments.storage.reading import Gaps
+from app.experiments.storage.directory import Gaps, history, read_entries
 from app.experiments.storage.store import LocalStore
 from deployments.local import processes
 from deployments.local.environment import TOKEN
@@ -41,7 +40,7 @@ class Cluster:
 
     def starts(self) -> int:
         """The number of controllers that have started, according to the journal on disk."""
-        return [entry.kind for entry in journal.read(self.ledger)].count("controller_started")
+        return [entry.kind for entry in read_entries(self.ledger)].count("controller_started")
 
     def ask(self, requests: int) -> None:
         """Sends chat requests, each on its own connection, so that both routers get some."""
@@ -154,9 +153,9 @@ def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> Non
     """Must run last: it ends the application that the other tests share."""
     cluster.launcher.process.send_signal(signal.SIGINT)
     assert cluster.launcher.process.wait(timeout=120) == 0
-    found = Exposures.concat(list(reading.history(cluster.ledger, 0.0, Tables(), {}, Gaps())))
+    found = Exposures.concat(list(history(cluster.ledger, 0.0, Tables(), {}, Gaps())))
     for columns in (found.rows, found.starts):
         assert len(columns) == 50
         assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50
-    assert [entry.kind for entry in journal.read(cluster.ledger)].count("run_begun") == 1
+    assert [entry.kind for entry in read_entries(cluster.ledger)].count("run_begun") == 1
     assert cluster.starts() == 3

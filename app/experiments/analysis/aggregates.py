@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import LATENCIES, Covariate, Stratum
-from app.experiments.analysis.arms import ArmAssignment, Arms, FirstExposures
+from app.experiments.analysis.arms import HORIZON_S, ArmAssignment, Arms, FirstExposures, Held
 from app.experiments.analysis.arrays import Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped, kept_share
-from app.experiments.analysis.arrivals import HORIZON_S, Held
 from app.experiments.analysis.cells import (
     ArmMoments,
     CellBlock,

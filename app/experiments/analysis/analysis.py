@@ -22,24 +22,125 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.analysis import monitoring
 from app.experiments.analysis.aggregates import SufficientStatistics
-from app.experiments.analysis.arms import ArmAssignment, Arms
+from app.experiments.analysis.arms import ArmAssignment, Arms, Arrivals
 from app.experiments.analysis.arrays import Mask
-from app.experiments.analysis.arrivals import Arrivals
-from app.experiments.analysis.comparing import MetricComparison, planned
+from app.experiments.analysis.cells import Subgroup, value_name
+from app.experiments.analysis.comparing import MetricComparison, effect_of, planned
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.feedback import Match, PendingFeedback
 from app.experiments.analysis.metrics import RESPONSE_RATE, facts_of, measures_of
 from app.experiments.analysis.monitoring import Monitoring
 from app.experiments.analysis.reporting import reported
-from app.experiments.analysis.subgroups import KEY as SUBGROUPS
-from app.experiments.analysis.subgroups import SubgroupWatch
 from app.experiments.automation.state import Interventions
-from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
-from app.experiments.statistics import planner
-from app.experiments.statistics.planner import e_bh
-from app.experiments.statistics.sequences import effect_size
+from app.experiments.contract.report import (
+    FalseVerdicts,
+    HistoryPoint,
+    Occurrence,
+    Planned,
+    Report,
+    SubgroupEffect,
+    Subgroups,
+)
+from app.experiments.statistics.look import Estimate
+from app.experiments.statistics.planner import e_bh, levels
+from app.experiments.statistics.sequences import confidence_sequence, effect_size, ln_e_mix
 from app.experiments.storage.columns import OverdueColumns, RowColumns, StartColumns, Tables, router_hash
 from app.exposures.wire import FeedbackItem, Flag
+
+SUBGROUPS = "subgroups"
+"""The key of these looks in the journal, beside those of comparisons."""
+
+
+class SubgroupWatch:
+    """For whom the effect differs: the effect in each subgroup of one experiment against that in all other units.
+
+    Both are estimates from different units, so that their difference is a look like any other: whenever one looks, its
+    e-value is one. e-BH selects among all of them, and the intervals of effects share alpha, so nothing here is said
+    more often wrongly for being one of many.
+
+    `alpha`: that of the experiment. `names`: those of the records' codes.
+    """
+
+    def __init__(self, comparing: Sequence[MetricComparison], alpha: float, names: Sequence[str]) -> None:
+        self._comparing = [
+            comparison
+            for comparison in comparing
+            if comparison.measure.role == "primary" and comparison.measure.kind != "quantile"
+        ]
+        self._alpha, self._names = alpha, names
+        self._effects: list[SubgroupEffect] = []
+        self.looked_at = -math.inf
+        self.looked_version = -1
+        """As in `MetricComparison`."""
+
+    def look(self, collected: SufficientStatistics, now: float) -> None:
+        """Looks at all subgroups."""
+        self.looked_at, self._effects = now, []
+        if collected.unknown.any():  # any of them may belong to any subgroup
+            return
+        groups = [
+            (comparing, subgroup, inside, outside)
+            for comparing in self._comparing
+            for subgroup, inside, outside in collected.looks_of_subgroups(comparing.column, comparing.treatment)
+            if inside is not None and outside is not None and inside.enough and outside.enough
+        ]
+        evidence = [
+            float(ln_e_mix(*_difference(inside, outside), effect=comparison.delta, alpha=self._alpha))
+            for comparison, _, inside, outside in groups
+        ]
+        kept, level = set(e_bh(evidence, self._alpha)), levels(evidence, self._alpha)
+        self._effects = [
+            self._effect(*group, evidence[number], level[number], len(groups), differs=number in kept)
+            for number, group in enumerate(groups)
+        ]
+
+    def _effect(
+        self,
+        comparing: MetricComparison,
+        subgroup: Subgroup,
+        inside: Estimate,
+        outside: Estimate,
+        ln_e: float,
+        level: float,
+        tests: int,
+        *,
+        differs: bool,
+    ) -> SubgroupEffect:
+        measure, delta, alpha = comparing.measure, comparing.delta, self._alpha
+        own = inside.interval(effect=delta, alpha=alpha, level=alpha / tests)
+        est, se, nu = _difference(inside, outside)
+        apart = confidence_sequence(est, se, nu, effect=delta, alpha=alpha, level=level)
+        return SubgroupEffect(
+            attribute=subgroup.attribute,
+            name=value_name(subgroup.attribute, subgroup.value, self._names),
+            metric=measure.key,
+            treatment=comparing.names[1],
+            scale=measure.scale,
+            units=dict(zip(comparing.names, inside.units, strict=True)),
+            effect=effect_of(inside.est, own, measure.scale),
+            difference=effect_of(est, apart, measure.scale),
+            log_e_value=ln_e,
+            differs=differs,
+        )
+
+    def report(self, version: int) -> Subgroups | None:
+        """The latest look. `version`: that of the data."""
+        if self.looked_version < 0:
+            return None
+        return Subgroups(
+            looked_at=self.looked_at,
+            outdated=self.looked_version < version,
+            alpha=self._alpha,
+            effects=self._effects,
+        )
+
+
+def _difference(inside: Estimate, outside: Estimate) -> tuple[float, float, float]:
+    """The difference of both estimates, its standard error, and Welch's and Satterthwaite's degrees of freedom."""
+    own, others = inside.se**2, outside.se**2
+    variance = own + others
+    return inside.est - outside.est, math.sqrt(variance), variance**2 / (own**2 / inside.nu + others**2 / outside.nu)
+
 
 EVERY_S = 1.0
 REST = 10.0
@@ -309,8 +410,8 @@ class Analysis:
             0.0 if self._watched.invalidates(comparison.column, comparison.treatment) else comparison.known.ln_e or 0.0
             for comparison in secondary
         ]
-        kept, levels = set(e_bh(ln_e, self.experiment.alpha)), planner.levels(ln_e, self.experiment.alpha)
-        for number, (comparing, level) in enumerate(zip(secondary, levels, strict=True)):
+        kept, own = set(e_bh(ln_e, self.experiment.alpha)), levels(ln_e, self.experiment.alpha)
+        for number, (comparing, level) in enumerate(zip(secondary, own, strict=True)):
             comparing.assume(level, number in kept, self._arms.weights)
         for comparing in self._comparing:
             comparing.returns = self._watched.returns
@@ -374,7 +475,7 @@ class Analysis:
             self._watched,
             self._feedback,
             self._comparing,
-            self._subgroups,
+            self._subgroups.report(self._version),
             self._version,
             now,
             with_values=with_values,

@@ -15,8 +15,7 @@ from app.experiments.analysis.comparing import AGAINST, EffectChange, MetricComp
 from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.rare_events import RareEvents
-from app.experiments.analysis.sample_ratio import SampleRatioWatch, TreatedWatch
-from app.experiments.analysis.traffic import ArmLoad, Completeness, Traffic
+from app.experiments.analysis.sample_ratio import ArmLoad, Completeness, SampleRatioWatch, Traffic, TreatedWatch
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Alarm, Occurrence
 from app.experiments.rendering import words

@@ -17,10 +17,17 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.control_plane import Authorship, ControlPlane, Wanted, change_plan
 from app.errors import Conflict, PreconditionFailed, SwitchyardError
-from app.experiments.automation import shares
 from app.experiments.automation.decisions import automation_status, decided, foreseen, next_sentence
 from app.experiments.automation.machine import MAX_TRANSITIONS, Transition, next_transition
-from app.experiments.automation.state import Intent, Interventions, RolloutInput, State, states_of
+from app.experiments.automation.state import (
+    Intent,
+    Interventions,
+    RolloutInput,
+    State,
+    shares_of_arms,
+    states_of,
+    without_treatments,
+)
 from app.experiments.contract.journal import JournalEntry, history
 from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
@@ -86,9 +93,9 @@ class _Other(Exception):
 
 
 def _after(change: TrafficChange, traffic: Mapping[str, int]) -> dict[str, int] | None:
-    intent, arms = change.intent, shares.of_arms(traffic, change.section)
+    intent, arms = change.intent, shares_of_arms(traffic, change.section)
     if intent.kind == "rollback":
-        return shares.without(arms, change.section, intent.treatments)
+        return without_treatments(arms, change.section, intent.treatments)
     return intent.after if arms in (intent.before, intent.after) else None
 
 
@@ -258,10 +265,10 @@ class Actions:
             return report.weights
         facts = self._facts(run, config, report)
         arms, stopped = (
-            shares.of_arms(facts.traffic, facts.experiment),
+            shares_of_arms(facts.traffic, facts.experiment),
             [stop.deployment for stop in self._state(run).stops],
         )
-        return shares.without(arms, facts.experiment, stopped)
+        return without_treatments(arms, facts.experiment, stopped)
 
     def _changes(
         self, config: Config, runs: Mapping[str, ExperimentRun], entries: Sequence[JournalEntry], now: float

@@ -9,7 +9,6 @@ from typing import get_args
 import msgspec
 
 from app.errors import Conflict
-from app.experiments.automation import shares
 from app.experiments.automation.machine import (
     ALL,
     NextStep,
@@ -21,7 +20,17 @@ from app.experiments.automation.machine import (
     to_step,
     transition_to,
 )
-from app.experiments.automation.state import Intent, RolloutInput, State
+from app.experiments.automation.state import (
+    Intent,
+    RolloutInput,
+    State,
+    ramp_position,
+    share_at_step,
+    shares_of_arms,
+    treated_share,
+    weights_at_share,
+    without_treatments,
+)
 from app.experiments.contract.questions import Action, ManualDecision
 from app.experiments.contract.report import HARMS, AutomationStatus, Cause, Foreseen
 from app.experiments.rendering import words
@@ -44,10 +53,10 @@ def decided(state: State, facts: RolloutInput, request: ManualDecision, now: flo
 
 def foreseen(transition: Transition, state: State, facts: RolloutInput) -> Foreseen:
     """The effect of a `decided` turn on the traffic. `state`: before it."""
-    arms, intent = shares.of_arms(facts.traffic, facts.experiment), transition.state.intent
+    arms, intent = shares_of_arms(facts.traffic, facts.experiment), transition.state.intent
     after = arms
     if intent is not None and intent.kind == "rollback":
-        after = shares.without(arms, facts.experiment, intent.treatments)
+        after = without_treatments(arms, facts.experiment, intent.treatments)
     elif intent is not None:
         after = intent.after
     stopped = [stop.deployment for stop in transition.state.stops]
@@ -61,9 +70,9 @@ def _promote(state: State, facts: RolloutInput, request: ManualDecision, now: fl
     if request.treatment is not None and request.treatment not in treatments:
         raise Conflict(f"treatment: '{request.treatment}' is none of {', '.join(treatments)}")
     _refuse_unless_movable(state, facts)
-    arms = shares.of_arms(facts.traffic, facts.experiment)
+    arms = shares_of_arms(facts.traffic, facts.experiment)
     chosen = [request.treatment or treatments[0]]
-    after = shares.divided(shares.share_at(ALL, arms, facts.experiment), arms, facts.experiment, chosen)
+    after = weights_at_share(share_at_step(ALL, arms, facts.experiment), arms, facts.experiment, chosen)
     intent = Intent(
         id=state.revision + 1, kind="promote", before=arms, after=after, by=facts.author, reason=_words(request)
     )
@@ -103,7 +112,7 @@ def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: flo
 
 
 def _roll_back(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
-    arms = shares.of_arms(facts.traffic, facts.experiment)
+    arms = shares_of_arms(facts.traffic, facts.experiment)
     # A step may have reached routers before the applied configuration was read again.
     on_its_way = state.intent.after if state.intent is not None else {}
     stopped = {stop.deployment for stop in state.stops}
@@ -150,9 +159,11 @@ _ACTIONS: dict[Action, Callable[[State, RolloutInput, ManualDecision, float], Tr
 def automation_status(state: State, facts: RolloutInput, now: float) -> AutomationStatus:
     """The present state for summaries. `now`: Unix seconds."""
     experiment = facts.experiment
-    arms = shares.of_arms(facts.traffic, experiment)
+    arms = shares_of_arms(facts.traffic, experiment)
     step = next_step(state, facts, now)
-    effective = shares.without(arms, experiment, [stop.deployment for stop in state.stops if stop.deployment in arms])
+    effective = without_treatments(
+        arms, experiment, [stop.deployment for stop in state.stops if stop.deployment in arms]
+    )
     cause, text = _held(facts) if state.phase == "running" else (state.cause, state.text)
     return AutomationStatus(
         state=state.phase,
@@ -160,8 +171,8 @@ def automation_status(state: State, facts: RolloutInput, now: float) -> Automati
         cause=cause,
         text=text,
         by=state.by,
-        step=shares.position(experiment.ramp, arms, experiment) if experiment.ramp is not None else None,
-        share=shares.treated(effective, experiment),
+        step=ramp_position(experiment.ramp, arms, experiment) if experiment.ramp is not None else None,
+        share=treated_share(effective, experiment),
         next_share=step.share if step is not None and state.phase != "stopped" else None,
         waits_for=_waits(state, facts, step),
         until=state.until,
@@ -186,14 +197,14 @@ def next_sentence(state: State, facts: RolloutInput, now: float) -> str:
         return f"{facts.report.next} The ramp is at its end."
     if not step.waits_for:
         return f"Next: {step.share} %."
-    since = f"{shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment)} %" + (
+    since = f"{treated_share(shares_of_arms(facts.traffic, facts.experiment), facts.experiment)} %" + (
         f" since {words.moment(state.since, now)}; " if state.since else "; "
     )
     return f"Next: {since}{step.share} % waits for {'; '.join(step.waits_for)}."
 
 
 def _without_ramp(facts: RolloutInput) -> str:
-    if shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment) > 0:
+    if treated_share(shares_of_arms(facts.traffic, facts.experiment), facts.experiment) > 0:
         return facts.report.next
     names = " and ".join(facts.experiment.treatments)
     return f"Next: traffic for {names}: the share is 0 %, and there is no ramp that would raise it."

@@ -13,8 +13,18 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from app.config.experiments import Ramp
-from app.experiments.automation import shares
-from app.experiments.automation.state import Intent, Phase, RolloutInput, State, Violation
+from app.experiments.automation.state import (
+    Intent,
+    Phase,
+    RolloutInput,
+    State,
+    Violation,
+    ramp_position,
+    share_at_step,
+    shares_of_arms,
+    treated_share,
+    weights_at_share,
+)
 from app.experiments.contract.report import Cause
 from app.experiments.rendering import words
 from app.exposures.wire import Stop
@@ -38,15 +48,15 @@ def next_step(state: State, facts: RolloutInput, now: float) -> NextStep | None:
     experiment, ramp = facts.experiment, facts.experiment.ramp
     if ramp is None:
         return None
-    arms = shares.of_arms(facts.traffic, experiment)
-    at = shares.position(ramp, arms, experiment)
+    arms = shares_of_arms(facts.traffic, experiment)
+    at = ramp_position(ramp, arms, experiment)
     index = 0 if at is None else at + 1
     if index >= len(ramp.steps):
         return None
     step = ramp.steps[index]
-    share = shares.share_at(step, arms, experiment)
+    share = share_at_step(step, arms, experiment)
     among = _shipped(facts) or experiment.treatments if step == ALL else experiment.treatments
-    weights = shares.divided(share, arms, experiment, among)
+    weights = weights_at_share(share, arms, experiment, among)
     waits = [*_obstacles(facts)]
     if at is not None:
         waits += [*_time_and_units(state, facts, ramp, arms, now), *_evidence(state, facts, ramp)]
@@ -336,7 +346,7 @@ def _applied(state: State, facts: RolloutInput, now: float) -> Transition | None
     """Ends an intent that is known to be applied, by any controller. One that cannot be applied is given up."""
     if (intent := state.intent) is None:
         return None
-    arms = shares.of_arms(facts.traffic, facts.experiment)
+    arms = shares_of_arms(facts.traffic, facts.experiment)
     if intent.kind == "rollback":
         if not facts.config_is_current or not _have_nothing(intent.treatments, facts):
             return None
@@ -352,7 +362,7 @@ def _applied(state: State, facts: RolloutInput, now: float) -> Transition | None
 
 def _changed(state: State, facts: RolloutInput, now: float) -> Transition | None:
     """Only the ramp moves its arms while it runs; a change by anyone else takes over."""
-    arms = shares.of_arms(facts.traffic, facts.experiment)
+    arms = shares_of_arms(facts.traffic, facts.experiment)
     if state.phase != "running" or state.weights is None or state.intent is not None or arms == state.weights:
         return None
     return _changed_by_others(state, facts, arms, now)
@@ -360,7 +370,7 @@ def _changed(state: State, facts: RolloutInput, now: float) -> Transition | None
 
 def _changed_by_others(state: State, facts: RolloutInput, arms: dict[str, int], now: float) -> Transition:
     if facts.planned_by == facts.author:
-        if shares.treated(arms, facts.experiment):
+        if treated_share(arms, facts.experiment):
             text = f"{_shares(arms, facts)}: another controller of experiments did that"
             return transition_to(state, "done", text, intent=None, weights=arms, since=now)
         # It rolled back. Its alarm is in the evidence here, too, or will be.
@@ -411,7 +421,7 @@ def _started(state: State, facts: RolloutInput, now: float) -> Transition | None
         return None
     if now < state.started_at or state.intent is not None:
         return None
-    arms = shares.of_arms(facts.traffic, facts.experiment)
+    arms = shares_of_arms(facts.traffic, facts.experiment)
     return transition_to(
         state, "ramp", f"The ramp begins where the traffic is: {_shares(arms, facts)}", weights=arms, since=now
     )
@@ -432,7 +442,7 @@ def _advance(state: State, facts: RolloutInput, now: float) -> Transition | None
 
 def to_step(state: State, facts: RolloutInput, after: dict[str, int], reason: str) -> Transition:
     """The wanted change to other weights of the arms."""
-    before = shares.of_arms(facts.traffic, facts.experiment)
+    before = shares_of_arms(facts.traffic, facts.experiment)
     intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
     return transition_to(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
 

@@ -1,15 +1,15 @@
 """The state of acting on one experiment, as the journal keeps it: every entry has the whole state after it.
 
-Inputs of acting: an experiment's evidence, and the applied traffic.
+Inputs of acting: an experiment's evidence, and the applied traffic, of which arms have shares.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from app.config.experiments import Experiment
+from app.config.experiments import Experiment, Ramp
 from app.config.schema import Config
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Cause, Report, Verdict
@@ -204,3 +204,49 @@ def states_of(entries: Iterable[JournalEntry]) -> dict[str, State]:
         if known is None or state.revision >= known.revision:
             states[entry.experiment] = state
     return states
+
+
+# Shares of arms are percentages of the endpoint's traffic; deployments that are not arms keep theirs. Treatments share
+# a step equally; what cannot be divided goes to the first ones, a percent each. Control gets the rest of what the arms
+# have together, and at least `holdout`.
+
+Weights = Mapping[str, int]
+
+
+def shares_of_arms(traffic: Weights, experiment: Experiment) -> dict[str, int]:
+    """The arms' part of an endpoint's traffic, control first."""
+    return {name: traffic.get(name, 0) for name in experiment.arms}
+
+
+def treated_share(arms: Weights, experiment: Experiment) -> int:
+    """Percent that treatments have together."""
+    return sum(arms[name] for name in experiment.treatments)
+
+
+def share_at_step(step: int, arms: Weights, experiment: Experiment) -> int:
+    """The share of treatments at a percentage of `ramp.steps`: never more than the arms have, less the holdout."""
+    return max(0, min(step, sum(arms.values()) - experiment.holdout))
+
+
+def ramp_position(ramp: Ramp, arms: Weights, experiment: Experiment) -> int | None:
+    """The index of the highest step that treatments have reached; None below the first one."""
+    share = treated_share(arms, experiment)
+    return max(
+        (index for index, step in enumerate(ramp.steps) if share_at_step(step, arms, experiment) <= share), default=None
+    )
+
+
+def weights_at_share(share: int, arms: Weights, experiment: Experiment, among: Sequence[str]) -> dict[str, int]:
+    """The arms' weights when the treatments `among` have `share` percent together, and the others none."""
+    each, rest = divmod(share, len(among))
+    weights = dict.fromkeys(experiment.arms, 0)
+    for number, name in enumerate(among):
+        weights[name] = each + (number < rest)
+    weights[experiment.control] = sum(arms.values()) - share
+    return weights
+
+
+def without_treatments(arms: Weights, experiment: Experiment, treatments: Sequence[str]) -> dict[str, int]:
+    """The arms' weights when control has those of `treatments`, too."""
+    freed = sum(arms[name] for name in treatments)
+    return {**arms, **dict.fromkeys(treatments, 0), experiment.control: arms[experiment.control] + freed}

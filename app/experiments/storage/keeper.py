@@ -19,15 +19,13 @@ import msgspec
 
 from app.config.experiments import LedgerSettings
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.storage import reading, segments, writing
+from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
-from app.experiments.storage.journal import AnalysisSnapshot
+from app.experiments.storage.directory import AnalysisSnapshot, Gaps, Outcome, Round, carry_out
 from app.experiments.storage.pending import HeldBatch, Waiting, forget
-from app.experiments.storage.reading import Gaps
 from app.experiments.storage.segments import Footer, Numbers, Segment, date_of
 from app.experiments.storage.store import FileStore, StoreError
 from app.experiments.storage.write_ahead import WriteAhead
-from app.experiments.storage.writing import Outcome, Round, carry_out
 from app.exposures.wire import Batch, FeedbackItem
 
 PAUSES_S = (5.0, 10.0, 20.0, 40.0, 60.0)
@@ -179,7 +177,7 @@ class StorageManager:
             return self.is_open
         try:
             store = self._open_store()
-            contents = reading.contents(store)
+            contents = directory.contents(store)
             left = self._write_ahead.left() if self._write_ahead is not None else []
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)
@@ -219,7 +217,7 @@ class StorageManager:
         self.gaps.lacking.clear()
         stored = {router_hash(name): router.stored for name, router in self.waiting.routers.items()}
         if self._store is not None:
-            yield from reading.history(self._store, since, self._tables, known, self.gaps, of=stored)
+            yield from directory.history(self._store, since, self._tables, known, self.gaps, of=stored)
         for taken in self.waiting:
             yield segments.fresh(taken.exposures, known)
 
@@ -229,16 +227,16 @@ class StorageManager:
         hits = (waiting.request == request) | (waiting.answer == request)
         if hits.any():
             return waiting.take(hits), self._tables
-        return reading.find(self._store, request) if self._store is not None else None
+        return directory.find(self._store, request) if self._store is not None else None
 
     def scores(self, rows: RowColumns) -> list[FeedbackItem] | None:
         """The scores of these requests, the oldest first; None if the directory fails, so that some may be missing."""
         try:
-            stored = reading.scores(self._store, rows) if self._store is not None else []
+            stored = directory.scores(self._store, rows) if self._store is not None else []
         except StoreError:
             return None
         waiting = FeedbackColumns.concat([taken.exposures.feedback for taken in self.waiting])
-        return [*stored, *waiting.take(reading.is_of(waiting, rows)).items(self._tables)]
+        return [*stored, *waiting.take(directory.is_of(waiting, rows)).items(self._tables)]
 
     def step(self, now: float, states: States) -> list[Exposures]:
         """Ends a round that is done, and begins another if there is something to do.
@@ -324,7 +322,7 @@ class StorageManager:
     def _merge(self, now: float) -> tuple[list[Segment], Segment] | None:
         if now - self._merged_at < LOOK_S:
             return None
-        sources = writing.due(self._footers, now)
+        sources = directory.due_for_merging(self._footers, now)
         if not sources:
             self._merged_at = now
             return None
@@ -387,7 +385,7 @@ class StorageManager:
         counted = {router_hash(name): router.counted for name, router in self.waiting.routers.items()}
         new = [segment for segment in segments if segment not in self._segments]
         try:
-            for segment, footer, unseen in reading.unknown(self._store, new, self._tables, counted, self.gaps):
+            for segment, footer, unseen in directory.unknown(self._store, new, self._tables, counted, self.gaps):
                 self._add(segment, footer)
                 self.waiting.absorb(footer)
                 exposures += [unseen] if unseen is not None else []

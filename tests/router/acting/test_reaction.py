@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from app.config.schema import Config
 from app.control_plane import Delivery, restore_expired
 from app.experiments.host import host_controller
-from app.experiments.storage import journal
+from app.experiments.storage.directory import read_entries
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
 from app.internal_keys import Purpose, derived
@@ -91,7 +91,7 @@ def guardrail_alarms(directory: Path) -> list[float]:
     """
     return [
         entry.at
-        for entry in journal.read(LocalStore(directory / "hosted" / "ledger"))
+        for entry in read_entries(LocalStore(directory / "hosted" / "ledger"))
         if entry.kind == "alarm" and entry.detail["kind"] == "guardrail"
     ]
 

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from app.experiments.recordings import read
-from app.experiments.storage import journal, reading
 from app.experiments.storage.columns import Exposures, Tables
-from app.experiments.storage.reading import Gaps
+from app.experiments.storage.directory import Gaps, history, read_entries
 from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, decoded, frames
 from app.internal_api import LEDGER_VARIABLE
@@ -52,10 +51,10 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(url: str, tmp_pa
         logs += router.log.read_text()
     directory = tmp_path / ".run/ledger"
     store = LocalStore(directory)
-    found = Exposures.concat(list(reading.history(store, 0.0, Tables(), {}, Gaps())))
+    found = Exposures.concat(list(history(store, 0.0, Tables(), {}, Gaps())))
     assert (len(found.rows), len(found.starts)) == (12, 12)
     assert len(set(found.rows.unit.tolist())) == 1  # the same user after the restart
-    kinds = [entry.kind for entry in journal.read(store)]
+    kinds = [entry.kind for entry in read_entries(store)]
     assert (kinds.count("run_begun"), kinds.count("controller_started")) == (1, 2)
     kept = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
     for private in (SECRET_WORDS, USER, "Hello"):
@@ -94,10 +93,10 @@ def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twic
             wait_until(lambda: ahead(directory) == asked, lambda: ahead(directory))  # noqa: B023
             router.process.kill()
             router.process.wait(60)
-    assert not list(reading.history(LocalStore(directory), 0.0, Tables(), {}, Gaps())), "no segment has been written"
+    assert not list(history(LocalStore(directory), 0.0, Tables(), {}, Gaps())), "no segment has been written"
     with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
         ask(router.url, 3)
-    found = Exposures.concat(list(reading.history(LocalStore(directory), 0.0, Tables(), {}, Gaps())))
+    found = Exposures.concat(list(history(LocalStore(directory), 0.0, Tables(), {}, Gaps())))
     assert (len(found.rows), len(found.starts), len(set(found.rows.request.tolist()))) == (15, 15, 15)
     assert ahead(directory) == 0
     assert not list((directory / FOLDER).iterdir())

@@ -8,7 +8,7 @@ import msgspec
 
 from app.experiments.automation.state import KINDS
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.storage.journal import FOLDER
+from app.experiments.storage.directory import JOURNAL
 from app.experiments.storage.store import File, FileStore, LocalStore
 from tests.support.experiments.failing_store import Death
 from tests.support.processes.fake_control_plane import MemoryControl
@@ -42,7 +42,7 @@ class _MortalStore:
         self._store, self._killer = store, killer
 
     def write(self, path: str, data: bytes) -> None:
-        effects = _effects(data) if path.startswith(f"{FOLDER}/") else ""
+        effects = _effects(data) if path.startswith(f"{JOURNAL}/") else ""
         if effects:
             self._killer.at(f"before {effects}")
         self._store.write(path, data)

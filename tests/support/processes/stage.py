@@ -11,7 +11,7 @@ from app.errors import UpstreamError
 from app.experiments.api import Answers
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
-from app.experiments.storage import journal
+from app.experiments.storage.directory import read_entries
 from app.experiments.storage.keeper import OpenStore, Submit, at_once
 from app.experiments.storage.store import LocalStore, open_store
 from app.exposures.controller_client import Answer
@@ -148,5 +148,5 @@ class Stage:
         return found
 
     def entries(self) -> list[tuple[str, str]]:
-        found = journal.read(LocalStore(self.directory / ".run/ledger"))
+        found = read_entries(LocalStore(self.directory / ".run/ledger"))
         return [(it.kind, it.detail["text"]) for it in found if "state" in it.detail and it.kind != "run_state"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.experiments.storage.writing import make_private
+from app.experiments.storage.directory import make_private
 from app.private_files import make_folder, open_new, tighten
 
 

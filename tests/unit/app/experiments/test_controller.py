@@ -18,7 +18,7 @@ from app.config.schema import Config, Sticky, parse
 from app.experiments.contract.journal import FACTS, LOAD
 from app.experiments.contract.report import Occurrence
 from app.experiments.controller import Controller, InvalidBatch, PinExchange
-from app.experiments.storage import journal, segments
+from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import RowColumns, Tables, router_hash
 from app.experiments.storage.pending import GONE_S, LIVE_S
 from app.experiments.storage.store import LocalStore, StoreError
@@ -163,7 +163,7 @@ def test_a_state_that_could_not_be_written_when_a_verdict_latched_is_written_lat
     desk.analysis.largest = 7.5
     desk.analysis.occurrences = [Occurrence(at=START + 1, kind="verdict", text="ttft: green is better")]
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "write", refuse)
+        patch.setattr(directory, "write_snapshot", refuse)
         desk.pass_time(1.0)
     desk.pass_time(30.0)
     desk.start()

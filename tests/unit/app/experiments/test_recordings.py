@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from app.experiments.recordings import InvalidRecording, RecordingKeeper, UnreadableRecording, read
+from app.experiments.storage.directory import FOLDERS, RECORDINGS, tidy
 from app.experiments.storage.store import LocalStore, StoreError, open_store
-from app.experiments.storage.writing import FOLDERS, RECORDINGS, tidy
 from app.request_recordings.recorder import VERSION, RecordedRequest, RecordingFile, encode_file, encoder
 
 DAY = 86400.0

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.arms import ArmAssignment
-from app.experiments.analysis.arrivals import HORIZON_S, Arrivals
+from app.experiments.analysis.arms import HORIZON_S, ArmAssignment, Arrivals
 from app.experiments.storage.columns import DTYPES, RowColumns, StartColumns
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 1000), st.booleans(), st.booleans(), st.integers(1, 3)), max_size=30)

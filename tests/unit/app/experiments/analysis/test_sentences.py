@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.analysis import sentences
+from app.experiments.analysis import reporting
 from app.experiments.contract.report import Comparison, Decision, Effect
 from tests.support.experiments.reports import GREEN, SHIP, TTFT, guardrail
 
@@ -53,17 +53,17 @@ def compared(**fields: Any) -> Comparison:
     ],
 )  # fmt: skip
 def test_an_effect_in_words(fields: dict[str, Any], sentence: str) -> None:
-    assert sentences.effect_sentence(compared(**fields)) == sentence
+    assert reporting.effect_sentence(compared(**fields)) == sentence
 
 
 def test_an_invalid_effect_is_not_shown() -> None:
     invalid = compared(verdict="invalid", reason="the units contradict the weights")
     report = msgspec.structs.replace(SHIP, primary=[invalid])
-    assert sentences.details(report, 0.05, "users")[0] == "First token: the units contradict the weights."
+    assert reporting.details(report, 0.05, "users")[0] == "First token: the units contradict the weights."
 
 
 def headline(**fields: Any) -> str:
-    return sentences.headline(msgspec.structs.replace(SHIP, **fields)).removeprefix("green-float32 on chat: ")
+    return reporting.headline(msgspec.structs.replace(SHIP, **fields)).removeprefix("green-float32 on chat: ")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_alarms_and_invalid_evidence_come_first_in_the_headline() -> None:
 
 
 def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None:
-    first, last = sentences.details(SHIP, 0.05, "users")
+    first, last = reporting.details(SHIP, 0.05, "users")
     assert first.endswith("True at any time you look, with 95 % certainty.")
     assert last == (
         "1,204 users on smollm2-blue, 1,198 on smollm2-green, 31,870 requests, since 12 November 14:05. "
         "Guardrails quiet. Split as configured (no alarm)."
     )
     running = msgspec.structs.replace(SHIP, running={SHIP.control: 7, "smollm2-green": 5})
-    assert "31,870 requests (12 more have not ended), since" in sentences.details(running, 0.05, "users")[-1]
+    assert "31,870 requests (12 more have not ended), since" in reporting.details(running, 0.05, "users")[-1]
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
 def test_the_next_step_is_named(fields: dict[str, Any], words: str) -> None:
     report = msgspec.structs.replace(SHIP, **({"decision": "keep_going"} | fields))
     decisions = {GREEN: report.decision}
-    assert sentences.next_step(report, decisions, 57600.0) == words
+    assert reporting.next_step(report, decisions, 57600.0) == words
 
 
 def test_one_bad_treatment_of_several_is_taken_out_while_the_others_go_on() -> None:
     report = msgspec.structs.replace(SHIP, treatments=["red", "green"], decision="keep_going")
     decisions: dict[str, Decision] = {"red": "do_not_ship", "green": "keep_going"}
-    assert sentences.next_step(report, decisions, 0.0) == "Next: take red out of the traffic. Keep going with green."
+    assert reporting.next_step(report, decisions, 0.0) == "Next: take red out of the traffic. Keep going with green."
 
 
 def test_nothing_is_said_of_the_guardrails_and_the_split_where_the_ledger_cannot_be_read() -> None:
     damaged = msgspec.structs.replace(SHIP, incomplete=["a.parquet: not a Parquet file"])
-    last = sentences.details(damaged, 0.05, "users")[-1]
+    last = reporting.details(damaged, 0.05, "users")[-1]
     assert "quiet" not in last
     assert "no alarm" not in last
     assert "only a part is known" in last

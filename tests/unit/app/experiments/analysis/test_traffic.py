@@ -5,7 +5,7 @@ import numpy as np
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.metrics import Values
 from app.experiments.analysis.rare_events import FEW, RareEvents
-from app.experiments.analysis.traffic import ArmLoad, Completeness, Traffic
+from app.experiments.analysis.sample_ratio import ArmLoad, Completeness, Traffic
 from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config

@@ -21,7 +21,7 @@ from app.experiments.automation.actions import TrafficChange, carry_out
 from app.experiments.automation.state import states_of
 from app.experiments.contract.report import Report
 from app.experiments.controller import Controller
-from app.experiments.storage.writing import Outcome
+from app.experiments.storage.directory import Outcome
 from app.exposures.wire import Stop, decode_acknowledgement, encode
 from tests.conftest import NIGHTLY
 from tests.support.experiments.acting_facts import alarmed

@@ -10,8 +10,8 @@ from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments.api import Answers
 from app.experiments.automation.actions import carry_out
+from app.experiments.storage.directory import Outcome
 from app.experiments.storage.keeper import at_once
-from app.experiments.storage.writing import Outcome
 from tests.support.experiments.failing_store import Disk
 from tests.support.processes.stage import RAMP, START, Stage, plain
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.experiments.analysis import sentences
+from app.experiments.analysis import reporting
 from app.experiments.analysis.comparing import (
     RECORDED,
     SCORED,
@@ -120,7 +120,7 @@ def reports(draw: Any) -> Report:
         units={name: 1000 for name in (BLUE, *treatments)},
     )
     return replace(
-        report, headline=sentences.headline(report), details=sentences.details(report, ALPHA, "users"), next=""
+        report, headline=reporting.headline(report), details=reporting.details(report, ALPHA, "users"), next=""
     )
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.storage import reading, segments, writing
+from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
-from app.experiments.storage.reading import Gaps
+from app.experiments.storage.directory import Gaps
 from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.exposures.wire import FeedbackItem, Lost, Plan
@@ -115,9 +115,9 @@ def test_parts_without_their_commit_do_not_count_and_are_deleted_after_an_hour(s
     with pytest.raises(Missing):
         segments.read(store, SEGMENT, tables)
     now = written.modified_at
-    writing.tidy(store, now=now + 3000, retention_days=3650)
+    directory.tidy(store, now=now + 3000, retention_days=3650)
     assert store.list("starts") != []
-    writing.tidy(store, now=now + 4000, retention_days=3650)
+    directory.tidy(store, now=now + 4000, retention_days=3650)
     assert [store.list(kind) for kind in segments.KINDS] == [[], [], [], [], []]
 
 
@@ -129,8 +129,8 @@ def test_a_file_that_is_no_segment_is_left_out_and_left_alone(store: LocalStore)
     assert segments.committed(store) == [foreign]
     with pytest.raises(Damaged):
         segments.read_footer(store, foreign)
-    assert list(reading.history(store, 0.0, Tables(), {}, Gaps())) == []
-    assert writing.merge(store, [foreign], SEGMENT) is None
+    assert list(directory.history(store, 0.0, Tables(), {}, Gaps())) == []
+    assert directory.merge(store, [foreign], SEGMENT) is None
     assert store.list("exposures")[-1].path.endswith("foreign.parquet")
 
 
@@ -140,10 +140,10 @@ def test_merging_holds_every_batch_once(store: LocalStore) -> None:
     for source, numbers in zip(sources, [(1, 2), (2, 3), (5,)], strict=True):
         part = Exposures.concat([exposures(tables, number) for number in numbers])
         segments.write(store, source, part, tables, footer(*numbers, at=1000.0 + numbers[0]))
-    merged = writing.merge(store, sources, Segment("2026-11-12", "w-4"))
+    merged = directory.merge(store, sources, Segment("2026-11-12", "w-4"))
     assert merged is not None
     assert (merged.batches, merged.merged) == ({"router-a": [[1, 3], [5, 5]]}, True)
-    (found,) = reading.history(store, 0.0, Tables(), {}, Gaps())
+    (found,) = directory.history(store, 0.0, Tables(), {}, Gaps())
     assert sorted(found.rows.batch.tolist()) == [1, 1, 2, 2, 3, 3, 5, 5]
     assert [len(store.list(kind)) for kind in segments.KINDS] == [1, 1, 1, 1, 1]
 
@@ -155,7 +155,7 @@ def test_a_merged_segment_whose_sources_remain_changes_nothing(store: LocalStore
         part = Exposures.concat([exposures(tables, number) for number in numbers])
         segments.write(store, Segment("2026-11-12", name), part, tables, footer(*numbers, at=float(numbers[-1])))
     known: dict[int, Numbers] = {}
-    found = Exposures.concat(list(reading.history(store, 0.0, Tables(), known, Gaps())))
+    found = Exposures.concat(list(directory.history(store, 0.0, Tables(), known, Gaps())))
     assert sorted(found.starts.seq.tolist()) == [10, 11, 20, 21]
     assert list(known[router_hash("router-a")]) == [1, 2]
 
@@ -166,11 +166,14 @@ def test_only_hours_that_are_over_are_merged_and_not_too_much_at_once() -> None:
         return Segment("1970-01-01", f"w-{hour}-{number}"), made
 
     footers = dict([small(1, 1), small(2, 1), small(2, 2), small(3, 1), small(3, 2)])
-    assert [it.name for it in writing.due(footers, now=3.5 * 3600)] == ["w-2-1", "w-2-2"]
-    assert writing.due(dict([small(1, 1), small(2, 1)]), now=9 * 3600) == []
+    assert [it.name for it in directory.due_for_merging(footers, now=3.5 * 3600)] == ["w-2-1", "w-2-2"]
+    assert directory.due_for_merging(dict([small(1, 1), small(2, 1)]), now=9 * 3600) == []
     large = [small(1, number, records=300_000) for number in (1, 2)]
-    assert writing.due(dict(large), now=9 * 3600) == []
-    assert [it.name for it in writing.due(dict([*large, small(1, 3)]), now=9 * 3600)] == ["w-1-1", "w-1-3"]
+    assert directory.due_for_merging(dict(large), now=9 * 3600) == []
+    assert [it.name for it in directory.due_for_merging(dict([*large, small(1, 3)]), now=9 * 3600)] == [
+        "w-1-1",
+        "w-1-3",
+    ]
 
 
 SETS = st.sets(st.integers(1, 30))

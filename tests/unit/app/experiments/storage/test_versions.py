@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.experiments.storage import reading, segments, writing
+from app.experiments.storage import segments
 from app.experiments.storage.columns import Columns, Exposures, PairColumns, RowColumns, Tables, from_batch
-from app.experiments.storage.reading import Gaps
+from app.experiments.storage.directory import Gaps, history, merge
 from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
 from app.experiments.storage.store import Damaged, LocalStore
 from app.exposures.wire import Lost
@@ -69,7 +69,7 @@ def rewrite(file: Path, table: pa.Table) -> None:
 
 
 def rows_of(directory: Path, gaps: Gaps) -> list[int]:
-    found = Exposures.concat(list(reading.history(LocalStore(directory), 0.0, Tables(), {}, gaps)))
+    found = Exposures.concat(list(history(LocalStore(directory), 0.0, Tables(), {}, gaps)))
     return sorted(found.rows.seq.tolist())
 
 
@@ -107,7 +107,7 @@ def test_a_column_that_a_file_lacks_is_null_and_every_row_counts(tmp_path: Path,
     absent = data.draw(st.sets(st.sampled_from(sorted({*table.column_names} - NEEDED))))
     rewrite(file, table.drop_columns(sorted(absent)))
     gaps = Gaps()
-    (found,) = reading.history(LocalStore(tmp_path), 0.0, tables, {}, gaps)
+    (found,) = history(LocalStore(tmp_path), 0.0, tables, {}, gaps)
     assert gaps.damaged == {}
     assert gaps.lacking_since(0.0) == dict.fromkeys(absent, 4)
     for name in RowColumns.names():
@@ -171,7 +171,7 @@ def test_merging_leaves_what_it_cannot_keep_whole(tmp_path: Path) -> None:
     file = tmp_path / older.path("exposures")
     rewrite(file, pq.read_table(file, partitioning=None).drop_columns(["cold"]))
     merged = Segment("1970-01-01", "w-000009")
-    assert writing.merge(store, [damaged, older, *whole], merged) is not None
+    assert merge(store, [damaged, older, *whole], merged) is not None
     assert segments.committed(store) == [damaged, older, merged]
     gaps = Gaps()
     assert rows_of(tmp_path, gaps) == [2, 3, 4, 52, 53, 54]
