@@ -123,7 +123,9 @@ def test_work_is_what_a_process_and_its_children_do(process: "subprocess.Popen[b
 
 @pytest.mark.parametrize("process", [SPINS], indirect=True)
 def test_a_stopped_process_does_not_work(process: "subprocess.Popen[bytes]") -> None:
+    family = [parent := psutil.Process(process.pid), *wait_until(parent.children)]
     os.killpg(process.pid, signal.SIGSTOP)
+    wait_until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in family))  # each stops once it has a core
     work = Work([process.pid])
     work.goes_on()
     time.sleep(1)
