@@ -34,7 +34,7 @@ def traffic(
     """Send chat requests of simulated users to an endpoint.
 
     Each user has a separate session (the header x-session-id), so that `sticky: {by: conversation}` keeps it on one
-    deployment. Ctrl-C ends it early. Prints the outcomes by deployment.
+    deployment. Ctrl-C ends it early. Prints a line every ten seconds, and at the end the outcomes by deployment.
 
     \b
     Examples:
@@ -43,6 +43,7 @@ def traffic(
     """
     import asyncio
     import secrets
+    from functools import partial
 
     from deployments.cli.demo_traffic import DemoTraffic, TrafficSender
 
@@ -51,12 +52,7 @@ def traffic(
     plan = DemoTraffic(
         endpoint=endpoint, users=users, rate=rate, seconds=minutes * 60, max_tokens=max_tokens, seed=seed
     )
-    sender = TrafficSender(client.url, key, plan, feedback=feedback)
-    requests = "request" if rate == 1 else "requests"
-    typer.echo(
-        f"Sending {rate:g} {requests}/s to {client.url} for {minutes:g} min, with --seed {seed}; Ctrl-C ends it.",
-        err=True,
-    )
+    sender = TrafficSender(client.url, key, plan, say=partial(typer.echo, err=True), feedback=feedback)
     try:
         asyncio.run(sender.run())
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
@@ -25,6 +25,9 @@ MAX_IN_FLIGHT = 32
 """Questions are skipped while this many wait for an answer: the server is slower than the rate."""
 
 _TIMEOUT_S = 120.0
+
+PROGRESS_S = 10.0
+"""How often a run says how far it is."""
 
 _PERMANENT: Mapping[int, ExitCode] = {
     400: ExitCode.WRONG,
@@ -77,10 +80,10 @@ def questions(plan: DemoTraffic) -> Iterator[Question]:
     """The questions of a plan, the same for the same seed."""
     random = Random(plan.seed)
     activity = list(itertools.accumulate(random.lognormvariate(0, 1) for _ in range(plan.users)))
-    elapsed = 0.0
+    started, elapsed = False, 0.0
     while True:
-        after_s = random.expovariate(plan.rate)
-        elapsed += after_s
+        after_s = random.expovariate(plan.rate) if started else 0.0  # what is refused is refused at once
+        started, elapsed = True, elapsed + after_s
         if elapsed > plan.seconds:
             return
         user = random.choices(range(plan.users), cum_weights=activity)[0]
@@ -102,16 +105,29 @@ class AnswerTally:
 
 
 class TrafficSender:
-    """Sends a plan to the router at `url`. `feedback`: a metric for which every answer is scored, at random."""
+    """Sends a plan to the router at `url`. `feedback`: a metric for which every answer is scored, at random. `say` takes
+    a line once a request is not refused, and one about the progress every `every_s` seconds."""
 
-    def __init__(self, url: str, key: str | None, plan: DemoTraffic, *, feedback: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        plan: DemoTraffic,
+        *,
+        say: Callable[[str], None],
+        feedback: str | None = None,
+        every_s: float = PROGRESS_S,
+    ) -> None:
         self._url, self._plan, self._feedback = url, plan, feedback
+        self._say, self._every_s = say, every_s
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._random = Random(plan.seed + 1)
         self._seen: defaultdict[str, AnswerTally] = defaultdict(AnswerTally)
-        self._left_out = 0
+        self._sent = self._left_out = 0
+        self._is_announced = False
         self._error = ""
         self._refused: CommandError | None = None
+        self._is_refused = asyncio.Event()
 
     async def run(self) -> None:
         """Sends every question at its time, then waits for the last answers. Ends early at an answer that all further
@@ -119,19 +135,30 @@ class TrafficSender:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
             waiting: set[asyncio.Task[None]] = set()
+            progress = asyncio.create_task(self._report_progress(waiting))
             due = time.monotonic()
             for question in questions(self._plan):
                 due += question.after_s
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                if self._refused is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_refused.wait(), due - time.monotonic())
                     break
                 if len(waiting) >= MAX_IN_FLIGHT:
                     self._left_out += 1
                     continue
+                self._sent += 1
                 task = asyncio.create_task(self._ask(session, question))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
             await asyncio.gather(*waiting)
+            progress.cancel()
+
+    async def _report_progress(self, waiting: Sized) -> None:
+        started = time.monotonic()
+        while True:
+            await asyncio.sleep(self._every_s)
+            failed = sum(seen.failed for seen in self._seen.values())
+            requests = f"{self._sent:,} request{'' if self._sent == 1 else 's'}"
+            self._say(f"{time.monotonic() - started:.0f} s: {requests}, {len(waiting)} waiting, {failed:,} failed")
 
     async def _ask(self, session: aiohttp.ClientSession, question: Question) -> None:
         body = {
@@ -149,11 +176,12 @@ class TrafficSender:
             headers = {"x-session-id": question.session}
             async with session.post(f"{self._url}/v1/chat/completions", json=body, headers=headers) as answer:
                 name = answer.headers.get(DEPLOYMENT_HEADER, name)
+                if (code := _PERMANENT.get(answer.status)) is None:
+                    self._announce()
                 if answer.status != 200:
-                    message = await _message(answer)
-                    self._failed(name, message)
-                    if (code := _PERMANENT.get(answer.status)) is not None:
-                        self._refused = CommandError(message, code)
+                    self._failed(name, message := await _message(answer))
+                    if code is not None:
+                        self._refuse(message, code)
                     return
                 await self._read(answer, self._seen[name], started)
             if self._feedback is not None:
@@ -161,9 +189,22 @@ class TrafficSender:
         except aiohttp.ClientConnectorError as error:
             self._failed(name, str(error))
             if not self._is_answered():
-                self._refused = CommandError(f"{self._url} cannot be reached: {error}", ExitCode.UNREACHABLE)
+                self._refuse(f"{self._url} cannot be reached: {error}", ExitCode.UNREACHABLE)
         except (aiohttp.ClientError, TimeoutError) as error:
             self._failed(name, str(error) or "no answer in time")
+
+    def _refuse(self, message: str, code: ExitCode) -> None:
+        """Ends the run: all further questions would get this, too."""
+        self._refused = CommandError(message, code)
+        self._is_refused.set()
+
+    def _announce(self) -> None:
+        if self._is_announced:
+            return
+        self._is_announced, plan = True, self._plan
+        rate = f"{plan.rate:g} {'request' if plan.rate == 1 else 'requests'}/s"
+        minutes = f"{plan.seconds / 60:g} min"
+        self._say(f"Sending {rate} to {self._url} for {minutes}, with --seed {plan.seed}; Ctrl-C ends it.")
 
     async def _read(self, answer: aiohttp.ClientResponse, seen: AnswerTally, started: float) -> None:
         first = True

@@ -1,5 +1,6 @@
 """The questions of `switchyard demo traffic`, their times and users."""
 
+import re
 import time
 from collections import Counter
 from itertools import islice
@@ -10,10 +11,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deployments.cli.demo_traffic import DemoTraffic, questions
+from deployments.cli.demo_traffic import DemoTraffic, TrafficSender, questions
 from deployments.cli.main import main
 from deployments.cli.options import ExitCode
 from tests.support.processes.servers import serve
+
+PROGRESS = r"(?m)^\d+ s: (\d+) requests?, \d+ waiting, (\d+) failed$"
 
 PLAN = DemoTraffic(endpoint="chat", users=50, rate=4.0, seconds=500.0, max_tokens=8, seed=3)
 
@@ -51,14 +54,30 @@ def test_a_refusal_that_stays_one_ends_it_at_once(
 
     with serve(Starlette(routes=[Route("/v1/chat/completions", refuse, methods=["POST"])])) as url:
         started = time.monotonic()
-        assert main(["demo", "traffic", "nope", "--url", url, "--rate", "20", "--seed", "1"]) == code
-    assert time.monotonic() - started < 30  # it would last ten minutes
-    assert asked < 20
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.endswith("\nThe model 'nope' does not exist\n")
+        assert main(["demo", "traffic", "nope", "--url", url, "--rate", "0.02", "--seed", "1"]) == code
+    assert time.monotonic() - started < 10  # the second question would come after a minute
+    assert asked == 1
+    assert capsys.readouterr() == ("", "The model 'nope' does not exist\n")
+
+
+async def test_it_says_how_far_it_is_before_its_end() -> None:
+    said: list[str] = []
+
+    async def answer(request: Request) -> Response:
+        return JSONResponse({"error": {"message": "busy"}}, 503)
+
+    plan = DemoTraffic(endpoint="chat", users=5, rate=30.0, seconds=1.0, max_tokens=1, seed=1)
+    with serve(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
+        await TrafficSender(url, None, plan, say=said.append, every_s=0.3).run()
+    announced, *lines = said
+    assert announced == f"Sending 30 requests/s to {url} for {1 / 60:g} min, with --seed 1; Ctrl-C ends it."
+    assert len(lines) >= 2
+    requests, failed = zip(*re.findall(PROGRESS, "\n".join(lines)), strict=True)
+    assert len(requests) == len(lines)
+    assert sorted(map(int, requests)) == [*map(int, requests)]
+    assert 0 < int(failed[-1]) <= int(requests[-1])
 
 
 def test_a_server_that_is_not_there_ends_it_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "traffic", "chat", "--url", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE
-    assert "\nhttp://127.0.0.1:9 cannot be reached: " in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("http://127.0.0.1:9 cannot be reached: ")
